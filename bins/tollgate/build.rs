@@ -11,7 +11,7 @@ fn git(arguments: &[&str]) -> Option<String> {
 }
 
 /// The commit that is checked out, read from the files of the repository.
-fn checked_out() -> Option<String> {
+fn current_commit() -> Option<String> {
     let folder = Path::new("../../.git");
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
     let head = read("HEAD")?;
@@ -34,6 +34,7 @@ fn main() {
         println!("cargo::rerun-if-changed={log}");
     }
     let given = std::env::var("BUILD_COMMIT").ok().filter(|commit| !commit.is_empty());
-    let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"])).or_else(checked_out);
+    let commit =
+        given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"])).or_else(current_commit);
     println!("cargo::rustc-env=BUILD_COMMIT={}", commit.unwrap_or("unknown".to_owned()));
 }

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::value::RawValue;
 use tollgate_fuzz::{Answer, ended, endpoint, lengths};
 use tollgate_usage::EndpointFormat;
-use tollgate_usage::Ended;
+use tollgate_usage::ResponseEnd;
 
 static ENDPOINT: LazyLock<EndpointFormat> = LazyLock::new(|| {
     endpoint("https://generativelanguage.googleapis.com/v1beta/models/g:streamGenerateContent")
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(items) = serde_json::from_slice::<Vec<&RawValue>>(body) else { return };
     let objects_in_a_line =
         items.iter().all(|item| item.get().starts_with('{') && !item.get().contains(['\r', '\n']));
-    if !objects_in_a_line || array.how != Ended::Complete {
+    if !objects_in_a_line || array.how != ResponseEnd::Complete {
         return;
     }
     let events: String = items.iter().map(|item| format!("data: {}\n\n", item.get())).collect();

@@ -39,13 +39,13 @@ fuzz_target!(|input: &[u8]| {
 
     // The operator's key goes to the rows of the table, by their method.
     if endpoint.allows_managed_key() {
-        let row = endpoint.operation.expect("a row");
+        let row = endpoint.format.operation.expect("a row");
         assert_eq!(row.method, *method);
         let segments = |path: &str| path.split('/').skip(1).count();
         let rest = path.len().checked_sub(row.path.len());
         assert!(rest.is_some() || row.path.contains('{'), "as long as its row");
         assert!(segments(path) >= segments(row.path));
-        assert_eq!(row.metered, endpoint.metered());
+        assert_eq!(row.metered, endpoint.format.metered());
     }
 
     // What is recorded is a part of it, and resolves as well.

@@ -7,7 +7,7 @@ use awc::http::header::{self, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use tollgate_domain::UsageSource;
 use tollgate_provider::{AnswerHeaders, ProviderSettings, ProviderTable};
-use tollgate_usage::{CallBody, Ended, EndpointFormat, Fed, Reading, ResponseMeter};
+use tollgate_usage::{InspectedBody, ResponseEnd, EndpointFormat, MeteredPiece, UsageReading, ResponseMeter};
 
 /// All providers, with those that want a name.
 pub static TABLE: LazyLock<ProviderTable> = LazyLock::new(|| {
@@ -30,7 +30,7 @@ pub struct Answer<'a> {
     pub content_type: &'static str,
     pub body: &'a [u8],
     pub strip: bool,
-    pub how: Ended,
+    pub how: ResponseEnd,
 }
 
 /// What came of it.
@@ -39,12 +39,12 @@ pub struct Outcome {
     /// Everything that the client gets.
     pub bytes: Vec<u8>,
     pub held: Vec<u8>,
-    pub reading: Reading,
+    pub reading: UsageReading,
 }
 
 /// How an answer ends, by a byte.
-pub fn ended(byte: u8) -> Ended {
-    [Ended::Complete, Ended::Broken, Ended::Left][usize::from(byte) % 3]
+pub fn ended(byte: u8) -> ResponseEnd {
+    [ResponseEnd::Complete, ResponseEnd::Broken, ResponseEnd::Left][usize::from(byte) % 3]
 }
 
 impl Answer<'_> {
@@ -53,7 +53,7 @@ impl Answer<'_> {
     pub fn feed(&self, lengths: &[usize]) -> Outcome {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        let mut request = CallBody::empty();
+        let mut request = InspectedBody::empty();
         request.stream = true;
         let mut meter = ResponseMeter::new(self.endpoint, 200, &AnswerHeaders(&headers), &request, self.strip);
         let (mut passed, mut held) = (Vec::new(), Vec::new());
@@ -64,7 +64,7 @@ impl Answer<'_> {
             let (piece, behind) = rest.split_at(length);
             rest = behind;
             let settled = meter.done();
-            let Fed { pass, held: more } = meter.feed(Bytes::copy_from_slice(piece));
+            let MeteredPiece { pass, held: more } = meter.feed(Bytes::copy_from_slice(piece));
             if settled {
                 assert!(more.is_none(), "all is held that will be");
                 held.extend_from_slice(&pass);
@@ -80,11 +80,11 @@ impl Answer<'_> {
         bytes.extend_from_slice(&held);
         bytes.extend_from_slice(&reading.rest);
         self.check(&reading);
-        Outcome { bytes, held, reading: Reading { rest: Bytes::new(), ..reading } }
+        Outcome { bytes, held, reading: UsageReading { rest: Bytes::new(), ..reading } }
     }
 
     /// What holds of every reading.
-    fn check(&self, reading: &Reading) {
+    fn check(&self, reading: &UsageReading) {
         assert_eq!(reading.usage.quantities.request, u64::from(self.endpoint.metered()));
         if reading.source == UsageSource::Estimated {
             assert!(reading.complete && !reading.provider_error, "an estimate of a part");

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::http::request;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Call {
+pub(crate) struct ChatCall {
     pub(crate) streams: bool,
     /// The behaviour of the provider: headers of the simulator.
     pub(crate) behavior: Vec<(&'static str, String)>,
@@ -22,7 +22,7 @@ pub(crate) struct Call {
 /// The path of chat calls, at the provider and on Tollgate's drop-in route.
 const CHAT: &str = "/v1/chat/completions";
 
-impl Call {
+impl ChatCall {
     /// The call as a stream with this time between events, each of which has the time at which it was sent.
     pub(crate) fn paced(apart_ms: u64) -> Self {
         let behavior = vec![
@@ -39,7 +39,7 @@ impl Call {
     }
 
     /// The bytes of the call to an address.
-    pub(crate) fn to(&self, address: SocketAddr, credential: &str) -> Vec<u8> {
+    pub(crate) fn request_to(&self, address: SocketAddr, credential: &str) -> Vec<u8> {
         let headers: Vec<_> =
             self.behavior.iter().map(|(name, value)| (*name, value.as_str())).collect();
         request("POST", CHAT, &address.to_string(), credential, &headers, &self.body())

@@ -4,16 +4,16 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 
-use crate::call::Call;
-use crate::http::text_or_count;
-use crate::load::{Load, Until};
-use crate::service::Service;
-use crate::stand::{Stand, Target};
+use crate::call::ChatCall;
+use crate::http::field_text;
+use crate::load::{Load, StopCondition};
+use crate::service::BenchService;
+use crate::testbed::{LoadTarget, Testbed};
 
 const CALLERS: usize = 64;
 
 /// The counts of a service's ledger.
-struct Books {
+struct LedgerCounts {
     records: u64,
     pending: u64,
     differences: usize,
@@ -21,7 +21,7 @@ struct Books {
 
 /// Spends a small wallet and a small limit to their ends on each service, ends the services, and audits
 /// their stores. Returns whether no record was lost and nothing overspent.
-pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
+pub(crate) async fn check(mut stand: Testbed) -> anyhow::Result<bool> {
     let (mut overspent, mut lost, mut agreed) = (0, 0, true);
     let places: Vec<_> = stand.services().map(|(place, _)| place).collect();
     for place in places {
@@ -29,7 +29,7 @@ pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
     }
     for service in stand.take_services() {
         let (answered, provided, refused) = (service.answered, service.provided, service.refused);
-        let Books { records, pending, differences } = books(service).await?;
+        let LedgerCounts { records, pending, differences } = stop_and_audit(service).await?;
         println!(
             "Calls through Tollgate: {answered} answered, {provided} at the provider, {records} \
              recorded, {pending} of them pending, {refused} refused beside them; {differences} \
@@ -44,23 +44,23 @@ pub(crate) async fn check(mut stand: Stand) -> anyhow::Result<bool> {
 }
 
 /// Ends a service and audits its store.
-async fn books(service: Service) -> anyhow::Result<Books> {
-    let Service { nodes, commands, merchant, filled, .. } = service;
-    let usage = merchant.ask("GET", "/usage", "").await?;
+async fn stop_and_audit(service: BenchService) -> anyhow::Result<LedgerCounts> {
+    let BenchService { nodes, commands, merchant, filled, .. } = service;
+    let usage = merchant.send("GET", "/usage", "").await?;
     let settled = usage.get("totals").context("usage without totals")?;
-    let settled = text_or_count(settled, "total_requests")?.parse()?;
+    let settled = field_text(settled, "total_requests")?.parse()?;
     for node in nodes {
         node.program.end()?;
     }
     if filled {
-        return Ok(Books { records: settled, pending: 0, differences: 0 });
+        return Ok(LedgerCounts { records: settled, pending: 0, differences: 0 });
     }
     let audit = commands.run(&["audit"])?;
-    let count = |name| -> anyhow::Result<u64> { Ok(text_or_count(&audit, name)?.parse()?) };
+    let count = |name| -> anyhow::Result<u64> { Ok(field_text(&audit, name)?.parse()?) };
     let differences = audit.get("differences").and_then(Value::as_array);
     let differences = differences.context("an audit without differences")?;
     differences.iter().for_each(|difference| println!("{difference}"));
-    Ok(Books {
+    Ok(LedgerCounts {
         records: count("requests")?,
         pending: count("pending")?,
         differences: differences.len(),
@@ -72,11 +72,11 @@ async fn books(service: Service) -> anyhow::Result<Books> {
 /// A call is admitted while anything is available, so the last one may take a wallet below zero by less
 /// than its own cost, for any number of calls in flight: only more than that is overspent. Under a strict
 /// key, any amount beyond its limit is overspent.
-async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
+async fn overspend(stand: &mut Testbed, place: usize) -> anyhow::Result<i64> {
     let merchant = &stand.service(place)?.merchant;
-    let poor = merchant.connection("0.5").await?;
-    let key = merchant.spend_key(json!({"wallet_id": poor.wallet_id})).await?;
-    let paid = spend(stand, place, &text_or_count(&key, "key")?).await?;
+    let poor = merchant.create_customer("0.5").await?;
+    let key = merchant.create_spend_key(json!({"wallet_id": poor.wallet_id})).await?;
+    let paid = spend(stand, place, &field_text(&key, "key")?).await?;
     let service = stand.service(place)?;
     let left = service.merchant.balance(&poor.wallet_id).await?.units();
     let spent = poor.credit.units() - left;
@@ -91,19 +91,19 @@ async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
         usd(left),
     );
 
-    let other = service.merchant.connection("1000").await?;
+    let other = service.merchant.create_customer("1000").await?;
     let limit: Amount = "0.5".parse()?;
     let rules = json!({
         "wallet_id": other.wallet_id,
         "enforcement": "strict",
         "spend_limit": {"amount": limit.to_string(), "cycle": "total"},
     });
-    let key = service.merchant.spend_key(rules).await?;
-    let paid = spend(stand, place, &text_or_count(&key, "key")?).await?;
+    let key = service.merchant.create_spend_key(rules).await?;
+    let paid = spend(stand, place, &field_text(&key, "key")?).await?;
     let service = stand.service(place)?;
-    let path = format!("/spend_keys/{}", text_or_count(&key, "spend_key_id")?);
-    let key = service.merchant.ask("GET", &path, "").await?;
-    let spent: Amount = text_or_count(&key, "total_spend")?.parse()?;
+    let path = format!("/spend_keys/{}", field_text(&key, "spend_key_id")?);
+    let key = service.merchant.send("GET", &path, "").await?;
+    let spent: Amount = field_text(&key, "total_spend")?.parse()?;
     println!("A strict spend key with a limit of {limit} USD spent {spent} USD in {paid} calls.");
 
     let rich = service.merchant.balance(&service.rich.wallet_id).await?.units();
@@ -112,15 +112,15 @@ async fn overspend(stand: &mut Stand, place: usize) -> anyhow::Result<i64> {
 }
 
 /// Sends calls with a key, on all nodes, until all are refused; returns the number of answered calls.
-async fn spend(stand: &mut Stand, place: usize, key: &str) -> anyhow::Result<i64> {
-    let target = Target::Tollgate(place);
+async fn spend(stand: &mut Testbed, place: usize, key: &str) -> anyhow::Result<i64> {
+    let target = LoadTarget::Tollgate(place);
     let service = stand.service(place)?;
     let load = Load {
         addresses: service.nodes.iter().map(|node| node.address).collect(),
-        requests: [Call::default().to(service.address()?, key)].into(),
-        ..stand.load(target, &Call::default(), CALLERS)?
+        requests: [ChatCall::default().request_to(service.address()?, key)].into(),
+        ..stand.load(target, &ChatCall::default(), CALLERS)?
     };
-    let driven = stand.drive(target, &load, Until::Refused).await?;
+    let driven = stand.drive(target, &load, StopCondition::Refused).await?;
     Ok(driven.answered.try_into()?)
 }
 

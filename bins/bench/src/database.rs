@@ -10,7 +10,7 @@ use tollgate_testkit::postgres::{self, TestDatabase, TestServer};
 use url::Url;
 
 /// The source of databases.
-pub(crate) enum Server {
+pub(crate) enum DatabaseSource {
     /// SQLite files in the folder of the stand.
     Sqlite,
     /// A PostgreSQL server that was started for this run. It waits for its disk.
@@ -20,15 +20,15 @@ pub(crate) enum Server {
 }
 
 /// A database to serve on. A database of a server that was started here is dropped with this value.
-pub(crate) struct Database {
+pub(crate) struct BenchDatabase {
     pub(crate) url: String,
-    pub(crate) host: Host,
+    pub(crate) host: DatabaseHost,
     _own: Option<TestDatabase>,
 }
 
 /// The processes whose CPU time a database takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub(crate) enum DatabaseHost {
     /// The service itself.
     Sqlite,
     /// The process tree of PostgreSQL on this machine.
@@ -37,7 +37,7 @@ pub(crate) enum Host {
     Elsewhere,
 }
 
-impl Server {
+impl DatabaseSource {
     /// Takes `sqlite`, `postgres`, or the URL of an empty database.
     pub(crate) fn start(text: &str) -> anyhow::Result<Self> {
         Ok(match text {
@@ -51,33 +51,39 @@ impl Server {
     }
 
     /// An empty database; a file gets this name in `folder`.
-    pub(crate) async fn database(&self, folder: &Path, name: &str) -> anyhow::Result<Database> {
+    pub(crate) async fn database(
+        &self,
+        folder: &Path,
+        name: &str,
+    ) -> anyhow::Result<BenchDatabase> {
         match self {
-            Self::Sqlite => Database::at(format!("sqlite:{}", folder.join(name).display())).await,
+            Self::Sqlite => {
+                BenchDatabase::at(format!("sqlite:{}", folder.join(name).display())).await
+            }
             Self::Own(server) => {
                 let own = server.database();
-                let database = Database::at(own.url().to_owned()).await?;
-                Ok(Database { _own: Some(own), ..database })
+                let database = BenchDatabase::at(own.url().to_owned()).await?;
+                Ok(BenchDatabase { _own: Some(own), ..database })
             }
             Self::Elsewhere(url) => match url.take() {
-                Some(url) => Database::at(url).await,
+                Some(url) => BenchDatabase::at(url).await,
                 None => bail!("this needs several databases: take `--database postgres`"),
             },
         }
     }
 }
 
-impl Database {
+impl BenchDatabase {
     /// The database at a URL. For a server behind a socket file, the socket reports its process.
     pub(crate) async fn at(url: String) -> anyhow::Result<Self> {
         let host = if url.starts_with("sqlite:") {
-            Host::Sqlite
+            DatabaseHost::Sqlite
         } else if let Some(socket) = socket(&url)? {
             let stream = UnixStream::connect(&socket).await.with_context(|| socket.clone())?;
             let process = stream.peer_cred()?.pid().context("a socket without a process")?;
-            Host::Server(process.try_into()?)
+            DatabaseHost::Server(process.try_into()?)
         } else {
-            Host::Elsewhere
+            DatabaseHost::Elsewhere
         };
         Ok(Self { url, host, _own: None })
     }
@@ -92,7 +98,7 @@ fn socket(url: &str) -> anyhow::Result<Option<String>> {
     Ok(folder.map(|folder| format!("{folder}/.s.PGSQL.{port}")))
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for DatabaseHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if *self == Self::Sqlite { "SQLite" } else { "PostgreSQL" })
     }

@@ -36,8 +36,8 @@ pub(crate) fn request(
 }
 
 /// Makes one call with a JSON answer, on its own connection.
-pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
-    let mut connection = Connection::open(address).await?;
+pub(crate) async fn request_json(address: SocketAddr, request: &[u8]) -> anyhow::Result<Value> {
+    let mut connection = HttpConnection::open(address).await?;
     let status = connection.call(request, false).await?;
     let body = connection.received();
     if !(200..300).contains(&status) {
@@ -48,7 +48,7 @@ pub(crate) async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<V
 }
 
 /// A connection that is kept alive.
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     stream: TcpStream,
     received: Vec<u8>,
     /// The position up to which `received` was searched for times of sending.
@@ -60,7 +60,7 @@ pub(crate) struct Connection {
 const WORD: &[u8] = br#""content":""#;
 const STAMP_DIGITS: usize = 19;
 
-impl Connection {
+impl HttpConnection {
     pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -76,11 +76,11 @@ impl Connection {
         self.stream.write_all(request).await?;
         let head = loop {
             self.read(streams).await?;
-            if let Some(head) = Head::parse(&self.received)? {
+            if let Some(head) = ResponseHead::parse(&self.received)? {
                 break head;
             }
         };
-        let mut body = Body { at: head.end, length: head.length };
+        let mut body = BodyProgress { at: head.end, length: head.length };
         while !body.has_ended(&self.received)? {
             self.read(streams).await?;
         }
@@ -125,14 +125,14 @@ fn note_events(bytes: &[u8], now: u64, events_ns: &mut Vec<u64>) -> usize {
     searched
 }
 
-struct Head {
+struct ResponseHead {
     status: u16,
     end: usize,
     /// The length of a body that is not chunked.
     length: Option<usize>,
 }
 
-impl Head {
+impl ResponseHead {
     fn parse(bytes: &[u8]) -> anyhow::Result<Option<Self>> {
         let Some(end) = memmem::find(bytes, b"\r\n\r\n") else { return Ok(None) };
         let head = std::str::from_utf8(bytes.get(..end).unwrap_or_default())?;
@@ -154,13 +154,13 @@ impl Head {
 }
 
 /// The progress of reading a body.
-struct Body {
+struct BodyProgress {
     /// The position where its content or its next chunk starts.
     at: usize,
     length: Option<usize>,
 }
 
-impl Body {
+impl BodyProgress {
     fn has_ended(&mut self, bytes: &[u8]) -> anyhow::Result<bool> {
         if let Some(length) = self.length {
             ensure!(bytes.len() <= self.at + length, "more than an answer");
@@ -185,7 +185,7 @@ impl Body {
 }
 
 /// A field that is a string or a number, as text.
-pub(crate) fn text_or_count(json: &Value, name: &str) -> anyhow::Result<String> {
+pub(crate) fn field_text(json: &Value, name: &str) -> anyhow::Result<String> {
     match json.get(name) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Number(count)) => Ok(count.to_string()),
@@ -199,14 +199,14 @@ mod tests {
 
     /// After each byte of an answer, whether it has ended.
     fn ends(answer: &[u8]) -> Vec<bool> {
-        let mut body: Option<Body> = None;
+        let mut body: Option<BodyProgress> = None;
         let prefixes = (0..=answer.len()).map(|end| &answer[..end]);
         prefixes
             .map(|bytes| {
                 if body.is_none() {
-                    body = Head::parse(bytes)
+                    body = ResponseHead::parse(bytes)
                         .unwrap()
-                        .map(|head| Body { at: head.end, length: head.length });
+                        .map(|head| BodyProgress { at: head.end, length: head.length });
                 }
                 body.as_mut().is_some_and(|body| body.has_ended(bytes).unwrap())
             })
@@ -243,6 +243,6 @@ mod tests {
 
     #[test]
     fn an_answer_without_an_end_is_an_error() {
-        assert!(Head::parse(b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\n").is_err());
+        assert!(ResponseHead::parse(b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\n").is_err());
     }
 }

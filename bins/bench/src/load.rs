@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use memchr::memmem;
 use tokio::task::JoinSet;
 
-use crate::http::Connection;
+use crate::http::HttpConnection;
 
 /// The calls to send, their targets, and the number of connections.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct Load {
 
 /// The condition to stop sending.
 #[derive(Clone, Copy)]
-pub(crate) enum Until {
+pub(crate) enum StopCondition {
     /// After this time. Calls in flight end, and each connection makes at least one call.
     After(Duration),
     /// When every connection has got `402 Payment Required`.
@@ -39,7 +39,7 @@ pub(crate) enum Until {
 
 /// The results of a load.
 #[derive(Default)]
-pub(crate) struct Driven {
+pub(crate) struct LoadResult {
     pub(crate) answered: u64,
     pub(crate) refused: u64,
     /// The bytes sent and received.
@@ -55,10 +55,10 @@ pub(crate) struct Driven {
 const REFUSED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Drives a target. A call with an unexpected answer is an error.
-pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
+pub(crate) async fn drive(load: &Load, until: StopCondition) -> anyhow::Result<LoadResult> {
     let mut connections = Vec::with_capacity(load.concurrency);
     for address in load.addresses.iter().cycle().take(load.concurrency) {
-        let opened = Connection::open(*address).await;
+        let opened = HttpConnection::open(*address).await;
         connections.push(opened.with_context(|| format!("{address} cannot be reached"))?);
     }
     let turn = Arc::new(AtomicUsize::new(0));
@@ -73,7 +73,7 @@ pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
         });
         begin += load.apart;
     }
-    let mut driven = Driven::default();
+    let mut driven = LoadResult::default();
     while let Some(done) = tasks.join_next().await {
         let part = done??;
         driven.answered += part.answered;
@@ -89,23 +89,25 @@ pub(crate) async fn drive(load: &Load, until: Until) -> anyhow::Result<Driven> {
 }
 
 async fn call_on(
-    mut connection: Connection,
+    mut connection: HttpConnection,
     load: Load,
     turn: Arc<AtomicUsize>,
-    until: Until,
+    until: StopCondition,
     start: Instant,
-) -> anyhow::Result<Driven> {
-    let mut driven = Driven::default();
+) -> anyhow::Result<LoadResult> {
+    let mut driven = LoadResult::default();
     let mut sent = Instant::now();
     loop {
         match until {
-            Until::After(time) if driven.answered > 0 && sent.duration_since(start) >= time => {
+            StopCondition::After(time)
+                if driven.answered > 0 && sent.duration_since(start) >= time =>
+            {
                 break;
             }
-            Until::Refused if sent.duration_since(start) >= REFUSED_WITHIN => {
+            StopCondition::Refused if sent.duration_since(start) >= REFUSED_WITHIN => {
                 bail!("no call was refused, however many were sent")
             }
-            Until::After(_) | Until::Refused => {}
+            StopCondition::After(_) | StopCondition::Refused => {}
         }
         let place = turn.fetch_add(1, Ordering::Relaxed).checked_rem(load.requests.len());
         let request = place.and_then(|place| load.requests.get(place)).context("no request")?;
@@ -118,7 +120,7 @@ async fn call_on(
                 let latency = answered.duration_since(sent).as_nanos();
                 driven.latencies_ns.push(latency.try_into()?);
             }
-            (402, Until::Refused) => {
+            (402, StopCondition::Refused) => {
                 driven.refused += 1;
                 break;
             }

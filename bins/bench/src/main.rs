@@ -14,8 +14,8 @@ mod call;
 mod conservation;
 mod database;
 mod http;
-mod line;
 mod load;
+mod measurement;
 mod merchant;
 mod modes;
 mod nginx;
@@ -24,7 +24,7 @@ mod process;
 mod program;
 mod report;
 mod service;
-mod stand;
+mod testbed;
 
 use std::process::ExitCode;
 
@@ -32,13 +32,13 @@ use anyhow::{bail, ensure};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
-use database::{Host, Server};
+use database::{DatabaseHost, DatabaseSource};
 use modes::{bodies, keys, nodes, proxy, records, refusals, webhooks};
-use options::{Mode, Options};
-use stand::Stand;
+use options::{BenchMode, BenchOptions};
+use testbed::Testbed;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let options = Options::parse();
+    let options = BenchOptions::parse();
     // One thread, because the CPU time of the generator is lost to the measured programs.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -53,9 +53,9 @@ fn main() -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn run(options: &Options) -> anyhow::Result<ExitCode> {
+async fn run(options: &BenchOptions) -> anyhow::Result<ExitCode> {
     process::raise_open_files()?;
-    let server = Server::start(&options.database)?;
+    let server = DatabaseSource::start(&options.database)?;
     let mut conserved = true;
     for mode in &options.modes {
         conserved &= measure(*mode, &server, options).await?;
@@ -64,23 +64,30 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 /// Measures one mode on its own stand. Returns whether every call is in the ledger at the end.
-async fn measure(mode: Mode, server: &Server, options: &Options) -> anyhow::Result<bool> {
-    let mut stand = Stand::start(matches!(mode, Mode::Proxy | Mode::Bodies)).await?;
+async fn measure(
+    mode: BenchMode,
+    server: &DatabaseSource,
+    options: &BenchOptions,
+) -> anyhow::Result<bool> {
+    let mut stand = Testbed::start(matches!(mode, BenchMode::Proxy | BenchMode::Bodies)).await?;
     let database = server.database(stand.folder(), "tollgate.db").await?;
-    let nodes = if mode == Mode::Nodes { nodes::MOST } else { 1 };
-    ensure!(nodes == 1 || database.host != Host::Sqlite, "nodes need `--database postgres`");
+    let nodes = if mode == BenchMode::Nodes { nodes::MOST } else { 1 };
+    ensure!(
+        nodes == 1 || database.host != DatabaseHost::Sqlite,
+        "nodes need `--database postgres`"
+    );
     stand.serve(database, nodes).await?;
     match mode {
-        Mode::Proxy => proxy::run(&mut stand, options).await?,
-        Mode::Bodies => bodies::run(&mut stand, options).await?,
-        Mode::Keys => keys::run(&mut stand, options).await?,
-        Mode::Nodes => nodes::run(&mut stand, options).await?,
-        Mode::Records => {
+        BenchMode::Proxy => proxy::run(&mut stand, options).await?,
+        BenchMode::Bodies => bodies::run(&mut stand, options).await?,
+        BenchMode::Keys => keys::run(&mut stand, options).await?,
+        BenchMode::Nodes => nodes::run(&mut stand, options).await?,
+        BenchMode::Records => {
             records::fill(&mut stand, server, options).await?;
             records::run(&mut stand, options).await?;
         }
-        Mode::Refusals => refusals::run(&mut stand, options).await?,
-        Mode::Webhooks => webhooks::run(&mut stand, options).await?,
+        BenchMode::Refusals => refusals::run(&mut stand, options).await?,
+        BenchMode::Webhooks => webhooks::run(&mut stand, options).await?,
     }
     conservation::check(stand).await
 }

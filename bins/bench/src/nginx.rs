@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use tokio::net::TcpStream;
 
-use crate::program::Program;
+use crate::program::ChildProgram;
 
 /// How nginx passes bodies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub(crate) async fn start(
     provider: &str,
     folder: &Path,
     buffering: Buffering,
-) -> anyhow::Result<(Program, SocketAddr)> {
+) -> anyhow::Result<(ChildProgram, SocketAddr)> {
     // It cannot say which port it took, so it is given one that is free now.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let folder = folder.join(format!("nginx-{buffering:?}"));
@@ -66,7 +66,7 @@ pub(crate) async fn start(
     std::fs::write(&config, configuration(address, provider, &folder, buffering))?;
     let mut command = Command::new(nginx);
     command.arg("-e").arg(folder.join("error.log")).arg("-p").arg(&folder).arg("-c").arg(config);
-    let mut program = Program::start("nginx", &mut command, &folder)?;
+    let mut program = ChildProgram::start("nginx", &mut command, &folder)?;
     let deadline = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(address).await.is_err() {
         program.expect_running()?;

@@ -6,10 +6,10 @@ use clap::{Parser, ValueEnum};
 
 /// Measure the simulated provider directly, through nginx and through Tollgate.
 #[derive(Parser)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// The modes, measured one after the other.
     #[arg(value_enum, default_value = "proxy")]
-    pub(crate) modes: Vec<Mode>,
+    pub(crate) modes: Vec<BenchMode>,
     /// The time for which each target is driven in a round.
     #[arg(long, default_value = "2", value_name = "N")]
     pub(crate) seconds: NonZeroU32,
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum BenchMode {
     /// Calls, streams and memory, compared to nginx and direct calls.
     Proxy,
     /// Bodies from 1 KB to 10 MB, compared to nginx and direct calls.

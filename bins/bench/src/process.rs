@@ -12,7 +12,7 @@ pub(crate) struct CpuClock {
 }
 
 /// A line of `/proc/…/stat`.
-struct Stat {
+struct ProcessStat {
     name: String,
     parent: u32,
     ticks: u64,
@@ -77,7 +77,7 @@ pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
 }
 
 /// All processes, or all threads of one, by the folder that lists them.
-fn stats(folder: &str) -> anyhow::Result<BTreeMap<u32, Stat>> {
+fn stats(folder: &str) -> anyhow::Result<BTreeMap<u32, ProcessStat>> {
     let mut stats = BTreeMap::new();
     for entry in std::fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -91,21 +91,21 @@ fn stats(folder: &str) -> anyhow::Result<BTreeMap<u32, Stat>> {
 }
 
 /// Parses `1 (name) S parent …`, where the name may have any character, also parentheses.
-fn parse(line: &str) -> Option<Stat> {
+fn parse(line: &str) -> Option<ProcessStat> {
     let (start, rest) = line.rsplit_once(')')?;
     let (_, name) = start.split_once('(')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
     // Fields 4, 14 and 15 of proc(5); the third is the first after the name.
     let (parent, user, system) = (number(1)?, number(11)?, number(12)?);
-    Some(Stat {
+    Some(ProcessStat {
         name: name.to_owned(),
         parent: parent.try_into().ok()?,
         ticks: user.checked_add(system)?,
     })
 }
 
-fn tree(root: u32, stats: &BTreeMap<u32, Stat>) -> BTreeSet<u32> {
+fn tree(root: u32, stats: &BTreeMap<u32, ProcessStat>) -> BTreeSet<u32> {
     let mut tree = BTreeSet::from([root]);
     loop {
         let known = tree.len();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_tree_has_children_of_children() {
-        let stat = |parent| Stat { name: String::new(), parent, ticks: 1 };
+        let stat = |parent| ProcessStat { name: String::new(), parent, ticks: 1 };
         let stats = BTreeMap::from([(2, stat(5)), (5, stat(1)), (9, stat(1)), (3, stat(2))]);
         assert_eq!(tree(5, &stats), BTreeSet::from([2, 3, 5]));
     }

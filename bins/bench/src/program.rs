@@ -17,7 +17,7 @@ const PROFILE: &str = "dist";
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A program of this workspace: built now if cargo runs this one, else the one beside this one.
-pub(crate) fn built(what: &[&str], program: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn program_path(what: &[&str], program: &str) -> anyhow::Result<PathBuf> {
     let folder = std::env::current_exe()?.parent().context("no folder")?.to_owned();
     let Some(cargo) = std::env::var_os("CARGO") else {
         return Ok(folder.join(program));
@@ -30,14 +30,14 @@ pub(crate) fn built(what: &[&str], program: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// A program that runs until this is dropped.
-pub(crate) struct Program {
+pub(crate) struct ChildProgram {
     name: &'static str,
     child: Child,
     stdout: Option<BufReader<ChildStdout>>,
     log: PathBuf,
 }
 
-impl Program {
+impl ChildProgram {
     /// Starts a program; its standard error is written to a file in `folder`.
     pub(crate) fn start(
         name: &'static str,
@@ -115,7 +115,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for ChildProgram {
     fn drop(&mut self) {
         if let Err(why) = self.terminate() {
             eprintln!("{why:#}");

@@ -1,46 +1,50 @@
 //! Tables in Markdown, in the format of docs/BENCHMARKS.md.
 
-use crate::database::Host;
-use crate::line::{Figures, Line};
-use crate::options::Options;
-use crate::stand::Target;
+use crate::database::DatabaseHost;
+use crate::measurement::{Measurement, RoundResult};
+use crate::options::BenchOptions;
+use crate::testbed::LoadTarget;
 
 /// The comparison of one line with another.
 #[derive(Clone, Copy)]
-pub(crate) enum Compare {
+pub(crate) enum Comparison {
     Ratio,
     /// The difference, with this number of decimals.
     Difference(usize),
 }
 
 /// The columns of a table, each with the rule for its cells.
-pub(crate) struct Table<'a> {
-    columns: Vec<Column<'a>>,
+pub(crate) struct ReportTable<'a> {
+    columns: Vec<ReportColumn<'a>>,
 }
 
-struct Column<'a> {
+struct ReportColumn<'a> {
     title: &'static str,
     rule: &'static str,
-    cell: Box<dyn Fn(&Line) -> String + 'a>,
+    cell: Box<dyn Fn(&Measurement) -> String + 'a>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> ReportTable<'a> {
     /// A table with this title of the name column. A name with several parts needs a title with as many.
     pub(crate) fn of(title: &'static str) -> Self {
         Self { columns: Vec::new() }.text(title, |line| line.name.clone())
     }
 
-    pub(crate) fn text(mut self, title: &'static str, cell: impl Fn(&Line) -> String + 'a) -> Self {
-        self.columns.push(Column { title, rule: "---|", cell: Box::new(cell) });
+    pub(crate) fn text(
+        mut self,
+        title: &'static str,
+        cell: impl Fn(&Measurement) -> String + 'a,
+    ) -> Self {
+        self.columns.push(ReportColumn { title, rule: "---|", cell: Box::new(cell) });
         self
     }
 
     pub(crate) fn number(
         mut self,
         title: &'static str,
-        cell: impl Fn(&Line) -> String + 'a,
+        cell: impl Fn(&Measurement) -> String + 'a,
     ) -> Self {
-        self.columns.push(Column { title, rule: "---:|", cell: Box::new(cell) });
+        self.columns.push(ReportColumn { title, rule: "---:|", cell: Box::new(cell) });
         self
     }
 
@@ -49,35 +53,35 @@ impl<'a> Table<'a> {
         self,
         title: &'static str,
         decimals: usize,
-        of: fn(&Figures) -> f64,
+        of: fn(&RoundResult) -> f64,
     ) -> Self {
         self.number(title, move |line| format!("{:.decimals$}", line.median(of)))
     }
 
     /// Adds the median of the comparisons with the same rounds of the line that `other` finds.
-    pub(crate) fn beside(
+    pub(crate) fn compared_to(
         self,
         title: &'static str,
-        compare: Compare,
-        of: fn(&Figures) -> f64,
-        other: impl Fn(&Line) -> Option<&'a Line> + 'a,
+        compare: Comparison,
+        of: fn(&RoundResult) -> f64,
+        other: impl Fn(&Measurement) -> Option<&'a Measurement> + 'a,
     ) -> Self {
         self.number(title, move |line| match (other(line), compare) {
             (None, _) => String::new(),
-            (Some(other), Compare::Ratio) => {
-                format!("{:.2}", line.beside(other, of, |one, other| one / other))
+            (Some(other), Comparison::Ratio) => {
+                format!("{:.2}", line.median_against(other, of, |one, other| one / other))
             }
-            (Some(other), Compare::Difference(decimals)) => {
-                format!("{:+.decimals$}", line.beside(other, of, |one, other| one - other))
+            (Some(other), Comparison::Difference(decimals)) => {
+                format!("{:+.decimals$}", line.median_against(other, of, |one, other| one - other))
             }
         })
     }
 
     /// Adds the CPU time of a call: all of it, that of the ledger and of the workers, and the database's.
-    pub(crate) fn cpu(self, host: Host) -> Self {
+    pub(crate) fn cpu(self, host: DatabaseHost) -> Self {
         // Other targets have no such parts.
-        let part = |of: fn(&Figures) -> f64| {
-            move |line: &Line| match line.target.is_tollgate() {
+        let part = |of: fn(&RoundResult) -> f64| {
+            move |line: &Measurement| match line.target.is_tollgate() {
                 true => format!("{:.1}", line.median(of)),
                 false => String::new(),
             }
@@ -87,14 +91,14 @@ impl<'a> Table<'a> {
             .number("ledger", part(|figures| figures.ledger_us))
             .number("workers", part(|figures| figures.workers_us));
         match host {
-            Host::Sqlite => table,
-            Host::Server(_) | Host::Elsewhere => {
+            DatabaseHost::Sqlite => table,
+            DatabaseHost::Server(_) | DatabaseHost::Elsewhere => {
                 table.number("database CPU", part(|figures| figures.database_us))
             }
         }
     }
 
-    pub(crate) fn print<'l>(&self, lines: impl IntoIterator<Item = &'l Line>) {
+    pub(crate) fn print<'l>(&self, lines: impl IntoIterator<Item = &'l Measurement>) {
         let titles = self.columns.iter().map(|column| column.title);
         println!("| {} |", titles.collect::<Vec<_>>().join(" | "));
         let rules = self.columns.iter().map(|column| {
@@ -118,26 +122,31 @@ impl<'a> Table<'a> {
 }
 
 /// Finds the line of the same name with another target, for lines whose target comes after it.
-pub(crate) fn same_on<'a>(lines: &'a [Line], target: Target) -> impl Fn(&Line) -> Option<&'a Line> {
+pub(crate) fn baseline_on<'a>(
+    lines: &'a [Measurement],
+    target: LoadTarget,
+) -> impl Fn(&Measurement) -> Option<&'a Measurement> {
     move |line| {
-        let same = |other: &&Line| other.name == line.name && other.target == target;
+        let same = |other: &&Measurement| other.name == line.name && other.target == target;
         lines.iter().find(same).filter(|_| line.target > target)
     }
 }
 
 /// Finds the first line with the same concurrency.
-pub(crate) fn first_as_many<'a>(lines: &'a [Line]) -> impl Fn(&Line) -> Option<&'a Line> {
+pub(crate) fn first_at_concurrency<'a>(
+    lines: &'a [Measurement],
+) -> impl Fn(&Measurement) -> Option<&'a Measurement> {
     move |line| lines.iter().find(|first| first.load.concurrency == line.load.concurrency)
 }
 
 /// Prints the title of a table.
-pub(crate) fn title(what: &str, host: Host, options: &Options) {
+pub(crate) fn print_title(what: &str, host: DatabaseHost, options: &BenchOptions) {
     let (rounds, seconds) = (options.rounds, options.seconds);
     println!("\n{what}, on {host}; {rounds} rounds of {seconds} s, medians; times in µs.\n");
 }
 
 /// Prints, below the tables, the load of the generator, which may have been the limit.
-pub(crate) fn generator(lines: &[Line]) {
+pub(crate) fn print_generator_load(lines: &[Measurement]) {
     let most = lines.iter().max_by(|one, other| {
         f64::total_cmp(&one.median(|figures| figures.generator), &other.median(|f| f.generator))
     });

@@ -8,17 +8,17 @@ use std::process::Command;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::database::Database;
-use crate::http::text_or_count;
-use crate::merchant::{Connection, Merchant};
-use crate::program::Program;
+use crate::database::BenchDatabase;
+use crate::http::field_text;
+use crate::merchant::{BenchCustomer, BenchMerchant};
+use crate::program::ChildProgram;
 
-pub(crate) struct Service {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) commands: Commands,
-    pub(crate) merchant: Merchant,
+pub(crate) struct BenchService {
+    pub(crate) nodes: Vec<BenchNode>,
+    pub(crate) commands: TollgateCommands,
+    pub(crate) merchant: BenchMerchant,
     /// A customer with more money than it can spend, and a spend key on its wallet.
-    pub(crate) rich: Connection,
+    pub(crate) rich: BenchCustomer,
     pub(crate) spend_key: String,
     /// Whether its store has other merchants' records that no wallet paid. Then the records are taken from
     /// this merchant's usage, not from an audit.
@@ -29,40 +29,40 @@ pub(crate) struct Service {
     /// The calls that were refused as expected.
     pub(crate) refused: u64,
     /// The last field, so that it ends after the programs that are connected to it.
-    pub(crate) database: Database,
+    pub(crate) database: BenchDatabase,
 }
 
-pub(crate) struct Node {
-    pub(crate) program: Program,
+pub(crate) struct BenchNode {
+    pub(crate) program: ChildProgram,
     pub(crate) address: SocketAddr,
 }
 
 /// The subcommands of the program, with the service's configuration.
-pub(crate) struct Commands {
+pub(crate) struct TollgateCommands {
     program: PathBuf,
     config: PathBuf,
 }
 
-impl Service {
+impl BenchService {
     pub(crate) async fn start(
         program: &Path,
-        database: Database,
+        database: BenchDatabase,
         provider: SocketAddr,
         folder: &Path,
         nodes: usize,
     ) -> anyhow::Result<Self> {
-        let commands = Commands::new(program, &database, provider, &folder.join("0"))?;
+        let commands = TollgateCommands::new(program, &database, provider, &folder.join("0"))?;
         let made = commands.run(&["merchant", "create", "Benchmark"])?;
-        let mut serving = vec![Node::start(&commands, &folder.join("0"))?];
+        let mut serving = vec![BenchNode::start(&commands, &folder.join("0"))?];
         for number in 1..nodes {
             let folder = folder.join(number.to_string());
-            let commands = Commands::new(program, &database, provider, &folder)?;
-            serving.push(Node::start(&commands, &folder)?);
+            let commands = TollgateCommands::new(program, &database, provider, &folder)?;
+            serving.push(BenchNode::start(&commands, &folder)?);
         }
         let address = serving.first().context("no node")?.address;
-        let merchant = Merchant::new(address, text_or_count(&made, "secret_key")?).await?;
-        let rich = merchant.connection("1000000").await?;
-        let spend_key = merchant.limited_key(&rich.wallet_id).await?;
+        let merchant = BenchMerchant::new(address, field_text(&made, "secret_key")?).await?;
+        let rich = merchant.create_customer("1000000").await?;
+        let spend_key = merchant.create_limited_key(&rich.wallet_id).await?;
         Ok(Self {
             nodes: serving,
             commands,
@@ -87,19 +87,19 @@ impl Service {
     }
 }
 
-impl Node {
-    fn start(commands: &Commands, folder: &Path) -> anyhow::Result<Self> {
-        let mut program = Program::start("tollgate", commands.command().arg("serve"), folder)?;
+impl BenchNode {
+    fn start(commands: &TollgateCommands, folder: &Path) -> anyhow::Result<Self> {
+        let mut program = ChildProgram::start("tollgate", commands.command().arg("serve"), folder)?;
         let address = program.printed_address()?.parse()?;
         Ok(Self { program, address })
     }
 }
 
-impl Commands {
+impl TollgateCommands {
     /// Writes a configuration into its own folder.
     fn new(
         program: &Path,
-        database: &Database,
+        database: &BenchDatabase,
         provider: SocketAddr,
         folder: &Path,
     ) -> anyhow::Result<Self> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use crate::behavior::{Behavior, UsageReport};
-use crate::request::Request;
+use crate::request::SimulatedRequest;
 
 /// The words that follow the repeated prompt in an answer.
 const CANNED: &str = "I am a simulated model, so this answer costs nothing to make, \
@@ -20,7 +20,7 @@ pub(crate) const STAMP: &str = "0000000000000000000";
 
 /// The tokens that a call used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tokens {
+pub(crate) struct TokenCounts {
     /// The whole prompt, cached tokens included.
     pub(crate) input: u64,
     pub(crate) cached: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Tokens {
     pub(crate) reasoning: u64,
 }
 
-impl Tokens {
+impl TokenCounts {
     pub(crate) fn new(input: u64, output: u64, behavior: &Behavior) -> Self {
         let (cached, reasoning) = (behavior.cached_tokens, behavior.reasoning_tokens);
         Self {
@@ -49,7 +49,7 @@ impl Tokens {
     }
 
     /// The usage as a field of JSON: absent, `null` or a value.
-    pub(crate) fn reported<U: From<Self>>(self, report: UsageReport) -> Option<Option<U>> {
+    pub(crate) fn usage_field<U: From<Self>>(self, report: UsageReport) -> Option<Option<U>> {
         match report {
             UsageReport::Missing => None,
             UsageReport::Null => Some(None),
@@ -59,52 +59,58 @@ impl Tokens {
 }
 
 /// The content of an answer: text or a tool call.
-pub(crate) enum Speech {
+pub(crate) enum AnswerContent {
     Text(String),
     Call { tool: String, arguments: String },
 }
 
 /// The reason why the model stopped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub(crate) enum FinishReason {
     Stop,
     Length,
     Tool,
 }
 
 /// One answer, independent of the dialect.
-pub(crate) struct Answer {
-    pub(crate) speech: Speech,
-    pub(crate) finish: Finish,
-    pub(crate) tokens: Tokens,
+pub(crate) struct GeneratedAnswer {
+    pub(crate) speech: AnswerContent,
+    pub(crate) finish: FinishReason,
+    pub(crate) tokens: TokenCounts,
     /// The model that the answer names.
     pub(crate) model: String,
     pub(crate) created: u64,
 }
 
-impl Answer {
-    pub(crate) fn new(request: &Request, behavior: &Behavior) -> Self {
+impl GeneratedAnswer {
+    pub(crate) fn new(request: &SimulatedRequest, behavior: &Behavior) -> Self {
         let (speech, finish, output) = match request.tool() {
             Some(tool) => {
                 let arguments = tool.arguments().to_string();
-                let speech = Speech::Call { tool: tool.name.to_owned(), arguments };
+                let speech = AnswerContent::Call { tool: tool.name.to_owned(), arguments };
                 let output = pieces(&speech).count() + 1;
-                (speech, Finish::Tool, u64::try_from(output).unwrap_or(u64::MAX))
+                (speech, FinishReason::Tool, u64::try_from(output).unwrap_or(u64::MAX))
             }
             None => {
                 let wanted = u64::from(behavior.words);
                 let words = wanted.min(request.max_tokens());
-                let finish = if words < wanted { Finish::Length } else { Finish::Stop };
+                let finish = if words < wanted { FinishReason::Length } else { FinishReason::Stop };
                 let text = match behavior.stamps {
-                    true => text(iter::repeat(STAMP), words),
-                    false => text(said(request.tail()), words),
+                    true => join_words(iter::repeat(STAMP), words),
+                    false => join_words(answer_words(request.tail()), words),
                 };
-                (Speech::Text(text), finish, words)
+                (AnswerContent::Text(text), finish, words)
             }
         };
         let choices = u64::try_from(request.choices()).unwrap_or(u64::MAX);
-        let tokens = Tokens::new(request.words(), output.saturating_mul(choices), behavior);
-        Self { speech, finish, tokens, model: model(request, behavior), created: unix_seconds() }
+        let tokens = TokenCounts::new(request.words(), output.saturating_mul(choices), behavior);
+        Self {
+            speech,
+            finish,
+            tokens,
+            model: answer_model(request, behavior),
+            created: unix_seconds(),
+        }
     }
 
     /// The parts of the answer in a stream.
@@ -114,21 +120,21 @@ impl Answer {
 }
 
 /// The words of a text, or a tool call's arguments in parts that end where its fields do.
-fn pieces(speech: &Speech) -> impl Iterator<Item = &str> {
+fn pieces(speech: &AnswerContent) -> impl Iterator<Item = &str> {
     let (text, end) = match speech {
-        Speech::Text(text) => (text, ' '),
-        Speech::Call { arguments, .. } => (arguments, ','),
+        AnswerContent::Text(text) => (text, ' '),
+        AnswerContent::Call { arguments, .. } => (arguments, ','),
     };
     text.split_inclusive(end)
 }
 
 /// The words of an answer that repeats the end of the prompt.
-fn said(tail: &str) -> impl Iterator<Item = &str> {
+fn answer_words(tail: &str) -> impl Iterator<Item = &str> {
     let opening = ["You", "said:"].into_iter().chain(tail.split_whitespace());
     opening.chain(CANNED.split_whitespace().cycle())
 }
 
-fn text<'a>(all: impl Iterator<Item = &'a str>, words: u64) -> String {
+fn join_words<'a>(all: impl Iterator<Item = &'a str>, words: u64) -> String {
     let words = usize::try_from(words).unwrap_or(usize::MAX);
     let mut text = String::with_capacity(words.saturating_mul(8));
     for word in all.take(words) {
@@ -141,7 +147,7 @@ fn text<'a>(all: impl Iterator<Item = &'a str>, words: u64) -> String {
 }
 
 /// The model that the answer names: the requested one, with the suffix of the behaviour.
-pub(crate) fn model(request: &Request, behavior: &Behavior) -> String {
+pub(crate) fn answer_model(request: &SimulatedRequest, behavior: &Behavior) -> String {
     match &behavior.snapshot {
         Some(snapshot) => format!("{}-{snapshot}", request.model),
         None => request.model.clone(),
@@ -153,7 +159,7 @@ pub(crate) fn unix_seconds() -> u64 {
 }
 
 /// Returns a new id, unique within this process and, in practice, across processes.
-pub(crate) fn id(prefix: &str) -> String {
+pub(crate) fn new_id(prefix: &str) -> String {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut id = String::with_capacity(prefix.len() + 24);

@@ -3,22 +3,22 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Finish, Speech, Tokens, id};
+use crate::answer::{AnswerContent, FinishReason, GeneratedAnswer, TokenCounts, new_id};
 use crate::behavior::Behavior;
-use crate::deliver::{Events, Reply};
-use crate::request::Request;
+use crate::deliver::{EventBuffer, SimulatedResponse};
+use crate::request::SimulatedRequest;
 
 /// The token counts. The prompt is the sum of three: `input_tokens` excludes cached tokens.
 #[derive(Serialize)]
-struct Usage {
+struct AnthropicUsage {
     input_tokens: u64,
     cache_creation_input_tokens: u64,
     cache_read_input_tokens: u64,
     output_tokens: u64,
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
+impl From<TokenCounts> for AnthropicUsage {
+    fn from(tokens: TokenCounts) -> Self {
         Self {
             input_tokens: tokens.input.saturating_sub(tokens.cached),
             cache_creation_input_tokens: 0,
@@ -32,7 +32,7 @@ impl From<Tokens> for Usage {
 #[derive(Serialize)]
 struct MessageUsage<'a> {
     #[serde(flatten)]
-    counts: Usage,
+    counts: AnthropicUsage,
     cache_creation: CacheCreation,
     service_tier: &'a str,
 }
@@ -44,7 +44,7 @@ struct CacheCreation {
 }
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct AnthropicMessage<'a> {
     id: String,
     r#type: &'static str,
     role: &'static str,
@@ -56,14 +56,14 @@ struct Message<'a> {
     usage: Option<Option<MessageUsage<'a>>>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> AnthropicMessage<'a> {
     fn new(
-        answer: &'a Answer,
+        answer: &'a GeneratedAnswer,
         behavior: &'a Behavior,
         content: &'a [Value],
-        tokens: Tokens,
+        tokens: TokenCounts,
     ) -> Self {
-        let usage = tokens.reported::<Usage>(behavior.usage);
+        let usage = tokens.usage_field::<AnthropicUsage>(behavior.usage);
         let usage = usage.map(|usage| {
             usage.map(|counts| MessageUsage {
                 counts,
@@ -72,7 +72,7 @@ impl<'a> Message<'a> {
             })
         });
         Self {
-            id: id("msg_"),
+            id: new_id("msg_"),
             r#type: "message",
             role: "assistant",
             model: &answer.model,
@@ -93,39 +93,41 @@ fn service_tier(behavior: &Behavior) -> &str {
 }
 
 /// Answers `POST /v1/messages`.
-pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Reply {
-    let answer = Answer::new(request, behavior);
+pub(crate) fn respond(request: &SimulatedRequest, behavior: &Behavior) -> SimulatedResponse {
+    let answer = GeneratedAnswer::new(request, behavior);
     let tokens = answer.tokens;
     if request.stream() {
-        return Reply::events(stream(&answer, behavior), tokens);
+        return SimulatedResponse::events(stream(&answer, behavior), tokens);
     }
     let block = match &answer.speech {
-        Speech::Text(text) => json!({"type": "text", "text": text, "citations": null}),
-        Speech::Call { tool, arguments } => tool_use(tool, arguments),
+        AnswerContent::Text(text) => json!({"type": "text", "text": text, "citations": null}),
+        AnswerContent::Call { tool, arguments } => tool_use(tool, arguments),
     };
     let content = [block];
     let stop_reason = Some(stop_reason(answer.finish));
-    let message =
-        Message { stop_reason, ..Message::new(&answer, behavior, &content, answer.tokens) };
-    Reply::json(&message, tokens)
+    let message = AnthropicMessage {
+        stop_reason,
+        ..AnthropicMessage::new(&answer, behavior, &content, answer.tokens)
+    };
+    SimulatedResponse::json(&message, tokens)
 }
 
 /// Answers `POST /v1/messages/count_tokens`, which costs nothing.
-pub(crate) fn count_tokens(request: &Request, behavior: &Behavior) -> Reply {
+pub(crate) fn count_tokens(request: &SimulatedRequest, behavior: &Behavior) -> SimulatedResponse {
     let input_tokens = behavior.input_tokens.unwrap_or_else(|| request.words());
-    Reply::json(&json!({"input_tokens": input_tokens}), Tokens::default())
+    SimulatedResponse::json(&json!({"input_tokens": input_tokens}), TokenCounts::default())
 }
 
 fn tool_use(tool: &str, arguments: &str) -> Value {
     let input: Value = serde_json::from_str(arguments).unwrap_or_default();
-    json!({"type": "tool_use", "id": id("toolu_"), "name": tool, "input": input})
+    json!({"type": "tool_use", "id": new_id("toolu_"), "name": tool, "input": input})
 }
 
-const fn stop_reason(finish: Finish) -> &'static str {
+const fn stop_reason(finish: FinishReason) -> &'static str {
     match finish {
-        Finish::Stop => "end_turn",
-        Finish::Length => "max_tokens",
-        Finish::Tool => "tool_use",
+        FinishReason::Stop => "end_turn",
+        FinishReason::Length => "max_tokens",
+        FinishReason::Tool => "tool_use",
     }
 }
 
@@ -146,50 +148,50 @@ enum Delta<'a> {
 #[derive(Serialize)]
 struct MessageDelta {
     r#type: &'static str,
-    delta: Stop,
+    delta: StopDelta,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
+    usage: Option<Option<AnthropicUsage>>,
 }
 
 #[derive(Serialize)]
-struct Stop {
+struct StopDelta {
     stop_reason: &'static str,
     stop_sequence: (),
 }
 
-fn stream(answer: &Answer, behavior: &Behavior) -> Events {
-    let mut events = Events::new();
+fn stream(answer: &GeneratedAnswer, behavior: &Behavior) -> EventBuffer {
+    let mut events = EventBuffer::new();
     // The first event has the usage of the prompt; the last one replaces its output tokens.
-    let at_start = Tokens { output: answer.tokens.output.min(1), ..answer.tokens };
-    let message = Message::new(answer, behavior, &[], at_start);
+    let at_start = TokenCounts { output: answer.tokens.output.min(1), ..answer.tokens };
+    let message = AnthropicMessage::new(answer, behavior, &[], at_start);
     events.named("message_start", &json!({"type": "message_start", "message": message}));
 
     let block = match &answer.speech {
-        Speech::Text(_) => json!({"type": "text", "text": ""}),
-        Speech::Call { tool, .. } => tool_use(tool, "{}"),
+        AnswerContent::Text(_) => json!({"type": "text", "text": ""}),
+        AnswerContent::Call { tool, .. } => tool_use(tool, "{}"),
     };
     let start = json!({"type": "content_block_start", "index": 0, "content_block": block});
     events.named("content_block_start", &start);
     events.named("ping", &json!({"type": "ping"}));
     for piece in answer.pieces() {
         let delta = match answer.speech {
-            Speech::Text(_) => Delta::TextDelta { text: piece },
-            Speech::Call { .. } => Delta::InputJsonDelta { partial_json: piece },
+            AnswerContent::Text(_) => Delta::TextDelta { text: piece },
+            AnswerContent::Call { .. } => Delta::InputJsonDelta { partial_json: piece },
         };
         let delta = BlockDelta { r#type: "content_block_delta", index: 0, delta };
         events.named("content_block_delta", &delta);
     }
     events.named("content_block_stop", &json!({"type": "content_block_stop", "index": 0}));
 
-    let delta = Stop { stop_reason: stop_reason(answer.finish), stop_sequence: () };
-    let usage = answer.tokens.reported(behavior.usage);
+    let delta = StopDelta { stop_reason: stop_reason(answer.finish), stop_sequence: () };
+    let usage = answer.tokens.usage_field(behavior.usage);
     events.named("message_delta", &MessageDelta { r#type: "message_delta", delta, usage });
     events.named("message_stop", &json!({"type": "message_stop"}));
     events
 }
 
 /// The event that ends a stream in an error.
-pub(crate) fn error_event(events: &mut Events) {
+pub(crate) fn error_event(events: &mut EventBuffer) {
     let error = json!({"type": "overloaded_error", "message": "a simulated error in the stream"});
     events.named("error", &json!({"type": "error", "error": error}));
 }

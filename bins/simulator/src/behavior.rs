@@ -96,10 +96,10 @@ impl Default for Behavior {
 }
 
 /// Sets a field to the value of a setting; `None` if the value does not fit.
-type Put = fn(&mut Behavior, &str) -> Option<()>;
+type Setter = fn(&mut Behavior, &str) -> Option<()>;
 
 /// All settings: the names of their headers without `x-simulate-`, their values in words, and their setters.
-const SETTINGS: [(&str, &str, Put); 16] = [
+const SETTINGS: [(&str, &str, Setter); 16] = [
     ("first-byte-delay-ms", "milliseconds", |to, value| put(&mut to.first_byte_delay_ms, value)),
     ("chunk-delay-ms", "milliseconds", |to, value| put(&mut to.chunk_delay_ms, value)),
     ("words", "a number of words", |to, value| put(&mut to.words, value)),
@@ -123,7 +123,7 @@ const SETTINGS: [(&str, &str, Put); 16] = [
 ];
 
 /// The values, in words, and the setter of the setting of this name.
-fn setting_of(setting: &str) -> Option<(&'static str, Put)> {
+fn setting_of(setting: &str) -> Option<(&'static str, Setter)> {
     SETTINGS.iter().find(|(name, ..)| *name == setting).map(|(_, takes, put)| (*takes, *put))
 }
 

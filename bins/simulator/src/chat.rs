@@ -3,14 +3,14 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Finish, Speech, Tokens, id};
+use crate::answer::{AnswerContent, FinishReason, GeneratedAnswer, TokenCounts, new_id};
 use crate::behavior::{Behavior, UsageReport};
-use crate::deliver::{Events, Reply};
-use crate::request::Request;
+use crate::deliver::{EventBuffer, SimulatedResponse};
+use crate::request::SimulatedRequest;
 
 /// The fields around the choices in every body and chunk of this family.
 #[derive(Serialize)]
-pub(crate) struct Envelope<'a, C> {
+pub(crate) struct CompletionBody<'a, C> {
     pub(crate) id: &'a str,
     pub(crate) object: &'static str,
     pub(crate) created: u64,
@@ -20,13 +20,13 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) choices: C,
     /// Absent, `null` or a value.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) usage: Option<Option<Usage>>,
+    pub(crate) usage: Option<Option<ChatUsage>>,
 }
 
 pub(crate) const FINGERPRINT: &str = "fp_simulated";
 
 #[derive(Serialize)]
-pub(crate) struct Usage {
+pub(crate) struct ChatUsage {
     prompt_tokens: u64,
     completion_tokens: u64,
     total_tokens: u64,
@@ -48,8 +48,8 @@ struct CompletionDetails {
     rejected_prediction_tokens: u64,
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
+impl From<TokenCounts> for ChatUsage {
+    fn from(tokens: TokenCounts) -> Self {
         Self {
             prompt_tokens: tokens.input,
             completion_tokens: tokens.output,
@@ -66,7 +66,7 @@ impl From<Tokens> for Usage {
 }
 
 #[derive(Serialize)]
-struct Choice<M> {
+struct ChatChoice<M> {
     index: usize,
     message: M,
     logprobs: (),
@@ -87,46 +87,50 @@ struct ContentDelta<'a> {
 }
 
 /// Answers `POST /v1/chat/completions`.
-pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Reply {
-    let answer = Answer::new(request, behavior);
+pub(crate) fn respond(request: &SimulatedRequest, behavior: &Behavior) -> SimulatedResponse {
+    let answer = GeneratedAnswer::new(request, behavior);
     match request.stream() {
-        true => Reply::events(stream(&answer, request, behavior), answer.tokens),
-        false => whole(&answer, request, behavior),
+        true => SimulatedResponse::events(stream(&answer, request, behavior), answer.tokens),
+        false => json_response(&answer, request, behavior),
     }
 }
 
-fn whole(answer: &Answer, request: &Request, behavior: &Behavior) -> Reply {
-    let choice = |index| Choice {
+fn json_response(
+    answer: &GeneratedAnswer,
+    request: &SimulatedRequest,
+    behavior: &Behavior,
+) -> SimulatedResponse {
+    let choice = |index| ChatChoice {
         index,
         message: message(&answer.speech),
         logprobs: (),
         finish_reason: finish_reason(answer.finish),
     };
-    let body = Envelope {
-        id: &id("chatcmpl-"),
+    let body = CompletionBody {
+        id: &new_id("chatcmpl-"),
         object: "chat.completion",
         created: answer.created,
         model: &answer.model,
         service_tier: &behavior.service_tier,
         system_fingerprint: FINGERPRINT,
         choices: (0..request.choices()).map(choice).collect::<Vec<_>>(),
-        usage: answer.tokens.reported(behavior.usage),
+        usage: answer.tokens.usage_field(behavior.usage),
     };
-    Reply::json(&body, answer.tokens)
+    SimulatedResponse::json(&body, answer.tokens)
 }
 
-fn message(speech: &Speech) -> Value {
+fn message(speech: &AnswerContent) -> Value {
     match speech {
-        Speech::Text(text) => {
+        AnswerContent::Text(text) => {
             json!({"role": "assistant", "content": text, "refusal": null, "annotations": []})
         }
-        Speech::Call { tool, arguments } => json!({
+        AnswerContent::Call { tool, arguments } => json!({
             "role": "assistant",
             "content": null,
             "refusal": null,
             "annotations": [],
             "tool_calls": [{
-                "id": id("call_"),
+                "id": new_id("call_"),
                 "type": "function",
                 "function": {"name": tool, "arguments": arguments},
             }],
@@ -134,29 +138,29 @@ fn message(speech: &Speech) -> Value {
     }
 }
 
-pub(crate) const fn finish_reason(finish: Finish) -> &'static str {
+pub(crate) const fn finish_reason(finish: FinishReason) -> &'static str {
     match finish {
-        Finish::Stop => "stop",
-        Finish::Length => "length",
-        Finish::Tool => "tool_calls",
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Tool => "tool_calls",
     }
 }
 
 /// Whether chunks carry `usage`: the call requests it, and the behaviour does not omit it.
-pub(crate) fn streams_usage(request: &Request, behavior: &Behavior) -> bool {
+pub(crate) fn streams_usage(request: &SimulatedRequest, behavior: &Behavior) -> bool {
     request.include_usage() && behavior.usage != UsageReport::Missing
 }
 
-struct Chunks<'a> {
+struct ChunkWriter<'a> {
     id: String,
-    answer: &'a Answer,
+    answer: &'a GeneratedAnswer,
     behavior: &'a Behavior,
     choices: usize,
     streams_usage: bool,
-    events: Events,
+    events: EventBuffer,
 }
 
-impl Chunks<'_> {
+impl ChunkWriter<'_> {
     fn push(&mut self, delta: &impl Serialize, finish_reason: Option<&'static str>) {
         for index in 0..self.choices {
             let choice = ChunkChoice { index, delta, logprobs: (), finish_reason };
@@ -164,8 +168,8 @@ impl Chunks<'_> {
         }
     }
 
-    fn push_choices(&mut self, choices: impl Serialize, usage: Option<Option<Usage>>) {
-        self.events.data(&Envelope {
+    fn push_choices(&mut self, choices: impl Serialize, usage: Option<Option<ChatUsage>>) {
+        self.events.data(&CompletionBody {
             id: &self.id,
             object: "chat.completion.chunk",
             created: self.answer.created,
@@ -178,26 +182,29 @@ impl Chunks<'_> {
     }
 }
 
-fn stream(answer: &Answer, request: &Request, behavior: &Behavior) -> Events {
-    let mut chunks = Chunks {
-        id: id("chatcmpl-"),
+fn stream(
+    answer: &GeneratedAnswer,
+    request: &SimulatedRequest,
+    behavior: &Behavior,
+) -> EventBuffer {
+    let mut chunks = ChunkWriter {
+        id: new_id("chatcmpl-"),
         answer,
         behavior,
         choices: request.choices(),
         streams_usage: streams_usage(request, behavior),
-        events: Events::new(),
+        events: EventBuffer::new(),
     };
     match &answer.speech {
-        Speech::Text(_) => {
+        AnswerContent::Text(_) => {
             chunks.push(&json!({"role": "assistant", "content": "", "refusal": null}), None);
             for content in answer.pieces() {
                 chunks.push(&ContentDelta { content }, None);
             }
         }
-        Speech::Call { tool, .. } => {
+        AnswerContent::Call { tool, .. } => {
             let function = json!({"name": tool, "arguments": ""});
-            let call =
-                json!({"index": 0, "id": id("call_"), "type": "function", "function": function});
+            let call = json!({"index": 0, "id": new_id("call_"), "type": "function", "function": function});
             chunks.push(&json!({"role": "assistant", "content": null, "tool_calls": [call]}), None);
             for piece in answer.pieces() {
                 let part = json!({"index": 0, "function": {"arguments": piece}});
@@ -208,14 +215,14 @@ fn stream(answer: &Answer, request: &Request, behavior: &Behavior) -> Events {
     chunks.push(&json!({}), Some(finish_reason(answer.finish)));
     if chunks.streams_usage {
         let nothing: [(); 0] = [];
-        chunks.push_choices(nothing, answer.tokens.reported(behavior.usage));
+        chunks.push_choices(nothing, answer.tokens.usage_field(behavior.usage));
     }
     chunks.events.done();
     chunks.events
 }
 
 /// The event that ends a stream of this family in an error.
-pub(crate) fn error_event(events: &mut Events) {
+pub(crate) fn error_event(events: &mut EventBuffer) {
     events.data(&json!({"error": {
         "message": "a simulated error in the stream",
         "type": "server_error",

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use crate::answer::{Answer, Speech, id};
+use crate::answer::{AnswerContent, GeneratedAnswer, new_id};
 use crate::behavior::Behavior;
-use crate::chat::{Envelope, FINGERPRINT, Usage, finish_reason, streams_usage};
-use crate::deliver::{Events, Reply};
-use crate::request::Request;
+use crate::chat::{ChatUsage, CompletionBody, FINGERPRINT, finish_reason, streams_usage};
+use crate::deliver::{EventBuffer, SimulatedResponse};
+use crate::request::SimulatedRequest;
 
 #[derive(Serialize)]
-struct Choice<'a> {
+struct TextChoice<'a> {
     index: usize,
     text: &'a str,
     logprobs: (),
@@ -17,53 +17,56 @@ struct Choice<'a> {
 }
 
 /// Answers `POST /v1/completions`.
-pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Reply {
-    let answer = Answer::new(request, behavior);
-    let id = id("cmpl-");
+pub(crate) fn respond(request: &SimulatedRequest, behavior: &Behavior) -> SimulatedResponse {
+    let answer = GeneratedAnswer::new(request, behavior);
+    let id = new_id("cmpl-");
     let finish = Some(finish_reason(answer.finish));
-    let (text, tokens) = (spoken(&answer.speech), answer.tokens);
+    let (text, tokens) = (content_text(&answer.speech), answer.tokens);
     if !request.stream() {
-        let choice = |index| Choice { index, text, logprobs: (), finish_reason: finish };
+        let choice = |index| TextChoice { index, text, logprobs: (), finish_reason: finish };
         let choices = (0..request.choices()).map(choice).collect::<Vec<_>>();
-        let usage = tokens.reported(behavior.usage);
-        return Reply::json(&envelope(&id, &answer, behavior, choices, usage), tokens);
+        let usage = tokens.usage_field(behavior.usage);
+        return SimulatedResponse::json(
+            &completion_body(&id, &answer, behavior, choices, usage),
+            tokens,
+        );
     }
 
-    let mut events = Events::new();
+    let mut events = EventBuffer::new();
     let streams_usage = streams_usage(request, behavior);
     let ending = std::iter::once(("", finish));
     for (text, finish_reason) in answer.pieces().map(|piece| (piece, None)).chain(ending) {
         for index in 0..request.choices() {
-            let choices = [Choice { index, text, logprobs: (), finish_reason }];
+            let choices = [TextChoice { index, text, logprobs: (), finish_reason }];
             let usage = streams_usage.then_some(None);
-            events.data(&envelope(&id, &answer, behavior, choices, usage));
+            events.data(&completion_body(&id, &answer, behavior, choices, usage));
         }
     }
     if streams_usage {
         let choices: [(); 0] = [];
-        let usage = tokens.reported(behavior.usage);
-        events.data(&envelope(&id, &answer, behavior, choices, usage));
+        let usage = tokens.usage_field(behavior.usage);
+        events.data(&completion_body(&id, &answer, behavior, choices, usage));
     }
     events.done();
-    Reply::events(events, tokens)
+    SimulatedResponse::events(events, tokens)
 }
 
 /// The answer as text. This dialect has no tools, so a tool call is written as text.
-fn spoken(speech: &Speech) -> &str {
+fn content_text(speech: &AnswerContent) -> &str {
     match speech {
-        Speech::Text(text) => text,
-        Speech::Call { arguments, .. } => arguments,
+        AnswerContent::Text(text) => text,
+        AnswerContent::Call { arguments, .. } => arguments,
     }
 }
 
-fn envelope<'a, C>(
+fn completion_body<'a, C>(
     id: &'a str,
-    answer: &'a Answer,
+    answer: &'a GeneratedAnswer,
     behavior: &'a Behavior,
     choices: C,
-    usage: Option<Option<Usage>>,
-) -> Envelope<'a, C> {
-    Envelope {
+    usage: Option<Option<ChatUsage>>,
+) -> CompletionBody<'a, C> {
+    CompletionBody {
         id,
         object: "text_completion",
         created: answer.created,

@@ -12,27 +12,27 @@ use flate2::write::GzEncoder;
 use futures_util::stream::{self, Stream, StreamExt};
 use serde::Serialize;
 
-use crate::answer::{STAMP, Tokens};
+use crate::answer::{STAMP, TokenCounts};
 use crate::behavior::{Behavior, Encoding};
 
 /// A finished answer and its usage.
-pub(crate) struct Reply {
-    pub(crate) content: Content,
-    pub(crate) tokens: Tokens,
+pub(crate) struct SimulatedResponse {
+    pub(crate) content: ResponseContent,
+    pub(crate) tokens: TokenCounts,
 }
 
-pub(crate) enum Content {
+pub(crate) enum ResponseContent {
     Json(Vec<u8>),
-    Events(Events),
+    Events(EventBuffer),
 }
 
-impl Reply {
-    pub(crate) fn json(body: &impl Serialize, tokens: Tokens) -> Self {
-        Self { content: Content::Json(to_json(body)), tokens }
+impl SimulatedResponse {
+    pub(crate) fn json(body: &impl Serialize, tokens: TokenCounts) -> Self {
+        Self { content: ResponseContent::Json(to_json(body)), tokens }
     }
 
-    pub(crate) fn events(events: Events, tokens: Tokens) -> Self {
-        Self { content: Content::Events(events), tokens }
+    pub(crate) fn events(events: EventBuffer, tokens: TokenCounts) -> Self {
+        Self { content: ResponseContent::Events(events), tokens }
     }
 }
 
@@ -44,12 +44,12 @@ pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
 }
 
 /// Server-sent events in one buffer: a long stream costs one allocation, not one for each event.
-pub(crate) struct Events {
+pub(crate) struct EventBuffer {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Events {
+impl EventBuffer {
     pub(crate) fn new() -> Self {
         Self { bytes: Vec::with_capacity(4096), ends: Vec::with_capacity(32) }
     }
@@ -123,21 +123,21 @@ fn gzip_each(parts: impl Iterator<Item = Bytes>) -> io::Result<Vec<Bytes>> {
 /// Sends an answer as the behaviour of the call says.
 pub(crate) fn deliver(
     mut response: HttpResponseBuilder,
-    content: Content,
+    content: ResponseContent,
     behavior: &Behavior,
 ) -> HttpResponse {
     if behavior.encoding == Encoding::Gzip {
         response.insert_header(("content-encoding", "gzip"));
     }
     let sent = match content {
-        Content::Json(body) => send_whole(&mut response, body, behavior),
-        Content::Events(events) => send_events(&mut response, events, behavior),
+        ResponseContent::Json(body) => send_json(&mut response, body, behavior),
+        ResponseContent::Events(events) => send_events(&mut response, events, behavior),
     };
     // Compressing in memory does not fail.
     sent.unwrap_or_else(|_| HttpResponse::new(StatusCode::INTERNAL_SERVER_ERROR))
 }
 
-fn send_whole(
+fn send_json(
     response: &mut HttpResponseBuilder,
     body: Vec<u8>,
     behavior: &Behavior,
@@ -157,7 +157,7 @@ fn send_whole(
 
 fn send_events(
     response: &mut HttpResponseBuilder,
-    events: Events,
+    events: EventBuffer,
     behavior: &Behavior,
 ) -> io::Result<HttpResponse> {
     let mut chunks = events.into_chunks(behavior.encoding)?;
@@ -174,13 +174,13 @@ fn send_events(
     let delay = Duration::from_millis(behavior.chunk_delay_ms);
     let chunks = paced(chunks, delay, cut);
     match behavior.stamps {
-        true => Ok(response.streaming(chunks.map(|chunk| chunk.map(stamped)))),
+        true => Ok(response.streaming(chunks.map(|chunk| chunk.map(fill_stamp)))),
         false => Ok(response.streaming(chunks)),
     }
 }
 
 /// Replaces the placeholder in a chunk, if any, by the present time.
-fn stamped(chunk: Bytes) -> Bytes {
+fn fill_stamp(chunk: Bytes) -> Bytes {
     let stamp = STAMP.as_bytes();
     let Some(at) = chunk.windows(stamp.len()).position(|part| part == stamp) else { return chunk };
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());

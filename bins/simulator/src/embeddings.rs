@@ -5,11 +5,11 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Tokens, model};
+use crate::answer::{TokenCounts, answer_model};
 use crate::behavior::Behavior;
-use crate::deliver::Reply;
-use crate::fault::Fault;
-use crate::request::Request;
+use crate::deliver::SimulatedResponse;
+use crate::error::SimulatedError;
+use crate::request::SimulatedRequest;
 
 const DEFAULT_DIMENSIONS: usize = 1536;
 const MAX_DIMENSIONS: usize = 4096;
@@ -18,24 +18,24 @@ const MAX_DIMENSIONS: usize = 4096;
 const COMPONENTS: [f32; 2] = [0.025_515_518, -0.025_515_518];
 
 #[derive(Serialize)]
-struct Usage {
+struct EmbeddingsUsage {
     prompt_tokens: u64,
     total_tokens: u64,
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
+impl From<TokenCounts> for EmbeddingsUsage {
+    fn from(tokens: TokenCounts) -> Self {
         Self { prompt_tokens: tokens.input, total_tokens: tokens.input }
     }
 }
 
 #[derive(Serialize)]
-struct List<'a> {
+struct EmbeddingList<'a> {
     object: &'static str,
     data: Vec<Embedding<'a>>,
     model: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
+    usage: Option<Option<EmbeddingsUsage>>,
 }
 
 #[derive(Serialize)]
@@ -46,10 +46,16 @@ struct Embedding<'a> {
 }
 
 /// Answers `POST /v1/embeddings`.
-pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Result<Reply, Fault> {
+pub(crate) fn respond(
+    request: &SimulatedRequest,
+    behavior: &Behavior,
+) -> Result<SimulatedResponse, SimulatedError> {
     let dimensions = request.dimensions.unwrap_or(DEFAULT_DIMENSIONS);
     if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
-        return Err(Fault::new(400, format!("dimensions: 1 to {MAX_DIMENSIONS} are possible")));
+        return Err(SimulatedError::new(
+            400,
+            format!("dimensions: 1 to {MAX_DIMENSIONS} are possible"),
+        ));
     }
     let components = COMPONENTS.into_iter().cycle().take(dimensions);
     // The official clients request base64 by default.
@@ -61,12 +67,13 @@ pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Result<Reply, Fau
         _ => components.collect(),
     };
     let vector = |index| Embedding { object: "embedding", index, embedding: &embedding };
-    let tokens = Tokens { output: 0, reasoning: 0, ..Tokens::new(request.words(), 0, behavior) };
-    let list = List {
+    let tokens =
+        TokenCounts { output: 0, reasoning: 0, ..TokenCounts::new(request.words(), 0, behavior) };
+    let list = EmbeddingList {
         object: "list",
         data: (0..request.inputs()).map(vector).collect(),
-        model: model(request, behavior),
-        usage: tokens.reported(behavior.usage),
+        model: answer_model(request, behavior),
+        usage: tokens.usage_field(behavior.usage),
     };
-    Ok(Reply::json(&list, tokens))
+    Ok(SimulatedResponse::json(&list, tokens))
 }

@@ -2,12 +2,12 @@
 
 /// The provider whose request format a call has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum SimulatedDialect {
     OpenAi,
     Anthropic,
 }
 
-impl Dialect {
+impl SimulatedDialect {
     /// The header that carries the id of a call.
     pub(crate) const fn request_id_header(self) -> &'static str {
         match self {
@@ -19,7 +19,7 @@ impl Dialect {
 
 /// The endpoints, each of which has its own counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub(crate) enum SimulatedEndpoint {
     ChatCompletions,
     Completions,
     Responses,
@@ -31,7 +31,7 @@ pub(crate) enum Endpoint {
     Other,
 }
 
-impl Endpoint {
+impl SimulatedEndpoint {
     pub(crate) const ALL: [Self; 8] = [
         Self::ChatCompletions,
         Self::Completions,

@@ -93,7 +93,7 @@ mod completions;
 mod deliver;
 mod embeddings;
 mod endpoint;
-mod fault;
+mod error;
 mod models;
 mod prompt;
 mod receiver;

@@ -23,7 +23,7 @@ pub(crate) struct Prompt {
 }
 
 impl Prompt {
-    fn text(&mut self, text: &str) {
+    fn add_text(&mut self, text: &str) {
         let mut tail_start = text.len();
         for word in text.split_whitespace().rev().take(TAIL_WORDS) {
             // `rfind` finds this word: it is the last one before `tail_start`.
@@ -39,15 +39,15 @@ impl Prompt {
 impl<'de> Deserialize<'de> for Prompt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut prompt = Self::default();
-        prompt.inputs = match (Reader { prompt: &mut prompt }).deserialize(deserializer)? {
-            Kind::List { texts_or_lists } => texts_or_lists.max(1),
-            Kind::Number | Kind::Other => 1,
+        prompt.inputs = match (PromptReader { prompt: &mut prompt }).deserialize(deserializer)? {
+            PromptShape::List { texts_or_lists } => texts_or_lists.max(1),
+            PromptShape::Number | PromptShape::Other => 1,
         };
         Ok(prompt)
     }
 }
 
-enum Kind {
+enum PromptShape {
     Number,
     List { texts_or_lists: usize },
     Other,
@@ -55,7 +55,7 @@ enum Kind {
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
-enum Key {
+enum PromptField {
     Content,
     Text,
     Output,
@@ -67,7 +67,7 @@ enum Key {
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
-enum Label {
+enum PromptRole {
     Tool,
     ToolResult,
     FunctionCallOutput,
@@ -75,77 +75,77 @@ enum Label {
     Other,
 }
 
-struct Reader<'p> {
+struct PromptReader<'p> {
     prompt: &'p mut Prompt,
 }
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
-    type Value = Kind;
+impl<'de> DeserializeSeed<'de> for PromptReader<'_> {
+    type Value = PromptShape;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Kind, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<PromptShape, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
-    type Value = Kind;
+impl<'de> Visitor<'de> for PromptReader<'_> {
+    type Value = PromptShape;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a prompt")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Kind, E> {
-        self.prompt.text(text);
-        Ok(Kind::Other)
+    fn visit_str<E>(self, text: &str) -> Result<PromptShape, E> {
+        self.prompt.add_text(text);
+        Ok(PromptShape::Other)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Kind, E> {
+    fn visit_u64<E>(self, _: u64) -> Result<PromptShape, E> {
         self.prompt.words += 1;
-        Ok(Kind::Number)
+        Ok(PromptShape::Number)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_i64<E>(self, _: i64) -> Result<PromptShape, E> {
+        Ok(PromptShape::Other)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_f64<E>(self, _: f64) -> Result<PromptShape, E> {
+        Ok(PromptShape::Other)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_bool<E>(self, _: bool) -> Result<PromptShape, E> {
+        Ok(PromptShape::Other)
     }
 
-    fn visit_unit<E>(self) -> Result<Kind, E> {
-        Ok(Kind::Other)
+    fn visit_unit<E>(self) -> Result<PromptShape, E> {
+        Ok(PromptShape::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Kind, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptShape, A::Error> {
         let mut texts_or_lists = 0;
-        while let Some(kind) = list.next_element_seed(Reader { prompt: self.prompt })? {
-            texts_or_lists += usize::from(!matches!(kind, Kind::Number));
+        while let Some(kind) = list.next_element_seed(PromptReader { prompt: self.prompt })? {
+            texts_or_lists += usize::from(!matches!(kind, PromptShape::Number));
         }
-        Ok(Kind::List { texts_or_lists })
+        Ok(PromptShape::List { texts_or_lists })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PromptShape, A::Error> {
         let mut is_tool_result = false;
         while let Some(key) = map.next_key()? {
             match key {
-                Key::Content | Key::Text | Key::Output => {
-                    map.next_value_seed(Reader { prompt: self.prompt })?;
+                PromptField::Content | PromptField::Text | PromptField::Output => {
+                    map.next_value_seed(PromptReader { prompt: self.prompt })?;
                 }
-                Key::Role | Key::Type => {
-                    is_tool_result |= !matches!(map.next_value()?, Label::Other)
+                PromptField::Role | PromptField::Type => {
+                    is_tool_result |= !matches!(map.next_value()?, PromptRole::Other)
                 }
-                Key::Other => {
+                PromptField::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
         // After the fields, because reading the result's text resets the flag.
         self.prompt.ends_in_tool_result |= is_tool_result;
-        Ok(Kind::Other)
+        Ok(PromptShape::Other)
     }
 }
 

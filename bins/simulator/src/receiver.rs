@@ -24,7 +24,7 @@ const MESSAGE_LIMIT_BYTES: usize = 1024 * 1024;
 /// The behaviour of a receiver, from the query.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Manner {
+struct ReceiverBehavior {
     status: u16,
     fail: u64,
     hang: u8,
@@ -34,7 +34,7 @@ struct Manner {
     redirect: Option<String>,
 }
 
-impl Default for Manner {
+impl Default for ReceiverBehavior {
     fn default() -> Self {
         Self {
             status: 200,
@@ -51,28 +51,28 @@ impl Default for Manner {
 /// The answer to a message.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Answered {
+enum ReceiverResponse {
     Hang,
     Cut,
     #[serde(untagged)]
     With(u16),
 }
 
-impl Manner {
+impl ReceiverBehavior {
     /// The answer to the message with this number.
-    const fn answers(&self, number: u64) -> Answered {
+    const fn answer_to(&self, number: u64) -> ReceiverResponse {
         match self {
-            Self { hang: 1.., .. } => Answered::Hang,
-            Self { cut: 1.., .. } => Answered::Cut,
-            Self { fail, .. } if number <= *fail => Answered::With(500),
-            Self { redirect: Some(_), .. } => Answered::With(307),
-            Self { status, .. } => Answered::With(*status),
+            Self { hang: 1.., .. } => ReceiverResponse::Hang,
+            Self { cut: 1.., .. } => ReceiverResponse::Cut,
+            Self { fail, .. } if number <= *fail => ReceiverResponse::With(500),
+            Self { redirect: Some(_), .. } => ReceiverResponse::With(307),
+            Self { status, .. } => ReceiverResponse::With(*status),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Message {
+struct ReceivedMessage {
     #[serde(skip)]
     name: String,
     /// The position among the messages of its name, from 1.
@@ -80,22 +80,28 @@ struct Message {
     at_ms: u128,
     headers: BTreeMap<String, String>,
     body: String,
-    answered: Answered,
+    answered: ReceiverResponse,
 }
 
 /// The messages of all receivers.
 #[derive(Default)]
-pub(crate) struct Mailbox(Mutex<Letters>);
+pub(crate) struct Mailbox(Mutex<KeptMessages>);
 
 #[derive(Default)]
-struct Letters {
-    messages: VecDeque<Message>,
+struct KeptMessages {
+    messages: VecDeque<ReceivedMessage>,
     bytes: usize,
 }
 
 impl Mailbox {
     /// Keeps a message, and returns the answer to it.
-    fn keep(&self, name: String, http: &HttpRequest, body: &[u8], manner: &Manner) -> Answered {
+    fn keep(
+        &self,
+        name: String,
+        http: &HttpRequest,
+        body: &[u8],
+        manner: &ReceiverBehavior,
+    ) -> ReceiverResponse {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers = http.headers().iter();
         let headers = headers.map(|(name, value)| (name.to_string(), text(value.as_bytes())));
@@ -103,8 +109,8 @@ impl Mailbox {
         let mut letters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = letters.messages.iter().rfind(|message| message.name == name);
         let number = last.map_or(1, |message| message.number + 1);
-        let answered = manner.answers(number);
-        let message = Message {
+        let answered = manner.answer_to(number);
+        let message = ReceivedMessage {
             name,
             number,
             at_ms: at.as_millis(),
@@ -124,12 +130,12 @@ impl Mailbox {
     /// The messages of one name, oldest first, as JSON.
     fn read(&self, name: &str) -> Vec<u8> {
         #[derive(Serialize)]
-        struct List<'a> {
-            data: Vec<&'a Message>,
+        struct MessageList<'a> {
+            data: Vec<&'a ReceivedMessage>,
         }
         let letters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let data = letters.messages.iter().filter(|message| message.name == name).collect();
-        to_json(&List { data })
+        to_json(&MessageList { data })
     }
 }
 
@@ -149,7 +155,7 @@ async fn receive(
     name: Path<String>,
     http: HttpRequest,
     body: Bytes,
-    manner: Query<Manner>,
+    manner: Query<ReceiverBehavior>,
     mailbox: Data<Mailbox>,
 ) -> HttpResponse {
     let manner = manner.into_inner();
@@ -160,9 +166,9 @@ async fn receive(
     let answered = mailbox.keep(name.into_inner(), &http, &body, &manner);
     rt::time::sleep(Duration::from_millis(manner.delay_ms)).await;
     let status = match answered {
-        Answered::With(status) => status,
-        Answered::Hang => future::pending().await,
-        Answered::Cut => {
+        ReceiverResponse::With(status) => status,
+        ReceiverResponse::Hang => future::pending().await,
+        ReceiverResponse::Cut => {
             // When a body fails at once, the server drops the head too, which it has not written yet.
             let cut = io::Error::from(io::ErrorKind::ConnectionAborted);
             return HttpResponse::Ok().streaming(stream::iter([Err::<Bytes, _>(cut)]));

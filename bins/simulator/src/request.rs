@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::fault::Fault;
+use crate::error::SimulatedError;
 use crate::prompt::Prompt;
 
 /// The fields that the simulator reads, of a request in any dialect; their names do not clash.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct SimulatedRequest {
     pub(crate) model: String,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -42,10 +42,11 @@ pub(crate) struct Tool<'a> {
 /// The most answers to one call; no provider gives more.
 const MAX_CHOICES: usize = 128;
 
-impl Request {
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, Fault> {
-        serde_json::from_slice(body)
-            .map_err(|error| Fault::new(400, format!("the request cannot be read: {error}")))
+impl SimulatedRequest {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, SimulatedError> {
+        serde_json::from_slice(body).map_err(|error| {
+            SimulatedError::new(400, format!("the request cannot be read: {error}"))
+        })
     }
 
     pub(crate) fn stream(&self) -> bool {
@@ -66,28 +67,30 @@ impl Request {
     }
 
     /// The prompt, from the field where the dialect has it.
-    fn asked(&self) -> Option<&Prompt> {
+    fn main_prompt(&self) -> Option<&Prompt> {
         self.messages.as_ref().or(self.prompt.as_ref()).or(self.input.as_ref())
     }
 
     pub(crate) fn words(&self) -> u64 {
-        let prompts = [self.asked(), self.system.as_ref(), self.instructions.as_ref()];
+        let prompts = [self.main_prompt(), self.system.as_ref(), self.instructions.as_ref()];
         prompts.into_iter().flatten().map(|prompt| prompt.words).sum()
     }
 
     pub(crate) fn tail(&self) -> &str {
-        self.asked().map_or("", |prompt| &prompt.tail)
+        self.main_prompt().map_or("", |prompt| &prompt.tail)
     }
 
     pub(crate) fn inputs(&self) -> usize {
-        self.asked().map_or(1, |prompt| prompt.inputs)
+        self.main_prompt().map_or(1, |prompt| prompt.inputs)
     }
 
     /// The tool to call: the first that is a function of the caller.
     pub(crate) fn tool(&self) -> Option<Tool<'_>> {
         let choice = self.tool_choice.as_ref();
         let choice = choice.and_then(|choice| choice.get("type").unwrap_or(choice).as_str());
-        if choice == Some("none") || self.asked().is_some_and(|asked| asked.ends_in_tool_result) {
+        if choice == Some("none")
+            || self.main_prompt().is_some_and(|asked| asked.ends_in_tool_result)
+        {
             return None;
         }
         self.tools.iter().flatten().find_map(|tool| {
@@ -102,12 +105,12 @@ impl Request {
 impl Tool<'_> {
     /// Arguments that satisfy the common part of the tool's schema.
     pub(crate) fn arguments(&self) -> Value {
-        self.schema.map_or_else(|| Value::Object(serde_json::Map::new()), fill)
+        self.schema.map_or_else(|| Value::Object(serde_json::Map::new()), sample_value)
     }
 }
 
 /// A value for a JSON schema: the required fields, by their types.
-fn fill(schema: &Value) -> Value {
+fn sample_value(schema: &Value) -> Value {
     if let Some(first) = schema.get("enum").and_then(|values| values.get(0)) {
         return first.clone();
     }
@@ -123,7 +126,8 @@ fn fill(schema: &Value) -> Value {
             let names = required.into_iter().flatten().filter_map(Value::as_str);
             let properties = schema.get("properties");
             let field = |name: &str| {
-                let value = properties.and_then(|all| all.get(name)).map_or(Value::Null, fill);
+                let value =
+                    properties.and_then(|all| all.get(name)).map_or(Value::Null, sample_value);
                 (name.to_owned(), value)
             };
             names.map(field).collect()

@@ -3,13 +3,13 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Finish, Speech, Tokens, id};
+use crate::answer::{AnswerContent, FinishReason, GeneratedAnswer, TokenCounts, new_id};
 use crate::behavior::Behavior;
-use crate::deliver::{Events, Reply};
-use crate::request::Request;
+use crate::deliver::{EventBuffer, SimulatedResponse};
+use crate::request::SimulatedRequest;
 
 #[derive(Serialize)]
-struct Usage {
+struct ResponsesUsage {
     input_tokens: u64,
     input_tokens_details: InputDetails,
     output_tokens: u64,
@@ -27,8 +27,8 @@ struct OutputDetails {
     reasoning_tokens: u64,
 }
 
-impl From<Tokens> for Usage {
-    fn from(tokens: Tokens) -> Self {
+impl From<TokenCounts> for ResponsesUsage {
+    fn from(tokens: TokenCounts) -> Self {
         Self {
             input_tokens: tokens.input,
             input_tokens_details: InputDetails { cached_tokens: tokens.cached },
@@ -40,24 +40,24 @@ impl From<Tokens> for Usage {
 }
 
 /// Answers `POST /v1/responses`.
-pub(crate) fn reply(request: &Request, behavior: &Behavior) -> Reply {
-    let answer = Answer::new(request, behavior);
-    let response = Response { id: id("resp_"), answer: &answer, behavior };
-    let item = Item::new(&answer);
+pub(crate) fn respond(request: &SimulatedRequest, behavior: &Behavior) -> SimulatedResponse {
+    let answer = GeneratedAnswer::new(request, behavior);
+    let response = ResponseObject { id: new_id("resp_"), answer: &answer, behavior };
+    let item = OutputItem::new(&answer);
     match request.stream() {
-        true => Reply::events(stream(&response, &item), answer.tokens),
-        false => Reply::json(&response.ended(&item), answer.tokens),
+        true => SimulatedResponse::events(stream(&response, &item), answer.tokens),
+        false => SimulatedResponse::json(&response.final_json(&item), answer.tokens),
     }
 }
 
-struct Response<'a> {
+struct ResponseObject<'a> {
     id: String,
-    answer: &'a Answer,
+    answer: &'a GeneratedAnswer,
     behavior: &'a Behavior,
 }
 
-impl Response<'_> {
-    fn begun(&self) -> Value {
+impl ResponseObject<'_> {
+    fn initial_json(&self) -> Value {
         json!({
             "id": self.id,
             "object": "response",
@@ -87,16 +87,16 @@ impl Response<'_> {
         })
     }
 
-    fn ended(&self, item: &Item<'_>) -> Value {
-        let mut response = self.begun();
+    fn final_json(&self, item: &OutputItem<'_>) -> Value {
+        let mut response = self.initial_json();
         let Some(fields) = response.as_object_mut() else { return response };
         fields.insert("status".to_owned(), self.status().into());
-        fields.insert("output".to_owned(), json!([item.ended(self.status())]));
-        if self.answer.finish == Finish::Length {
+        fields.insert("output".to_owned(), json!([item.final_json(self.status())]));
+        if self.answer.finish == FinishReason::Length {
             let details = json!({"reason": "max_output_tokens"});
             fields.insert("incomplete_details".to_owned(), details);
         }
-        match self.answer.tokens.reported::<Usage>(self.behavior.usage) {
+        match self.answer.tokens.usage_field::<ResponsesUsage>(self.behavior.usage) {
             Some(usage) => fields.insert("usage".to_owned(), json!(usage)),
             None => fields.remove("usage"),
         };
@@ -105,47 +105,47 @@ impl Response<'_> {
 
     fn status(&self) -> &'static str {
         match self.answer.finish {
-            Finish::Length => "incomplete",
-            Finish::Stop | Finish::Tool => "completed",
+            FinishReason::Length => "incomplete",
+            FinishReason::Stop | FinishReason::Tool => "completed",
         }
     }
 }
 
 /// The only output item of a response.
-struct Item<'a> {
+struct OutputItem<'a> {
     id: String,
     call_id: String,
-    speech: &'a Speech,
+    speech: &'a AnswerContent,
 }
 
-impl<'a> Item<'a> {
-    fn new(answer: &'a Answer) -> Self {
-        let prefix = if answer.finish == Finish::Tool { "fc_" } else { "msg_" };
-        Self { id: id(prefix), call_id: id("call_"), speech: &answer.speech }
+impl<'a> OutputItem<'a> {
+    fn new(answer: &'a GeneratedAnswer) -> Self {
+        let prefix = if answer.finish == FinishReason::Tool { "fc_" } else { "msg_" };
+        Self { id: new_id(prefix), call_id: new_id("call_"), speech: &answer.speech }
     }
 
-    fn begun(&self) -> Value {
+    fn initial_json(&self) -> Value {
         self.value("in_progress", "", json!([]))
     }
 
-    fn ended(&self, status: &str) -> Value {
+    fn final_json(&self, status: &str) -> Value {
         match self.speech {
-            Speech::Text(text) => self.value(status, "", json!([text_part(text)])),
-            Speech::Call { arguments, .. } => self.value(status, arguments, Value::Null),
+            AnswerContent::Text(text) => self.value(status, "", json!([text_part(text)])),
+            AnswerContent::Call { arguments, .. } => self.value(status, arguments, Value::Null),
         }
     }
 
     fn value(&self, status: &str, arguments: &str, content: Value) -> Value {
         let id = &self.id;
         match self.speech {
-            Speech::Text(_) => json!({
+            AnswerContent::Text(_) => json!({
                 "id": id,
                 "type": "message",
                 "status": status,
                 "role": "assistant",
                 "content": content,
             }),
-            Speech::Call { tool, .. } => json!({
+            AnswerContent::Call { tool, .. } => json!({
                 "id": id,
                 "type": "function_call",
                 "status": status,
@@ -162,7 +162,7 @@ fn text_part(text: &str) -> Value {
 }
 
 /// Adds an event whose name is also its type, with its sequence number.
-fn push(events: &mut Events, name: &str, mut data: Value) {
+fn push(events: &mut EventBuffer, name: &str, mut data: Value) {
     if let Some(fields) = data.as_object_mut() {
         fields.insert("type".to_owned(), name.into());
         fields.insert("sequence_number".to_owned(), events.len().into());
@@ -170,16 +170,16 @@ fn push(events: &mut Events, name: &str, mut data: Value) {
     events.named(name, &data);
 }
 
-fn stream(response: &Response<'_>, item: &Item<'_>) -> Events {
-    let mut events = Events::new();
+fn stream(response: &ResponseObject<'_>, item: &OutputItem<'_>) -> EventBuffer {
+    let mut events = EventBuffer::new();
     let events = &mut events;
     let item_id = &item.id;
-    push(events, "response.created", json!({"response": response.begun()}));
-    push(events, "response.in_progress", json!({"response": response.begun()}));
-    let added = json!({"output_index": 0, "item": item.begun()});
+    push(events, "response.created", json!({"response": response.initial_json()}));
+    push(events, "response.in_progress", json!({"response": response.initial_json()}));
+    let added = json!({"output_index": 0, "item": item.initial_json()});
     push(events, "response.output_item.added", added);
     match item.speech {
-        Speech::Text(text) => {
+        AnswerContent::Text(text) => {
             let at = |key: &str, value: Value| json!({"item_id": item_id, "output_index": 0, "content_index": 0, key: value});
             push(events, "response.content_part.added", at("part", text_part("")));
             for piece in response.answer.pieces() {
@@ -192,7 +192,7 @@ fn stream(response: &Response<'_>, item: &Item<'_>) -> Events {
             push(events, "response.output_text.done", done);
             push(events, "response.content_part.done", at("part", text_part(text)));
         }
-        Speech::Call { tool, arguments } => {
+        AnswerContent::Call { tool, arguments } => {
             for piece in response.answer.pieces() {
                 let delta = json!({"item_id": item_id, "output_index": 0, "delta": piece});
                 push(events, "response.function_call_arguments.delta", delta);
@@ -207,10 +207,10 @@ fn stream(response: &Response<'_>, item: &Item<'_>) -> Events {
         }
     }
     let status = response.status();
-    let done = json!({"output_index": 0, "item": item.ended(status)});
+    let done = json!({"output_index": 0, "item": item.final_json(status)});
     push(events, "response.output_item.done", done);
-    push(events, &format!("response.{status}"), json!({"response": response.ended(item)}));
-    std::mem::replace(events, Events::new())
+    push(events, &format!("response.{status}"), json!({"response": response.final_json(item)}));
+    std::mem::replace(events, EventBuffer::new())
 }
 
 fn with_logprobs(event: &mut Value) {
@@ -220,7 +220,7 @@ fn with_logprobs(event: &mut Value) {
 }
 
 /// The event that ends a stream in an error.
-pub(crate) fn error_event(events: &mut Events) {
+pub(crate) fn error_event(events: &mut EventBuffer) {
     let message = "a simulated error in the stream";
     push(events, "error", json!({"code": "server_error", "message": message, "param": null}));
 }

@@ -15,14 +15,14 @@ use actix_web::web::{self, Bytes, Data, PayloadConfig, ServiceConfig};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, rt};
 use tokio::sync::watch;
 
-use crate::answer::id;
+use crate::answer::new_id;
 use crate::behavior::Behavior;
-use crate::deliver::{Content, Reply, deliver, to_json};
-use crate::endpoint::{Dialect, Endpoint};
-use crate::fault::Fault;
+use crate::deliver::{ResponseContent, SimulatedResponse, deliver, to_json};
+use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
+use crate::error::SimulatedError;
 use crate::receiver::{self, Mailbox};
-use crate::request::Request;
-use crate::stats::{Counters, Stats};
+use crate::request::SimulatedRequest;
+use crate::stats::{SimulatorCounters, Stats};
 use crate::{anthropic, chat, completions, embeddings, models, responses};
 
 /// Longer than any client keeps an idle connection, so that the server never closes one that is about to be used.
@@ -35,13 +35,13 @@ const BODY_LIMIT_BYTES: usize = 256 * 1024 * 1024;
 pub struct Simulator {
     addr: SocketAddr,
     handle: ServerHandle,
-    counters: Arc<Counters>,
+    counters: Arc<SimulatorCounters>,
     ended: watch::Receiver<()>,
 }
 
-struct State {
+struct SimulatorState {
     behavior: Behavior,
-    counters: Arc<Counters>,
+    counters: Arc<SimulatorCounters>,
 }
 
 impl Simulator {
@@ -63,8 +63,8 @@ impl Simulator {
         behavior: Behavior,
         workers: NonZeroUsize,
     ) -> io::Result<Self> {
-        let counters = Arc::new(Counters::default());
-        let state = Data::new(State { behavior, counters: Arc::clone(&counters) });
+        let counters = Arc::new(SimulatorCounters::default());
+        let state = Data::new(SimulatorState { behavior, counters: Arc::clone(&counters) });
         let (started, starting) = mpsc::channel();
         let (ending, ended) = watch::channel(());
         let listen = listen.to_owned();
@@ -122,13 +122,17 @@ impl Drop for Simulator {
     }
 }
 
-impl std::fmt::Debug for Counters {
+impl std::fmt::Debug for SimulatorCounters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.read().fmt(f)
     }
 }
 
-fn bind(listen: &str, state: Data<State>, workers: usize) -> io::Result<(SocketAddr, Server)> {
+fn bind(
+    listen: &str,
+    state: Data<SimulatorState>,
+    workers: usize,
+) -> io::Result<(SocketAddr, Server)> {
     let mailbox = Data::new(Mailbox::default());
     let app =
         move || App::new().app_data(state.clone()).app_data(mailbox.clone()).configure(routes);
@@ -146,98 +150,103 @@ fn bind(listen: &str, state: Data<State>, workers: usize) -> io::Result<(SocketA
 
 fn routes(config: &mut ServiceConfig) {
     let handler = |endpoint| {
-        move |http: HttpRequest, body: Bytes, state: Data<State>| async move {
+        move |http: HttpRequest, body: Bytes, state: Data<SimulatorState>| async move {
             serve(endpoint, &http, &body, &state).await
         }
     };
-    let post = |endpoint: Endpoint| web::post().to(handler(endpoint));
+    let post = |endpoint: SimulatedEndpoint| web::post().to(handler(endpoint));
     config
         .app_data(PayloadConfig::new(BODY_LIMIT_BYTES))
-        .route("/v1/chat/completions", post(Endpoint::ChatCompletions))
-        .route("/v1/completions", post(Endpoint::Completions))
-        .route("/v1/responses", post(Endpoint::Responses))
-        .route("/v1/embeddings", post(Endpoint::Embeddings))
-        .route("/v1/messages", post(Endpoint::Messages))
-        .route("/v1/messages/count_tokens", post(Endpoint::CountTokens))
-        .route("/v1/models", web::get().to(handler(Endpoint::Models)))
-        .route("/v1/models/{id:.*}", web::get().to(handler(Endpoint::Models)))
+        .route("/v1/chat/completions", post(SimulatedEndpoint::ChatCompletions))
+        .route("/v1/completions", post(SimulatedEndpoint::Completions))
+        .route("/v1/responses", post(SimulatedEndpoint::Responses))
+        .route("/v1/embeddings", post(SimulatedEndpoint::Embeddings))
+        .route("/v1/messages", post(SimulatedEndpoint::Messages))
+        .route("/v1/messages/count_tokens", post(SimulatedEndpoint::CountTokens))
+        .route("/v1/models", web::get().to(handler(SimulatedEndpoint::Models)))
+        .route("/v1/models/{id:.*}", web::get().to(handler(SimulatedEndpoint::Models)))
         .route("/stats", web::get().to(stats))
         .configure(receiver::routes)
-        .default_service(web::to(handler(Endpoint::Other)));
+        .default_service(web::to(handler(SimulatedEndpoint::Other)));
 }
 
-async fn stats(state: Data<State>) -> HttpResponse {
+async fn stats(state: Data<SimulatorState>) -> HttpResponse {
     let body = to_json(&state.counters.read());
     HttpResponse::Ok().content_type("application/json").body(body)
 }
 
 /// Answers one call: waits, refuses or replies, counts, and sends.
-async fn serve(endpoint: Endpoint, http: &HttpRequest, body: &[u8], state: &State) -> HttpResponse {
-    state.counters.arrived(endpoint);
+async fn serve(
+    endpoint: SimulatedEndpoint,
+    http: &HttpRequest,
+    body: &[u8],
+    state: &SimulatorState,
+) -> HttpResponse {
+    state.counters.count_call(endpoint);
     let dialect = dialect(http);
-    match reply(endpoint, dialect, http, body, state).await {
+    match respond(endpoint, dialect, http, body, state).await {
         Ok((reply, behavior)) => {
-            state.counters.handed_out(endpoint, reply.tokens.booked(behavior.usage));
+            state.counters.count_tokens(endpoint, reply.tokens.booked(behavior.usage));
             let mut response = HttpResponse::Ok();
-            response.insert_header((dialect.request_id_header(), id("req_")));
+            response.insert_header((dialect.request_id_header(), new_id("req_")));
             deliver(response, reply.content, &behavior)
         }
         Err(fault) => {
-            state.counters.failed(endpoint);
+            state.counters.count_error(endpoint);
             refuse(&fault, dialect)
         }
     }
 }
 
-fn dialect(http: &HttpRequest) -> Dialect {
+fn dialect(http: &HttpRequest) -> SimulatedDialect {
     let anthropic =
         http.path().starts_with("/v1/messages") || http.headers().contains_key("anthropic-version");
-    if anthropic { Dialect::Anthropic } else { Dialect::OpenAi }
+    if anthropic { SimulatedDialect::Anthropic } else { SimulatedDialect::OpenAi }
 }
 
-async fn reply<'a>(
-    endpoint: Endpoint,
-    dialect: Dialect,
+async fn respond<'a>(
+    endpoint: SimulatedEndpoint,
+    dialect: SimulatedDialect,
     http: &HttpRequest,
     body: &[u8],
-    state: &'a State,
-) -> Result<(Reply, Cow<'a, Behavior>), Fault> {
+    state: &'a SimulatorState,
+) -> Result<(SimulatedResponse, Cow<'a, Behavior>), SimulatedError> {
     let behavior = state.behavior.overridden_by(http.headers());
-    let behavior = behavior.map_err(|invalid| Fault::new(400, invalid.to_string()))?;
+    let behavior = behavior.map_err(|invalid| SimulatedError::new(400, invalid.to_string()))?;
     if behavior.first_byte_delay_ms > 0 {
         rt::time::sleep(Duration::from_millis(behavior.first_byte_delay_ms)).await;
     }
     if behavior.api_key.as_deref().is_some_and(|key| sent_key(http) != Some(key)) {
-        return Err(Fault::new(401, "incorrect API key provided"));
+        return Err(SimulatedError::new(401, "incorrect API key provided"));
     }
     if behavior.status != 200 {
-        return Err(Fault::simulated(behavior.status, behavior.retry_after_s));
+        return Err(SimulatedError::simulated(behavior.status, behavior.retry_after_s));
     }
 
-    let request = || Request::parse(body);
+    let request = || SimulatedRequest::parse(body);
     let mut reply = match endpoint {
-        Endpoint::ChatCompletions => chat::reply(&request()?, &behavior),
-        Endpoint::Completions => completions::reply(&request()?, &behavior),
-        Endpoint::Responses => responses::reply(&request()?, &behavior),
-        Endpoint::Embeddings => embeddings::reply(&request()?, &behavior)?,
-        Endpoint::Messages => anthropic::reply(&request()?, &behavior),
-        Endpoint::CountTokens => anthropic::count_tokens(&request()?, &behavior),
-        Endpoint::Models => match http.match_info().get("id") {
-            Some(id) => models::one(id, dialect),
+        SimulatedEndpoint::ChatCompletions => chat::respond(&request()?, &behavior),
+        SimulatedEndpoint::Completions => completions::respond(&request()?, &behavior),
+        SimulatedEndpoint::Responses => responses::respond(&request()?, &behavior),
+        SimulatedEndpoint::Embeddings => embeddings::respond(&request()?, &behavior)?,
+        SimulatedEndpoint::Messages => anthropic::respond(&request()?, &behavior),
+        SimulatedEndpoint::CountTokens => anthropic::count_tokens(&request()?, &behavior),
+        SimulatedEndpoint::Models => match http.match_info().get("id") {
+            Some(id) => models::get(id, dialect),
             None => models::list(dialect),
         },
-        Endpoint::Other => {
+        SimulatedEndpoint::Other => {
             let (method, path) = (http.method(), http.path());
-            return Err(Fault::new(404, format!("there is no {method} {path}")));
+            return Err(SimulatedError::new(404, format!("there is no {method} {path}")));
         }
     };
-    if let (Content::Events(events), Some(after)) =
+    if let (ResponseContent::Events(events), Some(after)) =
         (&mut reply.content, behavior.error_after_events)
     {
         events.truncate(after);
         match endpoint {
-            Endpoint::Messages => anthropic::error_event(events),
-            Endpoint::Responses => responses::error_event(events),
+            SimulatedEndpoint::Messages => anthropic::error_event(events),
+            SimulatedEndpoint::Responses => responses::error_event(events),
             _ => chat::error_event(events),
         }
     }
@@ -251,8 +260,8 @@ fn sent_key(http: &HttpRequest) -> Option<&str> {
     header("x-api-key").or_else(bearer)
 }
 
-fn refuse(fault: &Fault, dialect: Dialect) -> HttpResponse {
-    let request_id = id("req_");
+fn refuse(fault: &SimulatedError, dialect: SimulatedDialect) -> HttpResponse {
+    let request_id = new_id("req_");
     let status = StatusCode::from_u16(fault.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::build(status);
     if let Some(seconds) = fault.retry_after_s {

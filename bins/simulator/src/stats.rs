@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::answer::Tokens;
-use crate::endpoint::Endpoint;
+use crate::answer::TokenCounts;
+use crate::endpoint::SimulatedEndpoint;
 
 /// The counts of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct Stats {
 }
 
 #[derive(Default)]
-struct Counter {
+struct EndpointCounters {
     calls: AtomicU64,
     errors: AtomicU64,
     input_tokens: AtomicU64,
@@ -52,40 +52,40 @@ struct Counter {
 
 /// The running counts, shared by all workers.
 #[derive(Default)]
-pub(crate) struct Counters {
-    chat_completions: Counter,
-    completions: Counter,
-    responses: Counter,
-    embeddings: Counter,
-    models: Counter,
-    messages: Counter,
-    count_tokens: Counter,
-    other: Counter,
+pub(crate) struct SimulatorCounters {
+    chat_completions: EndpointCounters,
+    completions: EndpointCounters,
+    responses: EndpointCounters,
+    embeddings: EndpointCounters,
+    models: EndpointCounters,
+    messages: EndpointCounters,
+    count_tokens: EndpointCounters,
+    other: EndpointCounters,
 }
 
-impl Counters {
-    const fn of(&self, endpoint: Endpoint) -> &Counter {
+impl SimulatorCounters {
+    const fn of(&self, endpoint: SimulatedEndpoint) -> &EndpointCounters {
         match endpoint {
-            Endpoint::ChatCompletions => &self.chat_completions,
-            Endpoint::Completions => &self.completions,
-            Endpoint::Responses => &self.responses,
-            Endpoint::Embeddings => &self.embeddings,
-            Endpoint::Models => &self.models,
-            Endpoint::Messages => &self.messages,
-            Endpoint::CountTokens => &self.count_tokens,
-            Endpoint::Other => &self.other,
+            SimulatedEndpoint::ChatCompletions => &self.chat_completions,
+            SimulatedEndpoint::Completions => &self.completions,
+            SimulatedEndpoint::Responses => &self.responses,
+            SimulatedEndpoint::Embeddings => &self.embeddings,
+            SimulatedEndpoint::Models => &self.models,
+            SimulatedEndpoint::Messages => &self.messages,
+            SimulatedEndpoint::CountTokens => &self.count_tokens,
+            SimulatedEndpoint::Other => &self.other,
         }
     }
 
-    pub(crate) fn arrived(&self, endpoint: Endpoint) {
+    pub(crate) fn count_call(&self, endpoint: SimulatedEndpoint) {
         self.of(endpoint).calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn failed(&self, endpoint: Endpoint) {
+    pub(crate) fn count_error(&self, endpoint: SimulatedEndpoint) {
         self.of(endpoint).errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn handed_out(&self, endpoint: Endpoint, tokens: Tokens) {
+    pub(crate) fn count_tokens(&self, endpoint: SimulatedEndpoint, tokens: TokenCounts) {
         let counter = self.of(endpoint);
         counter.input_tokens.fetch_add(tokens.input, Ordering::Relaxed);
         counter.cached_tokens.fetch_add(tokens.cached, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Counters {
 
     pub(crate) fn read(&self) -> Stats {
         let mut stats = Stats::default();
-        for endpoint in Endpoint::ALL {
+        for endpoint in SimulatedEndpoint::ALL {
             let counts = self.of(endpoint).read();
             stats.calls += counts.calls;
             stats.errors += counts.errors;
@@ -109,7 +109,7 @@ impl Counters {
     }
 }
 
-impl Counter {
+impl EndpointCounters {
     fn read(&self) -> EndpointStats {
         EndpointStats {
             calls: self.calls.load(Ordering::Relaxed),

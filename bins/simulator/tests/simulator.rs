@@ -16,13 +16,13 @@ fn simulator() -> Simulator {
 }
 
 /// An answer: the status, some headers, and the bytes that arrived.
-struct Answer {
+struct ReceivedResponse {
     status: StatusCode,
     headers: awc::http::header::HeaderMap,
     body: Result<Vec<u8>, PayloadError>,
 }
 
-impl Answer {
+impl ReceivedResponse {
     fn text(&self) -> String {
         String::from_utf8(self.body.as_ref().unwrap().clone()).unwrap()
     }
@@ -63,7 +63,12 @@ fn client() -> awc::Client {
     awc::Client::builder().no_default_headers().disable_redirects().finish()
 }
 
-async fn post(simulator: &Simulator, path: &str, with: &[(&str, &str)], body: Value) -> Answer {
+async fn post(
+    simulator: &Simulator,
+    path: &str,
+    with: &[(&str, &str)],
+    body: Value,
+) -> ReceivedResponse {
     let mut request = client().post(simulator.url(path)).no_decompress();
     for header in with {
         request = request.insert_header(*header);
@@ -71,7 +76,7 @@ async fn post(simulator: &Simulator, path: &str, with: &[(&str, &str)], body: Va
     receive(request.send_json(&body).await.unwrap()).await
 }
 
-async fn get(simulator: &Simulator, path: &str, with: &[(&str, &str)]) -> Answer {
+async fn get(simulator: &Simulator, path: &str, with: &[(&str, &str)]) -> ReceivedResponse {
     let mut request = client().get(simulator.url(path));
     for header in with {
         request = request.insert_header(*header);
@@ -79,13 +84,13 @@ async fn get(simulator: &Simulator, path: &str, with: &[(&str, &str)]) -> Answer
     receive(request.send().await.unwrap()).await
 }
 
-async fn receive<S>(mut response: awc::ClientResponse<S>) -> Answer
+async fn receive<S>(mut response: awc::ClientResponse<S>) -> ReceivedResponse
 where
     S: futures_util::Stream<Item = Result<bytes::Bytes, PayloadError>>,
 {
     let (status, headers) = (response.status(), response.headers().clone());
     let body = response.body().limit(1 << 27).await.map(|body| body.to_vec());
-    Answer { status, headers, body }
+    ReceivedResponse { status, headers, body }
 }
 
 fn chat(more: Value) -> Value {

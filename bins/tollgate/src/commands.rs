@@ -12,20 +12,20 @@ use tollgate_api::probe;
 use tollgate_domain::{Clock, MerchantId, TransactionKind};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::backup;
-use tollgate_store::merchants::{self, Deletion};
-use tollgate_store::wallets::{self, Moved, Movement};
+use tollgate_store::merchants::{self, SecretKeyDeletion};
+use tollgate_store::wallets::{self, MovementOutcome, WalletMovement};
 use tollgate_store::{DatabaseUrl, Options, Page, Store, StoreError};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
-use crate::config::Config;
-use crate::database::{open, open_or_make};
+use crate::config::TollgateConfig;
+use crate::database::{open, open_or_create};
 use crate::output::{self, print, print_secret};
 use crate::progress::Progress;
 
 /// Reports that a configuration is valid; reading it has checked it.
-pub(crate) fn check_config(config: &Config, json: bool) -> anyhow::Result<()> {
+pub(crate) fn check_config(config: &TollgateConfig, json: bool) -> anyhow::Result<()> {
     let database = format!("{:?}", config.database_url);
-    let doubts = config.doubts();
+    let doubts = config.warnings();
     doubts.iter().for_each(|doubt| eprintln!("note: {doubt}"));
     let value =
         json!({"valid": true, "listen": config.listen, "database": database, "notes": doubts});
@@ -34,12 +34,12 @@ pub(crate) fn check_config(config: &Config, json: bool) -> anyhow::Result<()> {
 
 /// Checks that a service takes calls, and fails if it does not.
 pub(crate) fn health(
-    config: &Config,
+    config: &TollgateConfig,
     address: Option<String>,
     timeout_ms: u64,
     json: bool,
 ) -> anyhow::Result<()> {
-    let address = address.unwrap_or_else(|| reachable(&config.listen));
+    let address = address.unwrap_or_else(|| client_address(&config.listen));
     let asked = probe(&address, config.tls.as_ref(), Duration::from_millis(timeout_ms));
     let ready = asked.with_context(|| {
         format!("no service answers at {address}: is it running there, with this configuration?")
@@ -57,7 +57,7 @@ pub(crate) fn health(
 }
 
 /// The address at which this machine reaches a service that may listen on all of its addresses.
-fn reachable(listen: &str) -> String {
+fn client_address(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() && address.is_ipv4() => {
             format!("127.0.0.1:{}", address.port())
@@ -68,7 +68,7 @@ fn reachable(listen: &str) -> String {
 }
 
 /// Brings the schema up to date.
-pub(crate) fn migrate(config: &Config, json: bool) -> anyhow::Result<()> {
+pub(crate) fn migrate(config: &TollgateConfig, json: bool) -> anyhow::Result<()> {
     let ran = Store::migrate(&config.database_url)
         .with_context(|| format!("cannot migrate {:?}", config.database_url))?;
     let database = format!("{:?}", config.database_url);
@@ -77,9 +77,13 @@ pub(crate) fn migrate(config: &Config, json: bool) -> anyhow::Result<()> {
 }
 
 /// Copies a SQLite database, and audits the copy.
-pub(crate) async fn back_up(config: &Config, file: &Path, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn back_up(
+    config: &TollgateConfig,
+    file: &Path,
+    json: bool,
+) -> anyhow::Result<()> {
     let mut progress = Progress::new();
-    progress.say("copying the database, and checking the copy …");
+    progress.update("copying the database, and checking the copy …");
     let bytes = backup::back_up(&config.database_url, file)?;
     let copy = DatabaseUrl::Sqlite(file.to_owned());
     let options = Options { migrate: false, ..config.store_options(false) };
@@ -107,7 +111,7 @@ pub(crate) async fn back_up(config: &Config, file: &Path, json: bool) -> anyhow:
 }
 
 /// Puts a backup in the place of the SQLite database.
-pub(crate) fn restore(config: &Config, file: &Path, json: bool) -> anyhow::Result<()> {
+pub(crate) fn restore(config: &TollgateConfig, file: &Path, json: bool) -> anyhow::Result<()> {
     let replaced = backup::restore(&config.database_url, file)?;
     let replaced = replaced.map(|path| path.display().to_string());
     let database = format!("{:?}", config.database_url);
@@ -117,9 +121,9 @@ pub(crate) fn restore(config: &Config, file: &Path, json: bool) -> anyhow::Resul
 }
 
 /// Recomputes everything from the ledger; fails on a difference.
-pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn audit(config: &TollgateConfig, json: bool) -> anyhow::Result<()> {
     let mut progress = Progress::new();
-    progress.say("recomputing everything from the ledger …");
+    progress.update("recomputing everything from the ledger …");
     let audit = open(config)?.audit().await?;
     progress.clear();
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
@@ -144,7 +148,7 @@ pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
     }
     if !json {
         for difference in &differences {
-            output::line(format_args!("  {difference}"))?;
+            output::print_line(format_args!("  {difference}"))?;
         }
     }
     std::process::exit(1)
@@ -152,7 +156,7 @@ pub(crate) async fn audit(config: &Config, json: bool) -> anyhow::Result<()> {
 
 /// Creates and lists merchants.
 pub(crate) async fn merchant(
-    config: &Config,
+    config: &TollgateConfig,
     command: MerchantCommand,
     json: bool,
 ) -> anyhow::Result<()> {
@@ -161,7 +165,7 @@ pub(crate) async fn merchant(
         MerchantCommand::List => return list_merchants(config, json).await,
     };
     let now = Clock::system().now();
-    let store = open_or_make(config)?;
+    let store = open_or_create(config)?;
     let new = store.write(move |conn| merchants::create(conn, &name, now)).await;
     let new = new.map_err(|cause: StoreError| cause)?;
     let (merchant, secret_key) = (&new.merchant, new.key.reveal());
@@ -179,12 +183,12 @@ pub(crate) async fn merchant(
     print_secret(json, &value, &text, &format!("the merchant {}", merchant.merchant_id))
 }
 
-async fn list_merchants(config: &Config, json: bool) -> anyhow::Result<()> {
+async fn list_merchants(config: &TollgateConfig, json: bool) -> anyhow::Result<()> {
     let page = Page { after: None, limit: u32::MAX };
     let store = open(config)?;
     let merchants = store.read(move |conn| merchants::list(conn, &page)).await?;
     if merchants.is_empty() && !json {
-        output::line("There is no merchant yet: `tollgate merchant create NAME` makes one.")?;
+        output::print_line("There is no merchant yet: `tollgate merchant create NAME` makes one.")?;
     }
     for merchant in merchants {
         let value = json!({
@@ -204,7 +208,11 @@ fn no_merchant(merchant: MerchantId) -> anyhow::Error {
 }
 
 /// Creates, lists and revokes secret keys.
-pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn key(
+    config: &TollgateConfig,
+    command: KeyCommand,
+    json: bool,
+) -> anyhow::Result<()> {
     let (store, now) = (open(config)?, Clock::system().now());
     match command {
         KeyCommand::Create { merchant, name } => {
@@ -252,15 +260,15 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
                 .write(move |conn| merchants::delete_secret_key(conn, merchant, key, now))
                 .await?;
             match deletion {
-                Deletion::Deleted => {
+                SecretKeyDeletion::Deleted => {
                     let value = json!({"id": key, "deleted": true});
                     print(json, &value, &format!("{key} is revoked."))?;
                 }
-                Deletion::NotFound => bail!(
+                SecretKeyDeletion::NotFound => bail!(
                     "the merchant {merchant} has no key {key}; `tollgate key list --merchant \
                      {merchant}` shows those that it has"
                 ),
-                Deletion::Last => {
+                SecretKeyDeletion::Last => {
                     bail!("{key} is the last key of {merchant}: create another one first");
                 }
             }
@@ -271,21 +279,21 @@ pub(crate) async fn key(config: &Config, command: KeyCommand, json: bool) -> any
 
 /// Adds money to wallets.
 pub(crate) async fn wallet(
-    config: &Config,
+    config: &TollgateConfig,
     command: WalletCommand,
     json: bool,
 ) -> anyhow::Result<()> {
     let WalletCommand::Credit { wallet, amount, description } = command;
     let now = Clock::system().now();
-    let movement = Movement { kind: TransactionKind::Credit, amount, description };
+    let movement = WalletMovement { kind: TransactionKind::Credit, amount, description };
     let moved = open(config)?
         .write(move |conn| match wallets::owner_of(conn, wallet)? {
             Some(merchant) => wallets::book(conn, merchant, wallet, &movement, now),
-            None => Ok::<_, StoreError>(Moved::NotFound),
+            None => Ok::<_, StoreError>(MovementOutcome::NotFound),
         })
         .await?;
     match moved {
-        Moved::Booked(transaction) => {
+        MovementOutcome::Booked(transaction) => {
             let value = json!({
                 "transaction_id": transaction.transaction_id,
                 "wallet_id": wallet,
@@ -294,11 +302,13 @@ pub(crate) async fn wallet(
             });
             print(json, &value, &format!("{wallet} has {} USD now.", transaction.balance_after))
         }
-        Moved::NotFound => bail!(
+        MovementOutcome::NotFound => bail!(
             "there is no wallet {wallet}; `tollgate merchant list` shows those of merchants, \
              GET /v1/connections those of their customers"
         ),
-        Moved::OutOfRange => bail!("the balance would be beyond 922337203.6854775807 USD"),
+        MovementOutcome::OutOfRange => {
+            bail!("the balance would be beyond 922337203.6854775807 USD")
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 use anyhow::{Context, bail};
 use tollgate_store::{DatabaseUrl, Options, Store};
 
-use crate::config::Config;
+use crate::config::TollgateConfig;
 
 /// Opens the store, also beside a running service. A missing SQLite file is an error, because its name is
 /// probably wrong: a new, empty database would hide that.
-pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
+pub(crate) fn open(config: &TollgateConfig) -> anyhow::Result<Store> {
     if let DatabaseUrl::Sqlite(file) = &config.database_url
         && !file.exists()
     {
@@ -22,11 +22,11 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Store> {
 }
 
 /// As [`open`], but creates a missing database and migrates the schema, as the configuration says.
-pub(crate) fn open_or_make(config: &Config) -> anyhow::Result<Store> {
+pub(crate) fn open_or_create(config: &TollgateConfig) -> anyhow::Result<Store> {
     open_with(config, config.store_options(false))
 }
 
-fn open_with(config: &Config, options: Options) -> anyhow::Result<Store> {
+fn open_with(config: &TollgateConfig, options: Options) -> anyhow::Result<Store> {
     Store::open(&config.database_url, &options)
         .with_context(|| format!("cannot open {:?}", config.database_url))
 }

@@ -13,16 +13,16 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Meter, RateType, Tier, TierUnit};
 use tollgate_simulator::{Behavior, Simulator};
-use tollgate_store::wallets::Movement;
+use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{Conn, connections, merchants, meters, spend_keys, wallets, webhooks};
 
-use crate::config::Config;
+use crate::config::TollgateConfig;
 use crate::logging;
 use crate::output;
 use crate::serve::Service;
 
 /// The resources that the demo creates.
-struct Made {
+struct DemoResources {
     secret_key: String,
     connection_id: String,
     wallet_id: String,
@@ -66,19 +66,24 @@ pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> 
     logging::start(config.log_format);
     let service = Service::start(&config).await?;
     let receiver = openai.url(RECEIVER);
-    let made = service.store.write(|conn| make(conn, receiver, Clock::system().now())).await?;
+    let made =
+        service.store.write(|conn| create_resources(conn, receiver, Clock::system().now())).await?;
     let base = format!("http://{}", service.address);
     match json {
-        true => output::line(object(&base, &made, &openai, &anthropic))?,
-        false => output::line(welcome(&base, &made, &openai, &anthropic))?,
+        true => output::print_line(summary_json(&base, &made, &openai, &anthropic))?,
+        false => output::print_line(welcome(&base, &made, &openai, &anthropic))?,
     }
-    service.until_signal(&config).await?;
+    service.run_until_signal(&config).await?;
     openai.stop().await;
     anthropic.stop().await;
     Ok(())
 }
 
-fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Result<Config> {
+fn config(
+    listen: &str,
+    openai: &Simulator,
+    anthropic: &Simulator,
+) -> anyhow::Result<TollgateConfig> {
     // A first try should not fail because the port is in use.
     let listen = match TcpListener::bind(listen) {
         Ok(_) => listen,
@@ -113,12 +118,16 @@ fn config(listen: &str, openai: &Simulator, anthropic: &Simulator) -> anyhow::Re
         openai.url("/v1"),
         anthropic.url("/v1"),
     );
-    Ok(Config::from_parts(text.parse()?, [], None)?)
+    Ok(TollgateConfig::from_parts(text.parse()?, [], None)?)
 }
 
 /// A merchant, a webhook, a customer with 10 USD, a meter, and spend keys that draw on the customer's
 /// wallet.
-fn make(conn: &mut Conn, receiver: String, now: Timestamp) -> anyhow::Result<Made> {
+fn create_resources(
+    conn: &mut Conn,
+    receiver: String,
+    now: Timestamp,
+) -> anyhow::Result<DemoResources> {
     let new = merchants::create(conn, "Demo merchant", now)?;
     let merchant_id = new.merchant.merchant_id;
     let events = Some(EventKind::ALL.to_vec());
@@ -130,7 +139,7 @@ fn make(conn: &mut Conn, receiver: String, now: Timestamp) -> anyhow::Result<Mad
         ..NewConnection::default()
     };
     let connection = connections::create(conn, merchant_id, &customer, now)?.connection;
-    let movement = Movement {
+    let movement = WalletMovement {
         kind: TransactionKind::Credit,
         amount: usd(10),
         description: Some("Demo credit".to_owned()),
@@ -161,10 +170,10 @@ fn make(conn: &mut Conn, receiver: String, now: Timestamp) -> anyhow::Result<Mad
     let mut spend_key = |name: &str, meter_id, rules| {
         let wallet_id = Some(connection.wallet_id);
         let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, rules };
-        make_spend_key(conn, merchant_id, &new, now)
+        create_spend_key(conn, merchant_id, &new, now)
     };
     let meter_id = Some(meter.meter_id);
-    Ok(Made {
+    Ok(DemoResources {
         secret_key: new.key.reveal().to_owned(),
         connection_id: connection.connection_id.to_string(),
         wallet_id: connection.wallet_id.to_string(),
@@ -176,7 +185,7 @@ fn make(conn: &mut Conn, receiver: String, now: Timestamp) -> anyhow::Result<Mad
     })
 }
 
-fn make_spend_key(
+fn create_spend_key(
     conn: &mut Conn,
     merchant_id: MerchantId,
     new: &NewSpendKey,
@@ -192,7 +201,12 @@ const fn usd(whole: i64) -> Amount {
 }
 
 /// The created resources as JSON, for programs.
-fn object(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) -> Value {
+fn summary_json(
+    base: &str,
+    made: &DemoResources,
+    openai: &Simulator,
+    anthropic: &Simulator,
+) -> Value {
     json!({
         "listening": base,
         "secret_key": made.secret_key,
@@ -207,7 +221,7 @@ fn object(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) ->
     })
 }
 
-fn welcome(base: &str, made: &Made, openai: &Simulator, anthropic: &Simulator) -> String {
+fn welcome(base: &str, made: &DemoResources, openai: &Simulator, anthropic: &Simulator) -> String {
     let token = STANDARD.encode(
         json!({
             "secret_key": made.secret_key,
@@ -264,7 +278,7 @@ what {RUSH_CALLS_THAT_FIT} of these calls can cost at most. 200 of them, once: {
 
   seq 200 | xargs -P 200 -I{{}} curl -s -o /dev/null -w '%{{http_code}}\n' "{base}/v1/chat/completions" -H "Authorization: Bearer {strict_key}" -H "Content-Type: application/json" -d '{RUSH_BODY}' | sort | uniq -c
 
-What happened is told to a webhook. This one is at a simulator, which shows what came:
+Events go to a webhook. This one is at the simulator, which shows what it has received:
 
   curl -s "{receiver}"
 "#,

@@ -7,18 +7,18 @@ use anyhow::Context;
 use serde_json::Value;
 
 /// Prints a line.
-pub(crate) fn line(line: impl Display) -> anyhow::Result<()> {
-    unless_left(writeln!(std::io::stdout(), "{line}"))
+pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
+    ignore_broken_pipe(writeln!(std::io::stdout(), "{line}"))
 }
 
 /// Prints lines.
-pub(crate) fn lines(lines: &[String]) -> anyhow::Result<()> {
-    lines.iter().try_for_each(line)
+pub(crate) fn print_lines(lines: &[String]) -> anyhow::Result<()> {
+    lines.iter().try_for_each(print_line)
 }
 
 /// Prints `value` as JSON, or `text` for people.
 pub(crate) fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
-    if json { line(value) } else { line(text) }
+    if json { print_line(value) } else { print_line(text) }
 }
 
 /// Prints a secret that is shown only once. Here a closed standard output is an error, because the secret is
@@ -39,12 +39,12 @@ pub(crate) fn print_secret(
 }
 
 /// Prints text that has its own line ends.
-pub(crate) fn all(text: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn print_bytes(text: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
-    unless_left(out.write_all(text).and_then(|()| out.flush()))
+    ignore_broken_pipe(out.write_all(text).and_then(|()| out.flush()))
 }
 
-fn unless_left(printed: std::io::Result<()>) -> anyhow::Result<()> {
+fn ignore_broken_pipe(printed: std::io::Result<()>) -> anyhow::Result<()> {
     match printed {
         Err(cause) if cause.kind() != ErrorKind::BrokenPipe => {
             Err(cause).context("it is done, but not everything could be printed")

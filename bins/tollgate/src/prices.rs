@@ -9,20 +9,22 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 use time::Date;
 use tollgate_domain::Clock;
-use tollgate_pricing::import::{Change, Format, Imported, Kind, Update};
+use tollgate_pricing::import::{
+    ChangeKind, ImportFormat, ImportOptions, ImportedPrices, PriceChange,
+};
 use tollgate_pricing::{
-    Band, Catalog, CatalogFile, Listed, PriceRow, PriceSource, Rate, Scale, TierPrices, Unit,
-    UnitPrices,
+    Catalog, CatalogFile, PriceBand, PriceMatch, PriceRow, PriceScale, PriceSource, Rate,
+    TierPrices, Unit, UnitPrices,
 };
 
-use crate::config::{Config, Day, read_catalog};
+use crate::config::{DateArgument, TollgateConfig, read_catalog};
 use crate::output;
 use crate::progress::Progress;
 
 /// A parser of the formats of price lists; shells complete them.
-fn formats() -> impl TypedValueParser<Value = Format> {
-    let names = [Format::GenaiPrices, Format::Litellm].map(Format::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
+fn formats() -> impl TypedValueParser<Value = ImportFormat> {
+    let names = [ImportFormat::GenaiPrices, ImportFormat::Litellm].map(ImportFormat::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<ImportFormat>())
 }
 
 #[derive(Subcommand)]
@@ -37,13 +39,13 @@ pub(crate) enum PricesCommand {
         model: Option<String>,
         /// The day (UTC) of the prices; default: today.
         #[arg(long, value_name = "DATE")]
-        on: Option<Day>,
+        on: Option<DateArgument>,
     },
     /// Read a price list into a catalogue file, and print what that changes.
     Import {
         /// The format of the price list.
         #[arg(long, value_parser = formats())]
-        format: Format,
+        format: ImportFormat,
         /// The price list.
         file: PathBuf,
         /// The catalogue file; default: the configured one. A file that does not exist starts as a copy of
@@ -65,7 +67,7 @@ pub(crate) enum PricesCommand {
         dry_run: bool,
         /// The first day (UTC) of changed prices; default: today.
         #[arg(long, value_name = "DATE")]
-        from: Option<Day>,
+        from: Option<DateArgument>,
         /// Also print what was not imported.
         #[arg(long)]
         notes: bool,
@@ -78,12 +80,18 @@ pub(crate) enum PricesCommand {
         second: String,
         /// The day (UTC) of the prices; default: today.
         #[arg(long, value_name = "DATE")]
-        on: Option<Day>,
+        on: Option<DateArgument>,
     },
 }
 
-pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow::Result<()> {
-    let day = |day: Option<Day>| day.map_or_else(|| Clock::system().now().date(), |Day(day)| day);
+pub(crate) fn run(
+    config: &TollgateConfig,
+    command: PricesCommand,
+    json: bool,
+) -> anyhow::Result<()> {
+    let day = |day: Option<DateArgument>| {
+        day.map_or_else(|| Clock::system().now().date(), |DateArgument(day)| day)
+    };
     match command {
         PricesCommand::List { provider, model, on } => {
             list(config, provider.as_deref(), model.as_deref(), day(on), json)
@@ -100,11 +108,13 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
             from,
             notes,
         } => {
-            let update = Update { from: day(from), max_factor, only_missing };
+            let update = ImportOptions { from: day(from), max_factor, only_missing };
             let list = read_list(format, &file)?;
             if notes {
                 let others = list.notes.iter().filter(|note| !note.left_out);
-                output::lines(&others.map(|note| format!("note: {note}")).collect::<Vec<_>>())?;
+                output::print_lines(
+                    &others.map(|note| format!("note: {note}")).collect::<Vec<_>>(),
+                )?;
             }
             let into = into.or_else(|| config.catalog.clone());
             let catalog = match into.as_deref() {
@@ -136,9 +146,9 @@ pub(crate) fn run(config: &Config, command: PricesCommand, json: bool) -> anyhow
 
 /// Reads a price list. A model whose prices cannot be read keeps its old ones, or has none, so these
 /// models are always reported.
-fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
+fn read_list(format: ImportFormat, file: &Path) -> anyhow::Result<ImportedPrices> {
     let mut progress = Progress::new();
-    progress.say(format_args!("reading {} …", file.display()));
+    progress.update(format_args!("reading {} …", file.display()));
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let list =
@@ -155,7 +165,7 @@ fn read_list(format: Format, file: &Path) -> anyhow::Result<Imported> {
 }
 
 fn read_file(path: &Path) -> anyhow::Result<CatalogFile> {
-    read_catalog(path).map_err(|mistakes| anyhow::anyhow!("{}", mistakes.join("\n")))
+    read_catalog(path).map_err(|errors| anyhow::anyhow!("{}", errors.join("\n")))
 }
 
 /// Replaces the file by a rename, so that a service never reads a part of it.
@@ -168,20 +178,22 @@ fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
 }
 
 /// Prints changes: one line for each model and kind of change.
-fn report(changes: &[Change], json: bool) -> anyhow::Result<()> {
+fn report(changes: &[PriceChange], json: bool) -> anyhow::Result<()> {
     if json {
         let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
-        return output::lines(&lines);
+        return output::print_lines(&lines);
     }
-    type Line<'a> = (Kind, &'a str, &'a str, Option<Date>, bool);
+    type Line<'a> = (ChangeKind, &'a str, &'a str, Option<Date>, bool);
     let mut lines: BTreeMap<Line<'_>, Vec<String>> = BTreeMap::new();
     for change in changes {
         let key = (change.kind, &*change.provider, &*change.model, change.from, change.refused);
         let text = match (change.old, change.new) {
-            (Some(old), Some(new)) if change.kind == Kind::Changed => {
+            (Some(old), Some(new)) if change.kind == ChangeKind::Changed => {
                 format!("{} {old} -> {new}", change.figure)
             }
-            (_, Some(new)) if change.kind == Kind::Added => format!("{} {new}", change.figure),
+            (_, Some(new)) if change.kind == ChangeKind::Added => {
+                format!("{} {new}", change.figure)
+            }
             (Some(old), None) => format!("{} {old}", change.figure),
             _ => "no longer listed; its prices stay".to_owned(),
         };
@@ -190,29 +202,29 @@ fn report(changes: &[Change], json: bool) -> anyhow::Result<()> {
     let mut text = Vec::new();
     for ((kind, provider, model, from, refused), figures) in &lines {
         let kind = match kind {
-            Kind::Added => "added  ",
-            Kind::Changed => "changed",
-            Kind::Removed => "removed",
+            ChangeKind::Added => "added  ",
+            ChangeKind::Changed => "changed",
+            ChangeKind::Removed => "removed",
         };
         let from = from.map(|day| format!(" from {day}")).unwrap_or_default();
         let mark = if *refused { "! " } else { "  " };
         text.push(format!("{mark}{kind}  {provider} {model}{from}: {}", figures.join(", ")));
     }
-    let models = |kind: Kind| {
+    let models = |kind: ChangeKind| {
         let of = lines.keys().filter(|key| key.0 == kind);
         of.map(|key| (key.1, key.2)).collect::<BTreeSet<_>>().len()
     };
     text.push(format!(
         "Models with figures added: {}, changed: {}, removed: {}.",
-        models(Kind::Added),
-        models(Kind::Changed),
-        models(Kind::Removed)
+        models(ChangeKind::Added),
+        models(ChangeKind::Changed),
+        models(ChangeKind::Removed)
     ));
-    output::lines(&text)
+    output::print_lines(&text)
 }
 
 fn list(
-    config: &Config,
+    config: &TollgateConfig,
     provider: Option<&str>,
     model: Option<&str>,
     on: Date,
@@ -229,20 +241,21 @@ fn list(
             let known = Vec::from_iter(known).join(", ");
             eprintln!("There is no price of that provider on {on}. There are prices of {known}.");
         }
-        return rows.try_for_each(|(row, list)| output::lines(&shown(row, list, None, json)));
+        return rows
+            .try_for_each(|(row, list)| output::print_lines(&row_lines(row, list, None, json)));
     };
     let providers: BTreeSet<&str> = match provider {
         Some(provider) => [provider].into(),
         None => {
             let named = config.prices.rows().map(|(row, _)| &*row.provider);
-            named.chain(config.prices.stood_in_for()).collect()
+            named.chain(config.prices.providers_with_stand_in()).collect()
         }
     };
     let mut is_listed = false;
     for provider in providers {
-        for Listed { row, pattern, source } in config.prices.find_all(provider, model, on) {
+        for PriceMatch { row, pattern, source } in config.prices.find_all(provider, model, on) {
             // A price that is taken from another provider is shown with that provider.
-            output::lines(&shown(row, source, Some((provider, pattern.as_str())), json))?;
+            output::print_lines(&row_lines(row, source, Some((provider, pattern.as_str())), json))?;
             is_listed = true;
         }
     }
@@ -253,7 +266,7 @@ fn list(
 }
 
 /// A row as lines of text, or as one line of JSON.
-fn shown(
+fn row_lines(
     row: &PriceRow,
     list: PriceSource,
     found: Option<(&str, &str)>,
@@ -282,7 +295,7 @@ fn shown(
         let units = Unit::ALL.iter().filter_map(|&unit| {
             let price = (*prices.get(unit))?;
             let per = match (unit.scale(), unit) {
-                (Scale::Each, _) => " each",
+                (PriceScale::Each, _) => " each",
                 (_, Unit::InputSecond | Unit::OutputSecond) => " a second",
                 _ => "",
             };
@@ -300,7 +313,7 @@ fn shown(
         format!("{at} {models} ({word}{source}{from}{to}{hours}{free})"),
         format!("    {}", prices(&row.prices)),
     ];
-    let banded = |before: &str, bands: &[Band]| -> Vec<String> {
+    let banded = |before: &str, bands: &[PriceBand]| -> Vec<String> {
         let lines = bands.iter().map(|band| {
             let above = band.above_input_tokens;
             format!("    {before}above {above} input tokens: {}", prices(&band.prices))
@@ -323,7 +336,7 @@ fn shown(
 }
 
 fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> {
-    let found = named(first)?.disagreements(&named(second)?, on);
+    let found = read_by_name(first)?.disagreements(&read_by_name(second)?, on);
     let lines = found.iter().map(|one| match json {
         true => json!(one).to_string(),
         false => format!(
@@ -331,10 +344,10 @@ fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> 
             one.provider, one.model, one.figure, one.first, one.second
         ),
     });
-    output::lines(&lines.collect::<Vec<_>>())?;
+    output::print_lines(&lines.collect::<Vec<_>>())?;
     if !found.is_empty() {
         if !json {
-            output::line(format_args!("{} figures disagree.", found.len()))?;
+            output::print_line(format_args!("{} figures disagree.", found.len()))?;
         }
         std::process::exit(1)
     }
@@ -342,13 +355,13 @@ fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> 
 }
 
 /// Reads a list by its name on the command line.
-fn named(name: &str) -> anyhow::Result<Catalog> {
+fn read_by_name(name: &str) -> anyhow::Result<Catalog> {
     if name == "embedded" {
         return Ok(Catalog::embedded()?);
     }
     let format = name
         .split_once(':')
-        .and_then(|(format, file)| Some((format.parse::<Format>().ok()?, file)));
+        .and_then(|(format, file)| Some((format.parse::<ImportFormat>().ok()?, file)));
     match format {
         Some((format, file)) => Ok(read_list(format, Path::new(file))?.into_catalog()),
         None => Ok(read_file(Path::new(name))?.into()),

@@ -19,7 +19,7 @@ impl Progress {
     }
 
     /// Shows the progress, if the last update is long enough ago.
-    pub(crate) fn say(&mut self, how_far: impl Display) {
+    pub(crate) fn update(&mut self, how_far: impl Display) {
         if self.is_shown && self.said.is_none_or(|said| said.elapsed() >= EVERY) {
             self.said = Some(Instant::now());
             // An error of a progress line is ignored.
@@ -27,12 +27,12 @@ impl Progress {
         }
     }
 
-    /// As [`Self::say`], with a bar of the part that is done.
-    pub(crate) fn say_with_bar(&mut self, done: i64, all: i64, how_far: impl Display) {
+    /// As [`Self::update`], with a bar of the part that is done.
+    pub(crate) fn update_with_bar(&mut self, done: i64, all: i64, how_far: impl Display) {
         let percent = done.clamp(0, all.max(1)).saturating_mul(100) / all.max(1);
         let full = usize::try_from(percent / 4).unwrap_or_default();
         let (full, empty) = ("█".repeat(full), "░".repeat(25_usize.saturating_sub(full)));
-        self.say(format_args!("{full}{empty} {percent:3} %  {how_far}"));
+        self.update(format_args!("{full}{empty} {percent:3} %  {how_far}"));
     }
 
     /// Removes the line, so that other output can follow.

@@ -9,15 +9,15 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tollgate_api::{ApiError, Bound, HoldView, QuoteView, Tariff};
+use tollgate_api::{ApiError, CallBound, HoldView, QuoteView, Tariff};
 use tollgate_domain::{Clock, MerchantId, MeterId, PricedUsage};
 use tollgate_pricing::{
-    Amount, FeeLine, Meter, PriceSource, Quote, Rate, RateType, Scale, Side, Terms, Tier, TierUnit,
-    TokenBasis, Unit, UnitPrices,
+    Amount, CostSide, FeeLine, Meter, PriceScale, PriceSource, PricingTerms, Quote, Rate, RateType,
+    Tier, TierUnit, TokenBasis, Unit, UnitPrices,
 };
 use tollgate_store::meters;
 
-use crate::config::Config;
+use crate::config::TollgateConfig;
 use crate::database::open;
 use crate::output;
 
@@ -141,7 +141,7 @@ where
 }
 
 impl MeterArgs {
-    async fn meter(&self, config: &Config) -> anyhow::Result<Option<Meter>> {
+    async fn meter(&self, config: &TollgateConfig) -> anyhow::Result<Option<Meter>> {
         if let (Some(meter_id), Some(merchant_id)) = (self.meter, self.merchant) {
             let find = move |conn: &mut _| meters::find(conn, merchant_id, meter_id);
             let found = open(config)?.read(find).await?;
@@ -162,10 +162,14 @@ impl MeterArgs {
 }
 
 /// Prints the cost, and how it is calculated.
-pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    config: &TollgateConfig,
+    what: QuoteArgs,
+    json: bool,
+) -> anyhow::Result<()> {
     let meter = what.meter.meter(config).await?;
     let per_start = meter.as_ref().map_or(1, |meter| meter.unit.counted_per_start());
-    let terms = Terms {
+    let terms = PricingTerms {
         meter: meter.as_ref(),
         counter: what.meter.counter.saturating_mul(per_start),
         service_charge_rate: config.service_charge_rate,
@@ -181,8 +185,8 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
     };
     let (view, lines) = match what.url.zip(what.body) {
         Some((url, file)) => {
-            let bound = tariff.bound(&url, &read(&file)?).map_err(explain)?;
-            let most = bound.hold(&terms).map_err(explain)?;
+            let bound = tariff.bound(&url, &read_body(&file)?).map_err(with_issues)?;
+            let most = bound.hold(&terms).map_err(with_issues)?;
             (serde_json::to_value(HoldView::of(&most, &bound))?, hold_lines(&bound, &most, &terms))
         }
         None if what.usage.is_none() && what.provider.is_none() && meter.is_none() => {
@@ -196,7 +200,8 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
                 let names: Vec<_> = config.providers.iter().map(|one| one.name.as_str()).collect();
                 bail!("there is no provider {provider}; there are {}", names.join(", "));
             }
-            let usage = tollgate_api::usage(serde_json::to_value(&what.usage)?).map_err(explain)?;
+            let usage =
+                tollgate_api::usage(serde_json::to_value(&what.usage)?).map_err(with_issues)?;
             let (priced, reason) = tariff.price_stated(served, usage);
             let quote = Quote::new(&usage, priced.base, &terms)
                 .map_err(|_| anyhow!("that costs more than an amount can say"))?;
@@ -206,12 +211,12 @@ pub(crate) async fn run(config: &Config, what: QuoteArgs, json: bool) -> anyhow:
         }
     };
     match json {
-        true => output::line(view),
-        false => output::lines(&lines),
+        true => output::print_line(view),
+        false => output::print_lines(&lines),
     }
 }
 
-fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
+fn read_body(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
         return std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
     }
@@ -221,7 +226,7 @@ fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
 }
 
 /// An error with each of its issues on its own line.
-fn explain(error: ApiError) -> anyhow::Error {
+fn with_issues(error: ApiError) -> anyhow::Error {
     let issues = error.issues().iter();
     let lines: Vec<_> =
         issues.map(|issue| format!("\n  {}: {}", issue.path.join("."), issue.message)).collect();
@@ -236,7 +241,7 @@ fn usage_lines(
     priced: &PricedUsage,
     prices: Option<UnitPrices>,
     quote: &Quote,
-    terms: &Terms<'_>,
+    terms: &PricingTerms<'_>,
 ) -> Vec<String> {
     let side = |side| {
         let units = Unit::ALL.iter().filter(|unit| unit.side() == side);
@@ -244,13 +249,13 @@ fn usage_lines(
         let parts = used.filter(|(_, quantity)| *quantity > 0).filter_map(|(unit, quantity)| {
             let price = prices.as_ref()?.price(unit);
             // Without a price per request, requests are free and are not shown.
-            (price.is_some() || unit != Unit::Request).then(|| part(unit, quantity, price))
+            (price.is_some() || unit != Unit::Request).then(|| usage_part(unit, quantity, price))
         });
         parts.collect::<Vec<_>>().join(", ")
     };
     let mut lines = vec![
-        line("input cost", quote.base.input, &side(Side::Input)),
-        line("output cost", quote.base.output, &side(Side::Output)),
+        line("input cost", quote.base.input, &side(CostSide::Input)),
+        line("output cost", quote.base.output, &side(CostSide::Output)),
     ];
     if priced.price_source == PriceSource::Unpriced {
         lines.push("There is no price: what the provider charges is not known.".to_owned());
@@ -260,12 +265,12 @@ fn usage_lines(
 }
 
 /// A quantity and its price.
-fn part(unit: Unit, quantity: u64, price: Option<Rate>) -> String {
+fn usage_part(unit: Unit, quantity: u64, price: Option<Rate>) -> String {
     let name = unit.price_key().replace('_', " ");
     let (quantity, per) = match (unit, unit.scale()) {
         (Unit::InputSecond | Unit::OutputSecond, _) => (seconds(quantity), "each"),
-        (_, Scale::PerMillion) => (quantity.to_string(), "per million"),
-        (_, Scale::Each) => (quantity.to_string(), "each"),
+        (_, PriceScale::PerMillion) => (quantity.to_string(), "per million"),
+        (_, PriceScale::Each) => (quantity.to_string(), "each"),
     };
     match price {
         Some(price) => format!("{quantity} {name} at {price} {per}"),
@@ -278,7 +283,7 @@ fn seconds(micros: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
+fn hold_lines(bound: &CallBound, most: &Quote, terms: &PricingTerms<'_>) -> Vec<String> {
     let Some(cost) = bound.cost() else {
         return vec!["The call is free and holds nothing.".to_owned()];
     };
@@ -294,13 +299,14 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
         let units = Unit::ALL.iter().filter(|unit| unit.side() == side && !unit.counts_tokens());
         let priced = units.filter_map(|&unit| {
             let quantity = Some(*others.get(unit)).filter(|quantity| *quantity > 0)?;
-            Some(format!("at most {}", part(unit, quantity, Some(prices.price(unit)?))))
+            Some(format!("at most {}", usage_part(unit, quantity, Some(prices.price(unit)?))))
         });
         priced.collect()
     };
     // A model that is priced by another unit needs no price of tokens.
     let by_tokens = prices.input.is_some() || prices.output.is_some();
-    let otherwise = [Side::Input, Side::Output].into_iter().any(|side| !others(side).is_empty());
+    let otherwise =
+        [CostSide::Input, CostSide::Output].into_iter().any(|side| !others(side).is_empty());
     let side = |side, tokens: String, price: Option<Rate>| {
         let tokens = match price {
             Some(price) => Some(format!("at most {tokens} tokens at {price} per million")),
@@ -309,8 +315,8 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
         };
         tokens.into_iter().chain(others(side)).collect::<Vec<_>>().join(", ")
     };
-    let input = side(Side::Input, cost.input_tokens.to_string(), prices.input);
-    let output = side(Side::Output, answers, prices.output);
+    let input = side(CostSide::Input, cost.input_tokens.to_string(), prices.input);
+    let output = side(CostSide::Output, answers, prices.output);
     let mut lines = vec![
         line("input cost", most.base.input, &input),
         line("output cost", most.base.output, &output),
@@ -324,7 +330,7 @@ fn hold_lines(bound: &Bound, most: &Quote, terms: &Terms<'_>) -> Vec<String> {
 }
 
 /// The lines of the fee, the service charge, and the sum of everything.
-fn owed_lines(quote: &Quote, terms: &Terms<'_>, sum: &str) -> Vec<String> {
+fn owed_lines(quote: &Quote, terms: &PricingTerms<'_>, sum: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(meter) = terms.meter {
         lines.extend(quote.fee.lines.iter().map(|one| line("fee", one.cost, &fee(one, meter))));

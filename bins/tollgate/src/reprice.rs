@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use tollgate_domain::{Clock, MerchantId, Timestamp};
 use tollgate_pricing::{Amount, ModelPattern};
-use tollgate_store::repricings::{Change, Outcome, Repricing, Scope};
+use tollgate_store::repricings::{Repricing, RepricingChange, RepricingOutcome, RepricingScope};
 
-use crate::config::{Config, Day};
+use crate::config::{DateArgument, TollgateConfig};
 use crate::database::open;
 use crate::output;
 use crate::progress::Progress;
@@ -20,10 +20,10 @@ use crate::progress::Progress;
 pub(crate) struct RepriceArgs {
     /// The first day (UTC) of admission, such as 2026-11-01.
     #[arg(long, value_name = "DATE")]
-    from: Day,
+    from: DateArgument,
     /// The last day (UTC) of admission.
     #[arg(long, value_name = "DATE")]
-    to: Day,
+    to: DateArgument,
     /// Reprice only records of this provider.
     #[arg(long)]
     provider: Option<String>,
@@ -40,7 +40,7 @@ pub(crate) struct RepriceArgs {
 
 /// The sums of the records of a model, or of all. They may be beyond the range of an amount.
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct RepricingSums {
     records: u64,
     differ: u64,
     base: i128,
@@ -48,8 +48,8 @@ struct Sums {
     merchants: i128,
 }
 
-impl Sums {
-    fn add(&mut self, change: Option<&Change>) {
+impl RepricingSums {
+    fn add(&mut self, change: Option<&RepricingChange>) {
         self.records = self.records.saturating_add(1);
         let Some(change) = change else { return };
         let units = |amount: Amount| i128::from(amount.units());
@@ -62,29 +62,29 @@ impl Sums {
 
 /// The results of a repricing so far.
 #[derive(Default)]
-struct Report {
-    by_model: BTreeMap<(String, String), Sums>,
-    all: Sums,
+struct RepricingReport {
+    by_model: BTreeMap<(String, String), RepricingSums>,
+    all: RepricingSums,
     without_price: u64,
     service_charges_kept: u64,
-    let_go: Vec<String>,
+    skipped: Vec<String>,
 }
 
-impl Report {
+impl RepricingReport {
     fn add(&mut self, one: &Repricing) {
         let mut change = None;
         match &one.outcome {
-            Outcome::Same => {}
-            Outcome::NoPrice => self.without_price = self.without_price.saturating_add(1),
-            Outcome::TooMuch => {
+            RepricingOutcome::Same => {}
+            RepricingOutcome::NoPrice => self.without_price = self.without_price.saturating_add(1),
+            RepricingOutcome::TooMuch => {
                 let line = format!("{}: costs more than an amount can say", one.request_id);
-                self.let_go.push(line);
+                self.skipped.push(line);
             }
-            Outcome::OutOfRange(_) => {
+            RepricingOutcome::OutOfRange(_) => {
                 let line = format!("{}: leaves the range of a balance", one.request_id);
-                self.let_go.push(line);
+                self.skipped.push(line);
             }
-            Outcome::Differs(differs) => {
+            RepricingOutcome::Differs(differs) => {
                 let kept = u64::from(differs.service_charge_kept);
                 self.service_charges_kept = self.service_charges_kept.saturating_add(kept);
                 change = Some(&**differs);
@@ -111,7 +111,7 @@ impl Report {
                 self.service_charges_kept
             ));
         }
-        lines.extend(self.let_go.iter().map(|line| format!("let go: {line}")));
+        lines.extend(self.skipped.iter().map(|line| format!("let go: {line}")));
         lines.push(match (self.all.differ, dry_run) {
             (0, _) => "Nothing is to be booked.".to_owned(),
             (_, true) => "Nothing was booked: this was a dry run.".to_owned(),
@@ -121,7 +121,7 @@ impl Report {
     }
 }
 
-fn sums_line(sums: &Sums) -> String {
+fn sums_line(sums: &RepricingSums) -> String {
     format!(
         "{} of {} records differ; base {}, wallets {}, merchants {} USD",
         sums.differ,
@@ -141,11 +141,15 @@ fn signed(units: i128) -> String {
 }
 
 /// Reprices, books unless it is a dry run, and prints the results.
-pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    config: &TollgateConfig,
+    what: RepriceArgs,
+    json: bool,
+) -> anyhow::Result<()> {
     if what.to.0 < what.from.0 {
         bail!("--to is before --from");
     }
-    let scope = Scope {
+    let scope = RepricingScope {
         from: what.from.0,
         to: what.to.0,
         provider: what.provider,
@@ -156,24 +160,24 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
     let end = Timestamp::at_midnight(scope.to.next_day().unwrap_or(scope.to)).unix_micros();
     let end = end.min(Clock::system().now().unix_micros());
     let mut first = None;
-    let (mut report, mut progress) = (Report::default(), Progress::new());
+    let (mut report, mut progress) = (RepricingReport::default(), Progress::new());
     let store = open(config)?;
     // A closed standard output must not stop the booking, so its error is kept until the end.
     let mut written = Ok(());
     let mut print = |line: &dyn Display| {
         if written.is_ok() {
-            written = output::line(line);
+            written = output::print_line(line);
         }
     };
     let walk = store.reprice(&scope, &config.prices, what.dry_run, |one| {
         report.add(&one);
-        let Sums { records, differ, .. } = report.all;
+        let RepricingSums { records, differ, .. } = report.all;
         let at = one.created_at.unix_micros();
         let begin = *first.get_or_insert(at);
         let (done, all) = (at - begin, end - begin);
         let how_far = format_args!("{records} records looked at, {differ} differ");
-        progress.say_with_bar(done, all, how_far);
-        if json && let Some(line) = object(&one, what.dry_run) {
+        progress.update_with_bar(done, all, how_far);
+        if json && let Some(line) = repricing_json(&one, what.dry_run) {
             print(&line);
         }
     });
@@ -188,13 +192,13 @@ pub(crate) async fn run(config: &Config, what: RepriceArgs, json: bool) -> anyho
 }
 
 /// A record that differs, or whose new cost could not be booked, as JSON.
-fn object(one: &Repricing, dry_run: bool) -> Option<Value> {
+fn repricing_json(one: &Repricing, dry_run: bool) -> Option<Value> {
     let (change, outcome) = match &one.outcome {
-        Outcome::Same | Outcome::NoPrice => return None,
-        Outcome::TooMuch => (None, "too_much"),
-        Outcome::OutOfRange(change) => (Some(change), "balance_out_of_range"),
-        Outcome::Differs(change) if dry_run => (Some(change), "differs"),
-        Outcome::Differs(change) => (Some(change), "booked"),
+        RepricingOutcome::Same | RepricingOutcome::NoPrice => return None,
+        RepricingOutcome::TooMuch => (None, "too_much"),
+        RepricingOutcome::OutOfRange(change) => (Some(change), "balance_out_of_range"),
+        RepricingOutcome::Differs(change) if dry_run => (Some(change), "differs"),
+        RepricingOutcome::Differs(change) => (Some(change), "booked"),
     };
     let mut value = json!({
         "request_id": one.request_id,

@@ -11,11 +11,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tollgate_api::{App, Courier, Listening, Served, Settings};
+use tollgate_api::{App, BoundServer, ServedRoutes, Settings, WebhookDispatcher};
 use tollgate_domain::Clock;
 use tollgate_store::{Store, upkeep};
 
-use crate::config::Config;
+use crate::config::TollgateConfig;
 use crate::logging;
 use crate::output::print;
 
@@ -29,29 +29,29 @@ pub(crate) struct Service {
     app: web::Data<App>,
     /// The address of the dashboard, if it has its own.
     dashboard: Option<SocketAddr>,
-    servers: Vec<Running>,
+    servers: Vec<RunningServer>,
     upkeep: JoinHandle<()>,
-    courier: Courier,
+    dispatcher: WebhookDispatcher,
 }
 
 /// A server at one address.
-struct Running {
+struct RunningServer {
     handle: ServerHandle,
     task: JoinHandle<std::io::Result<()>>,
 }
 
-impl Running {
-    fn of(Listening { server, .. }: Listening) -> Self {
+impl RunningServer {
+    fn of(BoundServer { server, .. }: BoundServer) -> Self {
         Self { handle: server.handle(), task: tokio::task::spawn(server) }
     }
 }
 
 fn listen(
     app: &web::Data<App>,
-    config: &Config,
+    config: &TollgateConfig,
     (key, address): (&str, &str),
-    served: Served,
-) -> anyhow::Result<Listening> {
+    served: ServedRoutes,
+) -> anyhow::Result<BoundServer> {
     tollgate_api::listen(app.clone(), address, config.tls.as_ref(), served).with_context(|| {
         let variable = key.to_ascii_uppercase();
         format!(
@@ -61,9 +61,9 @@ fn listen(
 }
 
 /// Serves until a signal ends it.
-pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn run(config: TollgateConfig, json: bool) -> anyhow::Result<()> {
     logging::start(config.log_format);
-    config.doubts().iter().for_each(|doubt| log::warn!("{doubt}"));
+    config.warnings().iter().for_each(|doubt| log::warn!("{doubt}"));
     let service = Service::start(&config).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let address = format!("{scheme}://{}", service.address);
@@ -79,12 +79,12 @@ pub(crate) async fn run(config: Config, json: bool) -> anyhow::Result<()> {
     // With port 0 the caller reads the port from this line.
     print(json, &json!({"listening": address}), &format!("listening on {address}"))?;
     std::io::stdout().flush()?;
-    service.until_signal(&config).await
+    service.run_until_signal(&config).await
 }
 
 /// Books the journal and ends the calls that an earlier process left. A step that fails is repeated
 /// later, so that the start does not wait for it.
-async fn take_up(store: &Store) {
+async fn recover(store: &Store) {
     match store.replay_journal().await {
         Ok(0) => {}
         Ok(booked) => log::info!("{booked} settlements of the journal booked"),
@@ -98,7 +98,7 @@ async fn take_up(store: &Store) {
 }
 
 /// Raises the limit of open files to its maximum: a call is two sockets, and the default is often low.
-fn allow_many_files() {
+fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
     if let Err(cause) = setrlimit(Resource::Nofile, most) {
@@ -108,12 +108,12 @@ fn allow_many_files() {
 
 impl Service {
     /// Opens the store and listens.
-    pub(crate) async fn start(config: &Config) -> anyhow::Result<Self> {
-        allow_many_files();
+    pub(crate) async fn start(config: &TollgateConfig) -> anyhow::Result<Self> {
+        raise_file_limit();
         let store = Store::open(&config.database_url, &config.store_options(true))
             .with_context(|| format!("cannot open {:?}", config.database_url))?;
         store.renew_lease().await?;
-        take_up(&store).await;
+        recover(&store).await;
         let settings = Settings {
             access_log: config.access_log.then(|| logging::access(config.log_format)),
             commit: env!("BUILD_COMMIT"),
@@ -127,22 +127,21 @@ impl Service {
             Clock::system(),
         ));
         let served = match config.dashboard_listen {
-            None => Served::Everything,
-            Some(_) => Served::Interface,
+            None => ServedRoutes::Everything,
+            Some(_) => ServedRoutes::Interface,
         };
         let main = listen(&app, config, ("listen", &config.listen), served)?;
-        let dashboard = config
-            .dashboard_listen
-            .as_ref()
-            .map(|address| listen(&app, config, ("dashboard_listen", address), Served::Dashboard));
+        let dashboard = config.dashboard_listen.as_ref().map(|address| {
+            listen(&app, config, ("dashboard_listen", address), ServedRoutes::Dashboard)
+        });
         let dashboard = dashboard.transpose()?;
-        let courier = Courier::start(app.clone()).context("cannot start a thread")?;
+        let dispatcher = WebhookDispatcher::start(app.clone()).context("cannot start a thread")?;
         Ok(Self {
             address: main.address,
             dashboard: dashboard.as_ref().map(|dashboard| dashboard.address),
             app,
-            courier,
-            servers: [Some(main), dashboard].into_iter().flatten().map(Running::of).collect(),
+            dispatcher,
+            servers: [Some(main), dashboard].into_iter().flatten().map(RunningServer::of).collect(),
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
             store,
         })
@@ -150,7 +149,7 @@ impl Service {
 
     /// Waits for SIGTERM or SIGINT. Then it takes no new calls, lets calls in flight end, settles the
     /// rest, and closes.
-    pub(crate) async fn until_signal(self, config: &Config) -> anyhow::Result<()> {
+    pub(crate) async fn run_until_signal(self, config: &TollgateConfig) -> anyhow::Result<()> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let is_overtaken = tokio::select! {
@@ -158,10 +157,10 @@ impl Service {
             _ = interrupt.recv() => false,
             () = self.store.overtaken() => true,
         };
-        log::info!("ending: {} calls on their way", self.app.calls().running());
-        let courier = tokio::time::timeout(config.drain_timeout, self.courier.stop());
+        log::info!("shutting down: {} calls in flight", self.app.calls().running());
+        let dispatcher = tokio::time::timeout(config.drain_timeout, self.dispatcher.stop());
         // Deliveries that are cut off here are sent again by the next process.
-        let (_, _) = tokio::join!(self.app.calls().drain(config.drain_timeout), courier);
+        let (_, _) = tokio::join!(self.app.calls().drain(config.drain_timeout), dispatcher);
         for server in self.servers {
             server.handle.stop(true).await;
             server.task.await??;

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_testkit::{Answer, Call, Gate, Reply, ScriptedProvider, without_tls};
+use tollgate_testkit::{
+    Gate, ScriptedProvider, ScriptedResponse, TestRequest, TestResponse, broken_tls_url,
+};
 
-use crate::site::{Service, Site, each_site};
+use crate::site::{ServiceProcess, Site, each_site};
 
 const MANAGED_KEY: &str = "sk-CANARYmanaged1";
 const OWN_KEY: &str = "sk-CANARYown2";
@@ -36,7 +38,7 @@ const HOOK_URL: &str = "CANARYhookurl11";
 
 /// A place where a word may be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum OutputKind {
     /// The program's standard error, and the output of its commands.
     Log,
     /// The files of the folder except the configuration (database, journal, locks), and the tables of
@@ -50,12 +52,12 @@ enum Place {
 
 /// The words that must not occur, and the text that was written, by place and source.
 #[derive(Default)]
-struct Watch {
-    words: Vec<(String, Vec<Place>)>,
-    written: Mutex<BTreeMap<(Place, String), Vec<u8>>>,
+struct LeakDetector {
+    words: Vec<(String, Vec<OutputKind>)>,
+    written: Mutex<BTreeMap<(OutputKind, String), Vec<u8>>>,
 }
 
-impl Watch {
+impl LeakDetector {
     fn new() -> Self {
         let everywhere = [
             MANAGED_KEY,
@@ -72,12 +74,12 @@ impl Watch {
         let mut watch = Self::default();
         everywhere.into_iter().for_each(|word| watch.forbid(word, &[]));
         // The merchant sets and reads it, and messages are sent there.
-        watch.forbid(HOOK_URL, &[Place::Store, Place::Answer]);
+        watch.forbid(HOOK_URL, &[OutputKind::Store, OutputKind::Answer]);
         watch
     }
 
     /// Allows this word in these places only, from now on.
-    fn forbid(&mut self, word: &str, allowed: &[Place]) {
+    fn forbid(&mut self, word: &str, allowed: &[OutputKind]) {
         self.words.push((word.to_owned(), allowed.to_vec()));
     }
 
@@ -91,7 +93,7 @@ impl Watch {
         self.forbid(&token[token.len() / 3..token.len() / 2], &[]);
     }
 
-    fn wrote(&self, place: Place, who: &str, what: &[u8]) {
+    fn record(&self, place: OutputKind, who: &str, what: &[u8]) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let all = written.entry((place, who.to_owned())).or_default();
         all.extend_from_slice(what);
@@ -99,27 +101,29 @@ impl Watch {
     }
 
     /// Notes an answer: its headers and its body.
-    fn answered(&self, who: &str, answer: &Answer) {
-        self.wrote(Place::Answer, who, format!("{:?}", answer.headers).as_bytes());
-        self.wrote(Place::Answer, who, &answer.body);
+    fn record_answer(&self, who: &str, answer: &TestResponse) {
+        self.record(OutputKind::Answer, who, format!("{:?}", answer.headers).as_bytes());
+        self.record(OutputKind::Answer, who, &answer.body);
     }
 
     /// Notes the output of a command.
-    fn printed(&self, who: &str, output: &Output) {
-        self.wrote(Place::Log, who, &output.stdout);
-        self.wrote(Place::Log, who, &output.stderr);
+    fn record_output(&self, who: &str, output: &Output) {
+        self.record(OutputKind::Log, who, &output.stdout);
+        self.record(OutputKind::Log, who, &output.stderr);
     }
 
     /// Notes every file below a folder, except the configuration and the log.
-    fn files(&self, folder: &Path) {
+    fn record_files(&self, folder: &Path) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             match path.is_dir() {
-                true => self.files(&path),
+                true => self.record_files(&path),
                 false if name == "tollgate.toml" || name == "log" => {}
                 // A file that is renamed meanwhile is found under its other name.
-                false => self.wrote(Place::Store, &name, &std::fs::read(&path).unwrap_or_default()),
+                false => {
+                    self.record(OutputKind::Store, &name, &std::fs::read(&path).unwrap_or_default())
+                }
             }
         }
     }
@@ -140,16 +144,16 @@ impl Watch {
         findings
     }
 
-    fn count(&self, place: Place) -> usize {
+    fn count(&self, place: OutputKind) -> usize {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.keys().filter(|(found, _)| *found == place).count()
     }
 }
 
 /// The program with a scripted provider and a scripted receiver of webhooks.
-struct Scene<'a> {
+struct CanarySite<'a> {
     site: &'a Site,
-    watch: Watch,
+    watch: LeakDetector,
     provider: ScriptedProvider,
     /// The base URL of a host that answers a TLS greeting in plain text.
     untrusted: String,
@@ -159,14 +163,14 @@ struct Scene<'a> {
     merchant_id: String,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> CanarySite<'a> {
     fn new(site: &'a Site) -> Self {
         let (provider, receiver) = (ScriptedProvider::start(), ScriptedProvider::start());
         let database_url = match &site.database {
             None => format!("sqlite:{}", site.path().join("tollgate.db").display()),
             Some(database) => format!("{}&password={DATABASE_PASSWORD}", database.url()),
         };
-        let (plain, untrusted) = (provider.addr(), without_tls());
+        let (plain, untrusted) = (provider.addr(), broken_tls_url());
         let config = format!(
             r#"
             listen = "127.0.0.1:0"
@@ -212,13 +216,13 @@ impl<'a> Scene<'a> {
             "#
         );
         std::fs::write(site.path().join("tollgate.toml"), config).unwrap();
-        let mut watch = Watch::new();
+        let mut watch = LeakDetector::new();
         let made = site.run(&["merchant", "create", "Acme", "--json"]);
         let merchant: Value = serde_json::from_slice(&made.stdout).unwrap();
         let text = |name: &str| merchant[name].as_str().unwrap().to_owned();
         let (key, merchant_id) = (text("secret_key"), text("merchant_id"));
         watch.forbid_key(&key);
-        watch.wrote(Place::Log, "merchant create", &made.stderr);
+        watch.record(OutputKind::Log, "merchant create", &made.stderr);
         let log = site.path().join("log");
         Self { site, watch, provider, untrusted, receiver, log, key, merchant_id }
     }
@@ -232,7 +236,13 @@ impl<'a> Scene<'a> {
     }
 
     /// A chat call with a word in every place where a client can put one.
-    fn chat(&self, node: &Service, base: &str, credential: &str, stream: bool) -> Call {
+    fn chat(
+        &self,
+        node: &ServiceProcess,
+        base: &str,
+        credential: &str,
+        stream: bool,
+    ) -> TestRequest {
         let body = json!({
             "model": "m", "stream": stream, "user": PROMPT,
             "messages": [{"role": "user", "content": PROMPT}],
@@ -251,17 +261,17 @@ impl<'a> Scene<'a> {
     }
 
     /// Sends a call that the service refuses with this code.
-    async fn refused(&self, call: Call, code: &str) {
+    async fn assert_refused(&self, call: TestRequest, code: &str) {
         let answer = call.send().await;
         assert_eq!(answer.error(), code, "{}", answer.text());
-        self.watch.answered(code, &answer);
+        self.watch.record_answer(code, &answer);
     }
 
     /// Runs a command that may fail.
     fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) {
         let mut command = self.site.command(arguments);
         let output = command.envs(environment.iter().copied()).output().unwrap();
-        self.watch.printed(&format!("tollgate {}", arguments[0]), &output);
+        self.watch.record_output(&format!("tollgate {}", arguments[0]), &output);
     }
 }
 
@@ -278,14 +288,17 @@ fn event() -> Value {
 }
 
 /// An error of a provider that repeats the whole request.
-fn echo(status: u16) -> Reply {
+fn echoing_error(status: u16) -> ScriptedResponse {
     let message =
         format!("Incorrect API key provided: {MANAGED_KEY}, {OWN_KEY}; you said {PROMPT}");
-    Reply::json(status, json!({"error": {"message": message, "type": "x", "code": MANAGED_KEY}}))
+    ScriptedResponse::json(
+        status,
+        json!({"error": {"message": message, "type": "x", "code": MANAGED_KEY}}),
+    )
 }
 
 /// Waits until `done`, and fails after a time limit.
-async fn until(what: &str, done: impl AsyncFn() -> bool) {
+async fn wait_until(what: &str, done: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done().await {
         assert!(Instant::now() < deadline, "{what}");
@@ -294,32 +307,40 @@ async fn until(what: &str, done: impl AsyncFn() -> bool) {
 }
 
 /// Drives every behaviour of a provider, with the operator's key and the caller's own.
-async fn call_the_provider(scene: &Scene<'_>, node: &Service, tokens: &[String]) {
+async fn call_the_provider(scene: &CanarySite<'_>, node: &ServiceProcess, tokens: &[String]) {
     let base = scene.provider.url("/v1");
     for token in tokens {
-        for reply in [Reply::json(200, answer()), echo(400), echo(401), echo(429), echo(500)] {
+        for reply in [
+            ScriptedResponse::json(200, answer()),
+            echoing_error(400),
+            echoing_error(401),
+            echoing_error(429),
+            echoing_error(500),
+        ] {
             scene.provider.push(reply);
             // The provider's answer is passed on unchanged, with any content.
             assert_ne!(scene.chat(node, &base, token, false).send().await.status, 502);
         }
-        let whole = Reply::events([event().to_string(), "[DONE]".to_owned()]);
-        let error =
-            Reply::events([event().to_string(), json!({"error": {"message": PROMPT}}).to_string()]);
-        let unreadable = Reply::events([format!("{{{ANSWER}"), "[DONE]".to_owned()]);
+        let whole = ScriptedResponse::events([event().to_string(), "[DONE]".to_owned()]);
+        let error = ScriptedResponse::events([
+            event().to_string(),
+            json!({"error": {"message": PROMPT}}).to_string(),
+        ]);
+        let unreadable = ScriptedResponse::events([format!("{{{ANSWER}"), "[DONE]".to_owned()]);
         for reply in [whole.clone(), whole.cut(), error, unreadable] {
             scene.provider.push(reply);
             scene.chat(node, &base, token, true).send().await;
         }
-        scene.provider.push(Reply::json(200, answer()).cut_at(60));
+        scene.provider.push(ScriptedResponse::json(200, answer()).cut_at(60));
         assert!(!scene.chat(node, &base, token, false).send().await.complete);
-        scene.provider.push(Reply::hang_up());
-        scene.refused(scene.chat(node, &base, token, false), "provider_unreachable").await;
-        scene.provider.push(Reply::silence());
-        scene.refused(scene.chat(node, &base, token, false), "provider_timeout").await;
+        scene.provider.push(ScriptedResponse::hang_up());
+        scene.assert_refused(scene.chat(node, &base, token, false), "provider_unreachable").await;
+        scene.provider.push(ScriptedResponse::silence());
+        scene.assert_refused(scene.chat(node, &base, token, false), "provider_timeout").await;
         let nobody = scene.chat(node, "http://127.0.0.1:1/v1", token, false);
-        scene.refused(nobody, "provider_unreachable").await;
+        scene.assert_refused(nobody, "provider_unreachable").await;
         let untrusted = scene.chat(node, &scene.untrusted, token, true);
-        scene.refused(untrusted, "provider_unreachable").await;
+        scene.assert_refused(untrusted, "provider_unreachable").await;
     }
     let asked = scene.provider.requests().into_iter();
     let asked: String = asked.map(|one| format!("{:?} {}", one.headers, one.text())).collect();
@@ -327,7 +348,7 @@ async fn call_the_provider(scene: &Scene<'_>, node: &Service, tokens: &[String])
 }
 
 /// Makes every error that a client can make.
-async fn be_refused(scene: &mut Scene<'_>, node: &Service, token: &str) {
+async fn provoke_errors(scene: &mut CanarySite<'_>, node: &ServiceProcess, token: &str) {
     let house = scene.provider.url("/v1");
     let u = format!("{house}/chat/completions");
     let forward = |u: &str| {
@@ -337,51 +358,61 @@ async fn be_refused(scene: &mut Scene<'_>, node: &Service, token: &str) {
     let stray = scene.token(&json!({"a": STRAY_FIELD, "provider_key": format!("{OWN_KEY} x")}));
     let scene = &*scene;
     let chat = |credential: &str| scene.chat(node, &house, credential, false);
-    scene.refused(chat(&stray), "forward_token_json_invalid").await;
+    scene.assert_refused(chat(&stray), "forward_token_json_invalid").await;
     let no_json = STANDARD.encode(format!("{{\"secret_key\": \"{}\", {STRAY_FIELD}", scene.key));
-    scene.refused(chat(&no_json), "forward_token_json_invalid").await;
-    scene.refused(chat(&format!("tgs_{STRAY_FIELD}")), "auth_invalid").await;
-    scene.refused(chat(&format!("tgk_{STRAY_FIELD}")), "auth_invalid").await;
+    scene.assert_refused(chat(&no_json), "forward_token_json_invalid").await;
+    scene.assert_refused(chat(&format!("tgs_{STRAY_FIELD}")), "auth_invalid").await;
+    scene.assert_refused(chat(&format!("tgk_{STRAY_FIELD}")), "auth_invalid").await;
     let hidden = format!("https://{USER_INFO}:{USER_INFO}@api.openai.com/v1/chat/completions");
     let unlisted = format!("{house}/files?token={QUERY_KEY}");
     let elsewhere = format!("https://evil.example/{QUERY_KEY}/x?access_token={QUERY_KEY}");
     for u in [hidden, unlisted, elsewhere, format!("{house}/chat/completions%23{QUERY_KEY}")] {
-        scene.refused(forward(&u.replace('&', "%26")), "forward_endpoint_not_supported").await;
+        scene
+            .assert_refused(forward(&u.replace('&', "%26")), "forward_endpoint_not_supported")
+            .await;
     }
-    scene.refused(forward(&format!("{u}&api_key={QUERY_KEY}")), "validation_failed").await;
+    scene.assert_refused(forward(&format!("{u}&api_key={QUERY_KEY}")), "validation_failed").await;
     let metadata =
         forward(&u).header("x-service-metadata", &format!("{{\"a-b\": \"{STRAY_FIELD}\""));
-    scene.refused(metadata, "metadata_invalid").await;
+    scene.assert_refused(metadata, "metadata_invalid").await;
     let large = PROMPT.repeat(3_000);
-    scene.refused(forward(&u).json(&json!({"model": "m", "x": large})), "body_too_large").await;
+    scene
+        .assert_refused(forward(&u).json(&json!({"model": "m", "x": large})), "body_too_large")
+        .await;
     let broken = format!("{{\"model\": \"m\", \"messages\": \"{PROMPT}");
     let broken = forward(&u).bytes("application/json", broken.as_bytes());
-    scene.refused(broken, "forward_token_json_invalid").await;
+    scene.assert_refused(broken, "forward_token_json_invalid").await;
     let twice = format!("{{\"model\": \"m\", \"user\": \"{PROMPT}\", \"model\": \"{PROMPT}\"}}");
     let twice = forward(&u).bytes("application/json", twice.as_bytes());
-    scene.refused(twice, "forward_token_json_invalid").await;
+    scene.assert_refused(twice, "forward_token_json_invalid").await;
     let missing = format!("tgs_{}", "0".repeat(38));
     let own = |method: &str, path: &str, key: &str| node.call(method, path, key);
-    scene.refused(own("GET", "/v1/wallet", &missing), "auth_invalid").await;
-    scene.refused(own("GET", "/v1/wallet", OPERATOR_TOKEN), "auth_invalid").await;
-    scene.refused(own("GET", "/v1/operator/merchants", &scene.key), "auth_invalid").await;
+    scene.assert_refused(own("GET", "/v1/wallet", &missing), "auth_invalid").await;
+    scene.assert_refused(own("GET", "/v1/wallet", OPERATOR_TOKEN), "auth_invalid").await;
+    scene.assert_refused(own("GET", "/v1/operator/merchants", &scene.key), "auth_invalid").await;
     let body = |text: String| {
         own("POST", "/v1/spend_keys", &scene.key).bytes("application/json", text.as_bytes())
     };
-    scene.refused(body(format!("{{\"name\": \"{STRAY_FIELD}")), "json_invalid").await;
+    scene.assert_refused(body(format!("{{\"name\": \"{STRAY_FIELD}")), "json_invalid").await;
     scene
-        .refused(body(format!("{{\"name\": 5, \"key\": \"{STRAY_FIELD}\"}}")), "validation_failed")
+        .assert_refused(
+            body(format!("{{\"name\": 5, \"key\": \"{STRAY_FIELD}\"}}")),
+            "validation_failed",
+        )
         .await;
-    scene.refused(body(STRAY_FIELD.repeat(2_000)), "body_too_large").await;
+    scene.assert_refused(body(STRAY_FIELD.repeat(2_000)), "body_too_large").await;
     let nowhere = own("GET", &format!("/v1/wallet?key={QUERY_KEY}"), "");
-    scene.refused(nowhere, "auth_header_missing").await;
+    scene.assert_refused(nowhere, "auth_header_missing").await;
     let route = own("GET", &format!("/v1/nothing?key={QUERY_KEY}"), &scene.key);
-    scene.refused(route, "route_not_found").await;
+    scene.assert_refused(route, "route_not_found").await;
 }
 
 /// Creates one of each resource that has a secret, twice with its idempotency key, and forbids the
 /// secrets. Returns forward tokens and the path of a webhook.
-async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, String) {
+async fn create_secrets(
+    scene: &mut CanarySite<'_>,
+    node: &ServiceProcess,
+) -> (Vec<String>, String) {
     let key = scene.key.clone();
     let hook = scene.receiver.url(&format!("/hooks?token={HOOK_URL}"));
     let events = json!(["request.completed", "request.failed", "connection.created"]);
@@ -409,10 +440,10 @@ async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, St
         let secret = first[secret].as_str().unwrap().to_owned();
         match secret.strip_prefix("whsec_") {
             // The store needs it to sign messages.
-            Some(secret) => scene.watch.forbid(secret, &[Place::Store]),
+            Some(secret) => scene.watch.forbid(secret, &[OutputKind::Store]),
             None => scene.watch.forbid_key(&secret),
         }
-        scene.watch.answered("again", &call.send().await);
+        scene.watch.record_answer("again", &call.send().await);
         made.push((first, secret));
     }
     let (spend_key, old) = &made[0];
@@ -431,11 +462,11 @@ async fn make_secrets(scene: &mut Scene<'_>, node: &Service) -> (Vec<String>, St
 
 /// Makes the store fail before a call is admitted, and before one is settled, whose settlement then
 /// waits in the journal.
-async fn lose_the_store(scene: &Scene<'_>, node: &Service, token: &str) {
+async fn lose_the_store(scene: &CanarySite<'_>, node: &ServiceProcess, token: &str) {
     let Some(database) = &scene.site.database else { return };
     let base = scene.provider.url("/v1");
     let gate = Gate::new();
-    scene.provider.push(Reply::json(200, answer()).gate(&gate));
+    scene.provider.push(ScriptedResponse::json(200, answer()).gate(&gate));
     let call = scene.chat(node, &base, token, false);
     let call = tokio::spawn(async move { call.send().await });
     gate.wait_for_arrivals(1).await;
@@ -444,18 +475,19 @@ async fn lose_the_store(scene: &Scene<'_>, node: &Service, token: &str) {
     call.await.unwrap();
     let journal = scene.site.path().join("tollgate-journal");
     let entries = || std::fs::read_dir(&journal).map_or(0, Iterator::count);
-    until("the settlement is in the journal", async || entries() > 0).await;
-    scene.watch.files(&journal);
-    scene.refused(scene.chat(node, &base, token, false), "internal_error").await;
-    scene.refused(node.call("GET", "/v1/requests", &scene.key), "internal_error").await;
+    wait_until("the settlement is in the journal", async || entries() > 0).await;
+    scene.watch.record_files(&journal);
+    scene.assert_refused(scene.chat(node, &base, token, false), "internal_error").await;
+    scene.assert_refused(node.call("GET", "/v1/requests", &scene.key), "internal_error").await;
     database.execute("ALTER TABLE away RENAME TO requests");
-    until("the journal is booked", async || entries() == 0).await;
+    wait_until("the journal is booked", async || entries() == 0).await;
 }
 
 /// Fails if a word occurs in any row of any table. Byte strings are also searched as hexadecimal digits.
-fn search_tables(site: &Site, words: &[(String, Vec<Place>)]) {
+fn search_tables(site: &Site, words: &[(String, Vec<OutputKind>)]) {
     let Some(database) = &site.database else { return };
-    for (word, allowed) in words.iter().filter(|(_, allowed)| !allowed.contains(&Place::Store)) {
+    for (word, allowed) in words.iter().filter(|(_, allowed)| !allowed.contains(&OutputKind::Store))
+    {
         assert!(allowed.is_empty() && word.chars().all(|c| c != '\''));
         database.execute(&format!(
             "DO $$ DECLARE found RECORD; hits BIGINT; BEGIN
@@ -481,30 +513,30 @@ fn search_tables(site: &Site, words: &[(String, Vec<Place>)]) {
 #[test]
 fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
     each_site(async |site| {
-        let mut scene = Scene::new(site);
+        let mut scene = CanarySite::new(site);
         let log_format = if site.database.is_some() { "json" } else { "text" };
         let logging = [("TOLLGATE_LOG_FORMAT", log_format), ("TOLLGATE_ACCESS_LOG", "true")];
         let mut node = site.serve_logging_to(&scene.log, &logging);
-        scene.receiver.push(Reply::hang_up());
-        scene.receiver.push(Reply::bytes(500, "text/plain", "not today"));
-        scene.receiver.push_always(Reply::json(200, "{}"));
+        scene.receiver.push(ScriptedResponse::hang_up());
+        scene.receiver.push(ScriptedResponse::bytes(500, "text/plain", "not today"));
+        scene.receiver.push_always(ScriptedResponse::json(200, "{}"));
 
-        let (tokens, webhook) = make_secrets(&mut scene, &node).await;
+        let (tokens, webhook) = create_secrets(&mut scene, &node).await;
         call_the_provider(&scene, &node, &tokens[..2]).await;
-        be_refused(&mut scene, &node, &tokens[0]).await;
+        provoke_errors(&mut scene, &node, &tokens[0]).await;
         lose_the_store(&scene, &node, &tokens[0]).await;
         // A key may also be in another header, or in the query.
-        scene.provider.push_always(Reply::json(200, answer()));
+        scene.provider.push_always(ScriptedResponse::json(200, answer()));
         let u = scene.provider.url("/v1/chat/completions");
         let body = json!({"model": "house/m", "messages": [{"role": "user", "content": PROMPT}]});
         for (header, credential) in
             ["x-api-key", "x-goog-api-key", "xi-api-key"].iter().zip(&tokens)
         {
-            let call = Call::new(node.address, "POST", &format!("/v1/forward?u={u}"));
+            let call = TestRequest::new(node.address, "POST", &format!("/v1/forward?u={u}"));
             call.header(header, credential).json(&body).send().await.expect(200);
         }
         let in_query = format!("/v1/forward?u={u}&key={}", tokens[2]);
-        Call::new(node.address, "POST", &in_query).json(&body).send().await.expect(200);
+        TestRequest::new(node.address, "POST", &in_query).json(&body).send().await.expect(200);
         node.call("POST", "/v1/chat/completions", &tokens[2]).json(&body).send().await.expect(200);
 
         for path in [
@@ -526,20 +558,20 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
         ] {
             let answer = node.call("GET", path, &scene.key).send().await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
-            scene.watch.answered(path, &answer);
+            scene.watch.record_answer(path, &answer);
         }
         let records = node.call("GET", "/v1/requests?limit=100", &scene.key).send().await;
         let count = records.expect(200)["data"].as_array().unwrap().len();
         assert!(count >= 25, "{count}");
         // Not all messages: two attempts have failed, and the deliveries after them wait for a long time.
-        until("webhooks were told of calls", async || scene.receiver.calls() >= 10).await;
+        wait_until("webhooks were told of calls", async || scene.receiver.calls() >= 10).await;
         for message in scene.receiver.requests() {
-            scene.watch.wrote(
-                Place::Message,
+            scene.watch.record(
+                OutputKind::Message,
                 "receiver",
                 format!("{:?}", message.headers).as_bytes(),
             );
-            scene.watch.wrote(Place::Message, "receiver", &message.body);
+            scene.watch.record(OutputKind::Message, "receiver", &message.body);
         }
 
         let body_file = site.path().join("tollgate.toml").with_file_name("body.json");
@@ -580,18 +612,20 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
         scene.run(&["serve"], &[]);
         std::fs::write(&config, good).unwrap();
 
-        scene.watch.files(site.path());
+        scene.watch.record_files(site.path());
         node.signal("-TERM");
         assert_eq!(node.exit_code(), Some(0));
-        scene.watch.files(site.path());
+        scene.watch.record_files(site.path());
         let log = std::fs::read(&scene.log).unwrap();
         assert!(log.len() > 10_000, "everybody logs what there is to log");
         let lines = String::from_utf8_lossy(&log).matches("tollgate::access").count();
         assert!(lines > 50, "each request has its line: {lines}");
-        scene.watch.wrote(Place::Log, "serve", &log);
+        scene.watch.record(OutputKind::Log, "serve", &log);
         let findings = scene.watch.findings();
         assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
         search_tables(site, &scene.watch.words);
-        assert!(scene.watch.count(Place::Answer) > 20 && scene.watch.count(Place::Log) > 6);
+        assert!(
+            scene.watch.count(OutputKind::Answer) > 20 && scene.watch.count(OutputKind::Log) > 6
+        );
     });
 }

@@ -53,7 +53,8 @@ fn uses(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut uses = BTreeMap::new();
     for (module, source) in files {
         let names = BTreeMap::new();
-        let mut seen = Seen { module: &module, modules: &modules, names, found: BTreeSet::new() };
+        let mut seen =
+            UseVisitor { module: &module, modules: &modules, names, found: BTreeSet::new() };
         seen.visit_file(&syn::parse_file(&source).unwrap());
         let mut found = seen.found;
         found.remove(&module);
@@ -83,7 +84,7 @@ fn find(folder: &Path, above: &mut Module, files: &mut Vec<(Module, String)>) {
 }
 
 /// The modules that one module takes something of, as they are seen.
-struct Seen<'a> {
+struct UseVisitor<'a> {
     module: &'a Module,
     modules: &'a BTreeSet<Module>,
     /// The modules that `use` lines of the file have named, with the words for them.
@@ -91,7 +92,7 @@ struct Seen<'a> {
     found: BTreeSet<Module>,
 }
 
-impl Seen<'_> {
+impl UseVisitor<'_> {
     /// Notes the module that a path of this one leads to, if it leads to one of the crate.
     fn note(&mut self, path: &[String]) -> Option<Module> {
         let keywords = ["crate", "self", "super"];
@@ -154,7 +155,7 @@ impl Seen<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Seen<'_> {
+impl<'ast> Visit<'ast> for UseVisitor<'_> {
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         self.note_tree(&item.tree, &mut Vec::new());
     }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollgate_testkit::tools;
 
-use crate::site::{Service, Site, merchant_key};
+use crate::site::{ServiceProcess, Site, merchant_key};
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
@@ -50,13 +50,13 @@ const PHONE: u32 = 390;
 const DESK: u32 = 1280;
 
 /// A browser with an empty profile. It and its driver end with the test.
-struct Browser {
+struct ChromiumBrowser {
     driver: Child,
     client: Client,
     _profile: TempDir,
 }
 
-impl Drop for Browser {
+impl Drop for ChromiumBrowser {
     fn drop(&mut self) {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
@@ -65,9 +65,9 @@ impl Drop for Browser {
 
 /// A command of the driver that is not part of WebDriver.
 #[derive(Debug)]
-struct Extra(&'static str, Value);
+struct DriverCommand(&'static str, Value);
 
-impl WebDriverCompatibleCommand for Extra {
+impl WebDriverCompatibleCommand for DriverCommand {
     fn endpoint(
         &self,
         base: &url::Url,
@@ -81,11 +81,11 @@ impl WebDriverCompatibleCommand for Extra {
     }
 }
 
-impl Browser {
+impl ChromiumBrowser {
     /// Starts a browser; `None`, with a message, if none is installed.
     async fn start() -> Option<Self> {
         let found = [CHROMIUM, CHROMEDRIVER].iter().all(|path| Path::new(path).exists());
-        tools::needed("Chromium and its driver", found.then_some(()))?;
+        tools::require_tool("Chromium and its driver", found.then_some(()))?;
         let mut driver = Command::new(CHROMEDRIVER)
             .args(["--port=0"])
             .stdout(Stdio::piped())
@@ -114,13 +114,14 @@ impl Browser {
         Some(Self { driver, client, _profile: profile })
     }
 
-    async fn extra(&self, endpoint: &'static str, body: Value) -> Value {
-        self.client.issue_cmd(Extra(endpoint, body)).await.unwrap()
+    async fn driver_command(&self, endpoint: &'static str, body: Value) -> Value {
+        self.client.issue_cmd(DriverCommand(endpoint, body)).await.unwrap()
     }
 
     async fn show(&self, width: u32, scheme: &str) {
         let devtools = async |command: &str, parameters: Value| {
-            self.extra("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
+            self.driver_command("goog/cdp/execute", json!({"cmd": command, "params": parameters}))
+                .await
         };
         let size = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width == PHONE});
         devtools("Emulation.setDeviceMetricsOverride", size).await;
@@ -158,7 +159,7 @@ impl Browser {
     }
 
     /// Waits until the page contains this text.
-    async fn until(&self, what: &str) {
+    async fn wait_for_text(&self, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             // While a page loads there may be no body.
@@ -202,8 +203,8 @@ impl Browser {
 }
 
 /// Creates a merchant's resources, so that every page has content.
-async fn furnish(service: &Service, site: &Site, key: &str) {
-    let token = service.customer(key, "25").await;
+async fn create_content(service: &ServiceProcess, site: &Site, key: &str) {
+    let token = service.create_customer(key, "25").await;
     let send = async |path: &str, body: Value| {
         let answer = service.call("POST", path, key).json(&body).send().await;
         assert!(answer.status < 300, "{path}: {}", answer.text());
@@ -236,22 +237,22 @@ async fn furnish(service: &Service, site: &Site, key: &str) {
 fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let Some(browser) = Browser::start().await else { return };
+        let Some(browser) = ChromiumBrowser::start().await else { return };
         let site = Site::new("sqlite:DIR/tollgate.db", None);
         let key = merchant_key(&site);
         let service = site.serve();
-        furnish(&service, &site, &key).await;
+        create_content(&service, &site, &key).await;
         let origin = format!("http://{}", service.address);
         let dashboard = format!("{origin}/dashboard");
         let client = &browser.client;
 
         client.goto(&dashboard).await.unwrap();
-        browser.until("Sign in with a secret key").await;
+        browser.wait_for_text("Sign in with a secret key").await;
         browser.show(PHONE, "light").await;
         browser.assert_sound("signing in", &origin).await;
         browser.fill("#key", &key).await;
         browser.click("button").await;
-        browser.until("Newest requests").await;
+        browser.wait_for_text("Newest requests").await;
         assert_eq!(client.current_url().await.unwrap().as_str(), dashboard);
         assert_eq!(browser.run("return document.cookie").await, "", "no script sees the cookie");
 
@@ -277,7 +278,7 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
         browser.fill("#name", "From the browser").await;
         browser.fill("#spend_limit", "2.50").await;
         browser.click("form[action='/dashboard/spend-keys'] button").await;
-        browser.until("the only time it is shown").await;
+        browser.wait_for_text("the only time it is shown").await;
         let shown = client.find(Locator::Css("#key")).await.unwrap().text().await.unwrap();
         assert!(shown.starts_with("tgk_"), "{shown}");
         let keys = async || {
@@ -298,15 +299,15 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
             call.send().await.status
         };
         assert_eq!(call(&shown).await, 200);
-        browser.until("of $2.50").await;
+        browser.wait_for_text("of $2.50").await;
         browser.click("form[action$='/pause'] button").await;
-        browser.until("paused").await;
+        browser.wait_for_text("paused").await;
         assert_eq!(call(&shown).await, 403);
         browser.click("form[action$='/resume'] button").await;
-        browser.until("active").await;
+        browser.wait_for_text("active").await;
         browser.click(".pop summary").await;
         browser.click("form[action$='/rotate'] button").await;
-        browser.until("the only time it is shown").await;
+        browser.wait_for_text("the only time it is shown").await;
         let rotated = client.find(Locator::Css("#key")).await.unwrap().text().await.unwrap();
         assert_eq!((call(&shown).await, call(&rotated).await), (401, 200));
 
@@ -331,14 +332,14 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
         browser.click("td a.main").await;
         browser.fill("#input", "1500").await;
         browser.click("#preview button").await;
-        browser.until("0.0125000000").await;
+        browser.wait_for_text("0.0125000000").await;
 
         browser.click("form[action='/dashboard/sign-out'] button").await;
-        browser.until("Sign in with a secret key").await;
+        browser.wait_for_text("Sign in with a secret key").await;
         client.goto(&format!("{dashboard}/spend")).await.unwrap();
-        browser.until("Sign in with a secret key").await;
+        browser.wait_for_text("Sign in with a secret key").await;
 
-        let log = browser.extra("se/log", json!({"type": "browser"})).await;
+        let log = browser.driver_command("se/log", json!({"type": "browser"})).await;
         let wrong = log.as_array().unwrap().iter().filter(|line| line["level"] != "DEBUG");
         assert_eq!(wrong.collect::<Vec<_>>(), Vec::<&Value>::new());
         browser.client.clone().close().await.unwrap();

@@ -11,7 +11,7 @@ use tollgate_testkit::random::Random;
 use tollgate_testkit::{postgres, tools};
 
 use crate::site::load::Load;
-use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
 
 /// The number of kills: `KILLS` of the environment, or 6.
 fn kills() -> u64 {
@@ -19,7 +19,7 @@ fn kills() -> u64 {
 }
 
 /// Fails unless the calls are paid as the provider reported. An answer ends after its call is settled.
-async fn are_paid(service: &Service, key: &str, answered: &[String]) {
+async fn assert_paid(service: &ServiceProcess, key: &str, answered: &[String]) {
     for id in answered {
         let record = service.call("GET", &format!("/v1/requests/{id}"), key).send().await;
         let record = record.expect(200);
@@ -31,10 +31,10 @@ async fn are_paid(service: &Service, key: &str, answered: &[String]) {
 }
 
 /// Kills random nodes at random moments, starts them again, and checks that nothing is lost.
-async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
+async fn assert_survives_kills(site: &Site, nodes: usize, serve: impl Fn() -> ServiceProcess) {
     let key = merchant_key(site);
     let mut services: Vec<_> = (0..nodes).map(|_| serve()).collect();
-    let token = services[0].customer(&key, "1000").await;
+    let token = services[0].create_customer(&key, "1000").await;
     let limit = json!({"amount": "1000", "cycle": "daily"});
     let limited = json!({"name": "Key", "spend_limit": limit});
     let limited =
@@ -57,7 +57,7 @@ async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
         services[node].signal("-KILL");
         assert_eq!(services[node].exit_code(), None, "killed");
         services[node] = serve();
-        load.moved(node, &services[node]);
+        load.set_address(node, &services[node]);
     }
     let answered = load.stop().await;
 
@@ -75,7 +75,7 @@ async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
     println!("{} answered, {reached} reached the provider, {audit}", answered.len());
     assert!(answered.len() > 20, "there was load: {}", answered.len());
     assert!(audit["requests"].as_u64().unwrap() >= reached, "{reached} reached the provider");
-    are_paid(&services[0], &key, &answered).await;
+    assert_paid(&services[0], &key, &answered).await;
     // The records of calls that were in flight show it.
     let mut cursor = String::new();
     let mut sent = 0;
@@ -108,7 +108,7 @@ async fn survives(site: &Site, nodes: usize, serve: impl Fn() -> Service) {
 
 #[test]
 fn a_node_that_is_killed_at_any_moment_leaves_nothing_pending_and_loses_nothing() {
-    each_site(async |site| survives(site, 1, || site.serve()).await);
+    each_site(async |site| assert_survives_kills(site, 1, || site.serve()).await);
 }
 
 #[test]
@@ -117,33 +117,33 @@ fn of_two_nodes_either_may_be_killed_at_any_moment() {
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(survives(&site, 2, || site.serve()));
+    runtime.block_on(assert_survives_kills(&site, 2, || site.serve()));
 }
 
 /// A disk for one site that keeps synced data apart from written data.
-struct Disk<'a> {
+struct PowerCutDisk<'a> {
     site: &'a Site,
     preloaded: PathBuf,
 }
 
-impl<'a> Disk<'a> {
+impl<'a> PowerCutDisk<'a> {
     fn of(site: &'a Site) -> Option<Self> {
         let preloaded = site.path().join("power.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/site/power.c");
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&preloaded).arg(source);
         let compiled = compiler.status().is_ok_and(|status| status.success());
-        tools::needed("cc", compiled.then_some(Self { site, preloaded }))
+        tools::require_tool("cc", compiled.then_some(Self { site, preloaded }))
     }
 
     /// Starts the service on this disk, with the present content of its files.
-    fn serve(&self, settings: &[(&str, &str)]) -> Service {
+    fn serve(&self, settings: &[(&str, &str)]) -> ServiceProcess {
         let preload = [("LD_PRELOAD", self.preloaded.to_str().unwrap())];
         self.site.serve_with(&[&preload, settings].concat())
     }
 
     /// Leaves only synced data in the files, as a power cut may. No service may be running.
-    fn lose_what_was_not_synced(&self) {
+    fn lose_unsynced(&self) {
         for name in ["tollgate.db", "tollgate.db-wal"] {
             let synced = self.site.path().join(format!("{name}.synced"));
             if synced.exists() {
@@ -157,10 +157,10 @@ impl<'a> Disk<'a> {
 #[test]
 fn a_power_cut_at_any_moment_loses_nothing() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
-    let Some(disk) = Disk::of(&site) else { return };
+    let Some(disk) = PowerCutDisk::of(&site) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(survives(&site, 1, || {
-        disk.lose_what_was_not_synced();
+    runtime.block_on(assert_survives_kills(&site, 1, || {
+        disk.lose_unsynced();
         disk.serve(&[])
     }));
 }
@@ -169,19 +169,19 @@ fn a_power_cut_at_any_moment_loses_nothing() {
 #[test]
 fn a_power_cut_on_a_disk_that_ignores_syncs_loses_calls() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
-    let Some(disk) = Disk::of(&site) else { return };
+    let Some(disk) = PowerCutDisk::of(&site) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let key = merchant_key(&site);
         let mut service = disk.serve(&[("POWER_SYNC", "ignored")]);
-        let token = service.customer(&key, "1000").await;
+        let token = service.create_customer(&key, "1000").await;
         let answer = service.forward(&site.chat_url(), &token, false).send().await;
         answer.expect(200);
         let record = format!("/v1/requests/{}", answer.header("x-service-request-id").unwrap());
         service.call("GET", &record, &key).send().await.expect(200);
         service.signal("-KILL");
         assert_eq!(service.exit_code(), None, "killed");
-        disk.lose_what_was_not_synced();
+        disk.lose_unsynced();
         disk.serve(&[]).call("GET", &record, &key).send().await.expect(404);
     });
 }
@@ -194,7 +194,7 @@ fn a_service_that_is_overtaken_ends_itself_and_loses_nothing() {
     runtime.block_on(async {
         let key = merchant_key(&site);
         let mut services = vec![site.serve()];
-        let token = services[0].customer(&key, "1000").await;
+        let token = services[0].create_customer(&key, "1000").await;
         let load = Load::start(&services, &[&token], &site.chat_url(), |_| {});
         let reach = async |count: usize| {
             let (before, deadline) = (load.counts().0, Instant::now() + Duration::from_secs(30));
@@ -207,7 +207,7 @@ fn a_service_that_is_overtaken_ends_itself_and_loses_nothing() {
         std::fs::remove_file(site.path().join("tollgate.db.lock")).unwrap();
         let second = site.serve();
         assert_eq!(services[0].exit_code(), Some(1), "the first ends by itself");
-        load.moved(0, &second);
+        load.set_address(0, &second);
         services[0] = second;
         reach(20).await;
         let answered = load.stop().await;
@@ -216,6 +216,6 @@ fn a_service_that_is_overtaken_ends_itself_and_loses_nothing() {
             assert!(Instant::now() < deadline, "something is pending");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        are_paid(&services[0], &key, &answered).await;
+        assert_paid(&services[0], &key, &answered).await;
     });
 }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tollgate_testkit::tools;
 
-use crate::site::{Service, Site, assert_audit_clean, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
 
 /// A tracer that makes system calls of one thread fail.
-struct Saboteur {
+struct SyscallFaultInjector {
     tracer: Child,
     log: PathBuf,
 }
 
-impl Saboteur {
+impl SyscallFaultInjector {
     /// Makes the `number`th call of `call` by this thread end in `fault`, in strace's syntax.
     fn start(thread: u32, call: &str, fault: &str, number: usize, folder: &Path) -> Option<Self> {
         let log = folder.join("strace.log");
@@ -59,7 +59,7 @@ fn thread(process: u32, name: &str) -> u32 {
 }
 
 /// Waits until the wallet has no holds; returns its balance in millionths.
-async fn settled(service: &Service, key: &str, wallet: &str) -> i64 {
+async fn settled_balance(service: &ServiceProcess, key: &str, wallet: &str) -> i64 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let wallet = service.call("GET", &format!("/v1/wallets/{wallet}"), key).send().await;
@@ -79,7 +79,7 @@ fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
     runtime.block_on(async {
         let key = merchant_key(&site);
         let service = site.serve();
-        let token = service.customer(&key, "1000").await;
+        let token = service.create_customer(&key, "1000").await;
         let list = service.call("GET", "/v1/connections", &key).send().await.expect(200);
         let wallet = list["data"][0]["wallet_id"].as_str().unwrap();
         let call = service.forward(&site.chat_url(), &token, false);
@@ -87,14 +87,15 @@ fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
             // After these calls the first tier is used up, and every call costs the same.
             call.send().await.expect(200);
         }
-        let before = settled(&service, &key, wallet).await;
+        let before = settled_balance(&service, &key, wallet).await;
         call.send().await.expect(200);
-        let price = before - settled(&service, &key, wallet).await;
+        let price = before - settled_balance(&service, &key, wallet).await;
         assert!(price > 0);
 
         let ledger = thread(service.process(), "ledger-0");
-        let first = Saboteur::start(ledger, "fdatasync", "error=EIO", 1_000, site.path());
-        let Some(first) = tools::needed("strace", first) else { return };
+        let first =
+            SyscallFaultInjector::start(ledger, "fdatasync", "error=EIO", 1_000, site.path());
+        let Some(first) = tools::require_tool("strace", first) else { return };
         assert!(!first.stop());
         let mut met = 0;
         let sync = ["error=EIO", "error=ENOSPC", "delay_enter=50000"].as_slice();
@@ -103,13 +104,19 @@ fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
             for fault in faults {
                 for number in 1.. {
                     let what = format!("{fault} at {system_call} {number}");
-                    let before = settled(&service, &key, wallet).await;
+                    let before = settled_balance(&service, &key, wallet).await;
                     let calls = site.simulator.stats().calls;
-                    let saboteur =
-                        Saboteur::start(ledger, system_call, fault, number, site.path()).unwrap();
+                    let saboteur = SyscallFaultInjector::start(
+                        ledger,
+                        system_call,
+                        fault,
+                        number,
+                        site.path(),
+                    )
+                    .unwrap();
                     let answer = call.send().await;
                     let was_met = saboteur.stop();
-                    let after = settled(&service, &key, wallet).await;
+                    let after = settled_balance(&service, &key, wallet).await;
                     let calls = site.simulator.stats().calls - calls;
                     match answer.status {
                         200 => assert_eq!(calls, 1, "{what}"),
@@ -153,7 +160,7 @@ impl SmallDisk {
         while std::io::Write::write_all(&mut filler, &block).is_ok() {}
     }
 
-    fn make_room(&self) {
+    fn free_space(&self) {
         std::fs::remove_file(self.0.join("filler")).unwrap();
     }
 }
@@ -168,7 +175,8 @@ impl Drop for SmallDisk {
 fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("disk");
-    let Some(disk) = tools::needed("a mount of a small disk", SmallDisk::mount(&place, "16m"))
+    let Some(disk) =
+        tools::require_tool("a mount of a small disk", SmallDisk::mount(&place, "16m"))
     else {
         return;
     };
@@ -177,7 +185,7 @@ fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on()
     runtime.block_on(async {
         let key = merchant_key(&site);
         let mut service = site.serve();
-        let token = service.customer(&key, "1000").await;
+        let token = service.create_customer(&key, "1000").await;
         let list = service.call("GET", "/v1/connections", &key).send().await.expect(200);
         let wallet = list["data"][0]["wallet_id"].as_str().unwrap();
         let call = service.forward(&site.chat_url(), &token, true);
@@ -208,18 +216,18 @@ fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on()
         assert_eq!(site.simulator.stats().calls, calls, "nothing is forwarded");
         for mut open in streams {
             while open.read_some().await {}
-            let answer = open.answer();
+            let answer = open.response();
             assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
         }
         service.call("GET", "/v1/wallet", &key).send().await.expect(200);
 
-        disk.make_room();
+        disk.free_space();
         let deadline = Instant::now() + Duration::from_secs(5);
         while call.send().await.status != 200 {
             assert!(Instant::now() < deadline, "it does not recover");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        settled(&service, &key, wallet).await;
+        settled_balance(&service, &key, wallet).await;
         let audit = assert_audit_clean(&site);
         assert_eq!(audit["pending"], 0);
         let records = service.call("GET", "/v1/requests?limit=100", &key).send().await.expect(200);

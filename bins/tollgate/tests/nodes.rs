@@ -6,9 +6,9 @@
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Call, postgres};
+use tollgate_testkit::{TestRequest, postgres};
 
-use crate::site::{Service, Site, assert_audit_clean, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
 
 /// Runs `test` on two and on four processes of one store.
 fn each_fleet(test: impl AsyncFn(&Fleet)) {
@@ -28,14 +28,14 @@ fn each_fleet(test: impl AsyncFn(&Fleet)) {
 }
 
 struct Fleet {
-    nodes: Vec<Service>,
+    nodes: Vec<ServiceProcess>,
     key: String,
     site: Site,
 }
 
 /// The distribution of calls over the nodes.
 #[derive(Clone, Copy, Debug)]
-enum Spread {
+enum CallSpread {
     OnOne,
     ByTurns,
     MostlyOnTheLast,
@@ -56,7 +56,7 @@ impl Fleet {
     }
 
     /// A call with the longest allowed answer, which costs its hold less a few millionths.
-    fn call(&self, node: usize, key: &str) -> Call {
+    fn call(&self, node: usize, key: &str) -> TestRequest {
         let body = json!({"model": "m", "max_tokens": 1_000, "messages": [{"role": "user", "content": "Hi"}]});
         let path = format!("/v1/forward?u={}", self.site.chat_url());
         let call = self.nodes[node].call("POST", &path, key).json(&body);
@@ -64,14 +64,14 @@ impl Fleet {
     }
 
     /// Sends `count` calls at once; returns the number of answers, and the statuses of the refusals.
-    async fn rush(&self, key: &Value, count: usize, spread: Spread) -> (usize, Vec<u16>) {
+    async fn rush(&self, key: &Value, count: usize, spread: CallSpread) -> (usize, Vec<u16>) {
         let last = self.nodes.len() - 1;
         let key = key["key"].as_str().unwrap();
         let calls = (0..count).map(|number| {
             let node = match spread {
-                Spread::OnOne => 0,
-                Spread::ByTurns => number % self.nodes.len(),
-                Spread::MostlyOnTheLast => {
+                CallSpread::OnOne => 0,
+                CallSpread::ByTurns => number % self.nodes.len(),
+                CallSpread::MostlyOnTheLast => {
                     if number % 5 == 0 {
                         0
                     } else {
@@ -96,7 +96,7 @@ impl Fleet {
 #[test]
 fn limits_hold_for_all_nodes_together_however_calls_are_spread() {
     each_fleet(async |fleet| {
-        for spread in [Spread::OnOne, Spread::ByTurns, Spread::MostlyOnTheLast] {
+        for spread in [CallSpread::OnOne, CallSpread::ByTurns, CallSpread::MostlyOnTheLast] {
             let reached = fleet.site.simulator.stats().calls;
             let counted =
                 fleet.spend_key(json!({"request_limit": {"count": 7, "cycle": "total"}})).await;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::site::load::Load;
-use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
 
 /// The sum of all samples with this name and these labels.
 fn sum(text: &str, name: &str, labels: &[&str]) -> u64 {
@@ -29,7 +29,7 @@ fn sum(text: &str, name: &str, labels: &[&str]) -> u64 {
     samples.sum()
 }
 
-async fn metrics(service: &Service) -> String {
+async fn metrics(service: &ServiceProcess) -> String {
     service.call("GET", "/metrics", "").send().await.text().to_owned()
 }
 
@@ -38,13 +38,13 @@ fn what_is_counted_under_load_is_what_the_records_say() {
     each_site(async |site| {
         let key = merchant_key(site);
         let service = site.serve();
-        let token = service.customer(&key, "1000").await;
+        let token = service.create_customer(&key, "1000").await;
         let rules = json!({"name": "Team", "request_limit": {"count": 30, "cycle": "daily"}});
         let made =
             service.call("POST", "/v1/spend_keys", &key).json(&rules).send().await.expect(201);
         let spend_key = made["key"].as_str().unwrap();
         let others = |answer: Option<&_>| {
-            let answer: &tollgate_testkit::Answer = answer.unwrap();
+            let answer: &tollgate_testkit::TestResponse = answer.unwrap();
             assert_eq!(answer.status, 429, "{}", answer.text());
         };
         let services = [service];
@@ -126,7 +126,7 @@ fn each_request_has_a_line_with_ids_and_figures_and_nothing_that_a_caller_chose(
         let on = [("TOLLGATE_ACCESS_LOG", "true"), ("TOLLGATE_LOG_FORMAT", format)];
         let key = merchant_key(site);
         let service = site.serve_logging_to(&log, &on);
-        let token = service.customer(&key, "10").await;
+        let token = service.create_customer(&key, "10").await;
         let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
         let call = service.forward(&site.chat_url(), &token, true).header("traceparent", &parent);
         let answer = call.send().await;
@@ -191,7 +191,7 @@ fn a_call_whose_client_left_has_its_figures_in_its_line() {
         let on = [("TOLLGATE_ACCESS_LOG", "true"), ("TOLLGATE_LOG_FORMAT", "json")];
         let key = merchant_key(site);
         let service = site.serve_logging_to(&log, &on);
-        let token = service.customer(&key, "10").await;
+        let token = service.create_customer(&key, "10").await;
         let call = service.forward(&site.chat_url(), &token, true);
         let call = call.header("x-simulate-chunk-delay-ms", "30").header("x-simulate-words", "20");
         let mut open = call.open().await;
@@ -234,7 +234,7 @@ fn a_node_is_asked_for_its_health_by_the_program_itself() {
         assert_eq!(site.json(&["health", "--address", &address]), health);
         // While the service drains, it must not get calls.
         let key = merchant_key(&site);
-        let token = service.customer(&key, "10").await;
+        let token = service.create_customer(&key, "10").await;
         let call = service.forward(&site.chat_url(), &token, true);
         let call = call.header("x-simulate-chunk-delay-ms", "100").header("x-simulate-words", "30");
         let mut open = call.open().await;
@@ -382,7 +382,7 @@ fn models_make_no_series() {
     runtime.block_on(async {
         let key = merchant_key(&site);
         let service = site.serve();
-        let token = service.customer(&key, "10").await;
+        let token = service.create_customer(&key, "10").await;
         let mut counts = Vec::new();
         for number in 0..20 {
             let body = json!({"model": format!("m-{number}"), "messages": []});

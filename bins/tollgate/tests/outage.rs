@@ -5,26 +5,26 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tollgate_testkit::Answer;
-use tollgate_testkit::postgres::{self, TcpWay};
+use tollgate_testkit::TestResponse;
+use tollgate_testkit::postgres::{self, TcpProxy};
 
 use crate::site::load::Load;
-use crate::site::{Service, Site, assert_audit_clean, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
 
 /// The length of the outage: `OUTAGE_SECONDS` of the environment, or long enough that every connection
 /// and every deadline of the service is affected.
-fn outage() -> Duration {
+fn outage_length() -> Duration {
     let set = std::env::var("OUTAGE_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(set.unwrap_or(7))
 }
 
 /// Fails unless the answer is one that callers may get during an outage.
-fn refused(answer: Option<&Answer>) {
+fn assert_unavailable(answer: Option<&TestResponse>) {
     let answer = answer.unwrap();
     assert_eq!((answer.status, answer.error().as_str()), (503, "store_unavailable"));
 }
 
-async fn settled(site: &Site) -> Value {
+async fn wait_until_settled(site: &Site) -> Value {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let audit = assert_audit_clean(site);
@@ -36,7 +36,7 @@ async fn settled(site: &Site) -> Value {
     }
 }
 
-async fn is_ready(service: &Service) -> bool {
+async fn is_ready(service: &ServiceProcess) -> bool {
     service.call("GET", "/readyz", "").send().await.status == 200
 }
 
@@ -49,16 +49,16 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
     runtime.block_on(async {
         let key = merchant_key(&site);
         let nodes = [site.serve(), site.serve()];
-        let token = nodes[0].customer(&key, "1000").await;
+        let token = nodes[0].create_customer(&key, "1000").await;
         let limit = json!({"amount": "1000", "cycle": "daily"});
         let limited = json!({"name": "Key", "spend_limit": limit});
         let limited =
             nodes[0].call("POST", "/v1/spend_keys", &key).json(&limited).send().await.expect(201);
         let spend_key = limited["key"].as_str().unwrap();
 
-        let load = Load::start(&nodes, &[&token, spend_key], &site.chat_url(), refused);
+        let load = Load::start(&nodes, &[&token, spend_key], &site.chat_url(), assert_unavailable);
         // These streams end during the outage.
-        let words = (outage().as_millis() / 100).to_string();
+        let words = (outage_length().as_millis() / 100).to_string();
         let mut streams = Vec::new();
         for number in 0..20 {
             let call = nodes[number % 2].forward(&site.chat_url(), &token, true);
@@ -77,15 +77,22 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         let (_, refused) = load.counts();
         for mut open in streams {
             while open.read_some().await {}
-            let answer = open.answer();
+            let answer = open.response();
             assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
         }
-        assert!(stopped.elapsed() < outage(), "they end while it is away: {:?}", stopped.elapsed());
-        tokio::time::sleep(outage().saturating_sub(stopped.elapsed())).await;
+        assert!(
+            stopped.elapsed() < outage_length(),
+            "they end while it is away: {:?}",
+            stopped.elapsed()
+        );
+        tokio::time::sleep(outage_length().saturating_sub(stopped.elapsed())).await;
         assert_eq!(site.simulator.stats().calls, before, "nothing is forwarded unmetered");
         let refused = load.counts().1 - refused;
         println!("{refused} calls were refused");
-        assert!(refused > 16 * usize::try_from(outage().as_secs()).unwrap(), "{refused}: at once");
+        assert!(
+            refused > 16 * usize::try_from(outage_length().as_secs()).unwrap(),
+            "{refused}: at once"
+        );
         for node in &nodes {
             let asked = Instant::now();
             let answer = node.call("GET", "/v1/wallet", &key).send().await;
@@ -113,7 +120,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
         assert!(back.elapsed() < Duration::from_secs(1), "{:?}", back.elapsed());
 
         load.stop().await;
-        let audit = settled(&site).await;
+        let audit = wait_until_settled(&site).await;
         let calls = site.simulator.stats().calls;
         assert!(audit["requests"].as_u64().unwrap() >= calls, "{audit}: {calls} were answered");
         for file in std::fs::read_dir(site.path().join("tollgate-journal")).unwrap() {
@@ -138,7 +145,7 @@ fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() 
     /// The keepalive interval in hundredths of a second, the unit in which Linux shows the time left.
     const ASKED_WITHIN: u32 = 500;
     let Some(database) = postgres::database() else { return };
-    let way = TcpWay::to(&database);
+    let way = TcpProxy::to(&database);
     let site = Site::new(way.url(), Some(database));
     let service = site.serve();
     let port = format!(":{:04X}", way.address().port());
@@ -170,13 +177,13 @@ fn a_server_that_says_nothing_is_asked_every_five_seconds_whether_it_is_there() 
 #[test]
 fn a_server_that_only_reads_is_away_and_its_connections_are_opened_anew() {
     let Some((server, database)) = postgres::server() else { return };
-    let way = TcpWay::to(&database);
+    let way = TcpProxy::to(&database);
     let site = Site::new(way.url(), Some(database));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let key = merchant_key(&site);
         let node = site.serve();
-        let token = node.customer(&key, "1000").await;
+        let token = node.create_customer(&key, "1000").await;
         let call = node.forward(&site.chat_url(), &token, false);
         call.send().await.expect(200);
 
@@ -206,7 +213,7 @@ fn a_server_that_only_reads_is_away_and_its_connections_are_opened_anew() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(way.connections() > before, "it writes on connections that had been refused");
-        settled(&site).await;
+        wait_until_settled(&site).await;
     });
 }
 
@@ -219,15 +226,15 @@ fn a_service_that_is_told_to_end_does_so_in_time_although_its_store_says_nothing
     runtime.block_on(async {
         let key = merchant_key(&site);
         let mut node = site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", "5000")]);
-        let token = node.customer(&key, "1000").await;
+        let token = node.create_customer(&key, "1000").await;
         let stream = node.forward(&site.chat_url(), &token, true);
         let stream = stream.header("x-simulate-chunk-delay-ms", "100");
         let mut open = stream.header("x-simulate-words", "10").open().await;
         open.read_until("data: ").await;
 
-        let silence = server.silence();
+        let silence = server.suspend();
         while open.read_some().await {}
-        let answer = open.answer();
+        let answer = open.response();
         assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
         let told = Instant::now();
         node.signal("-TERM");
@@ -237,7 +244,7 @@ fn a_service_that_is_told_to_end_does_so_in_time_although_its_store_says_nothing
 
         // The settlement that was not booked was in the journal.
         let node = site.serve();
-        assert_eq!(settled(&site).await["requests"], 1);
+        assert_eq!(wait_until_settled(&site).await["requests"], 1);
         let list = node.call("GET", "/v1/requests", &key).send().await.expect(200);
         let record = &list["data"][0];
         assert_eq!(

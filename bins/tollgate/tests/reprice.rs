@@ -32,7 +32,7 @@ fn a_price_that_is_put_right_is_put_right_for_what_was_settled_before() {
     each_site(async |site| {
         let key = merchant_key(site);
         let service = site.serve();
-        let token = service.customer(&key, "10").await;
+        let token = service.create_customer(&key, "10").await;
         for _ in 0..3 {
             service.forward(&site.chat_url(), &token, false).send().await.expect(200);
         }

@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Call, OpenAnswer, postgres};
+use tollgate_testkit::{OpenResponse, TestRequest, postgres};
 
-use crate::site::{Service, Site, assert_audit_clean, each_site, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
 
 /// Starts streams, and waits for the first event of each.
-async fn streams(call: &Call, count: usize) -> Vec<OpenAnswer> {
+async fn streams(call: &TestRequest, count: usize) -> Vec<OpenResponse> {
     let mut streams = Vec::new();
     for _ in 0..count {
         streams.push(call.open().await);
@@ -22,7 +22,12 @@ async fn streams(call: &Call, count: usize) -> Vec<OpenAnswer> {
 }
 
 /// A call whose stream takes about this time.
-fn stream_of(service: &Service, site: &Site, token: &str, tenths_of_a_second: u32) -> Call {
+fn stream_of(
+    service: &ServiceProcess,
+    site: &Site,
+    token: &str,
+    tenths_of_a_second: u32,
+) -> TestRequest {
     let call = service.forward(&site.chat_url(), token, true);
     let words = tenths_of_a_second.to_string();
     call.header("x-simulate-chunk-delay-ms", "100").header("x-simulate-words", &words)
@@ -33,7 +38,7 @@ fn a_service_that_is_told_to_end_finishes_its_streams_first() {
     each_site(async |site| {
         let key = merchant_key(site);
         let mut service = site.serve();
-        let token = service.customer(&key, "1000").await;
+        let token = service.create_customer(&key, "1000").await;
         let streams = streams(&stream_of(&service, site, &token, 40), 100).await;
         service.signal("-TERM");
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -49,7 +54,7 @@ fn a_service_that_is_told_to_end_finishes_its_streams_first() {
         assert_eq!((refused.status, refused.error().as_str()), (503, "shutting_down"));
         for mut open in streams {
             while open.read_some().await {}
-            let answer = open.answer();
+            let answer = open.response();
             assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"));
         }
         assert_eq!(service.exit_code(), Some(0));
@@ -66,18 +71,18 @@ fn a_service_that_is_told_to_end_settles_what_outlasts_its_patience() {
     each_site(async |site| {
         let key = merchant_key(site);
         let mut service = site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", "4000")]);
-        let token = service.customer(&key, "1000").await;
+        let token = service.create_customer(&key, "1000").await;
         let outlasting = streams(&stream_of(&service, site, &token, 600), 50).await;
         let finishing = streams(&stream_of(&service, site, &token, 10), 50).await;
         let told = Instant::now();
         service.signal("-TERM");
         for mut open in finishing {
             while open.read_some().await {}
-            assert!(open.answer().complete);
+            assert!(open.response().complete);
         }
         for mut open in outlasting {
             while open.read_some().await {}
-            let answer = open.answer();
+            let answer = open.response();
             assert!(!answer.complete && !answer.text().contains("[DONE]"), "it looks whole");
         }
         assert_eq!(service.exit_code(), Some(0));

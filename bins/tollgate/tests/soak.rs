@@ -30,10 +30,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tollgate_domain::{Key, KeyKind};
-use tollgate_testkit::Call;
+use tollgate_testkit::TestRequest;
 use tollgate_testkit::random::Random;
 
-use crate::site::{Service, Site, assert_audit_clean, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -139,7 +139,7 @@ fn body(model: &str, stream: bool) -> Value {
 }
 
 /// Runs `work`; returns its result and the highest memory of the process during it.
-async fn highest_during<T>(service: &Service, work: impl Future<Output = T>) -> (T, u64) {
+async fn highest_during<T>(service: &ServiceProcess, work: impl Future<Output = T>) -> (T, u64) {
     let mut highest = service.resident_bytes();
     tokio::pin!(work);
     loop {
@@ -167,7 +167,7 @@ async fn read_slowly(address: SocketAddr, request: Arc<str>, stop: Arc<AtomicBoo
 }
 
 /// Times calls, one after the other, until `stop` is set.
-async fn probe(call: Call, stop: Arc<AtomicBool>) -> Vec<Duration> {
+async fn probe(call: TestRequest, stop: Arc<AtomicBool>) -> Vec<Duration> {
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) || latencies.len() < 20 {
         let started = Instant::now();
@@ -196,7 +196,7 @@ fn clients_that_read_slowly_cost_little_memory_and_slow_nobody() {
             // The rest of the streams must not be part of the measurement.
             ("TOLLGATE_ON_DISCONNECT", "cancel"),
         ]);
-        let token = service.customer(&key, "100000").await;
+        let token = service.create_customer(&key, "100000").await;
         let call = |model: &str, stream| {
             let path = format!("/v1/forward?u={}", firehose.u());
             service.call("POST", &path, &token).json(&body(model, stream))
@@ -257,12 +257,12 @@ fn clients_that_read_slowly_cost_little_memory_and_slow_nobody() {
         // The rest waits at the provider, because the service does not read it.
         assert!(written < clients * STREAM_BYTES * 9 / 10, "no pressure back: {written}");
         assert!(of(&during, 50) < Duration::from_millis(500), "{:?}", of(&during, 50));
-        all_settled(&service, &key, site).await;
+        assert_all_settled(&service, &key, site).await;
     });
 }
 
 /// Fails unless after a while nothing is pending or held, and the audit is clean.
-async fn all_settled(service: &Service, key: &str, site: &Site) {
+async fn assert_all_settled(service: &ServiceProcess, key: &str, site: &Site) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let audit = assert_audit_clean(site);
@@ -286,7 +286,7 @@ fn a_line_without_end_passes_in_bounded_memory_and_says_that_it_was_not_understo
         let key = merchant_key(site);
         let base_url = firehose.base_url();
         let service = site.serve_with(&[("TOLLGATE_PROVIDERS__HOUSE__BASE_URL", &base_url)]);
-        let token = service.customer(&key, "1000000").await;
+        let token = service.create_customer(&key, "1000000").await;
         for kind in ["line", "json"] {
             for asks in [true, false] {
                 let mut body = body(&format!("firehose-{kind}-{bytes}"), true);
@@ -321,12 +321,12 @@ fn a_line_without_end_passes_in_bounded_memory_and_says_that_it_was_not_understo
                 assert_eq!([&record["status"], &record["usage_source"]], ended, "{kind}");
             }
         }
-        all_settled(&service, &key, site).await;
+        assert_all_settled(&service, &key, site).await;
     });
 }
 
 /// A caller that makes calls of every kind, with random values that never repeat.
-struct Caller {
+struct RandomCaller {
     address: SocketAddr,
     key: String,
     token: String,
@@ -335,24 +335,24 @@ struct Caller {
     random: Random,
 }
 
-impl Caller {
+impl RandomCaller {
     fn word(&mut self) -> String {
         let word = self.random.below(u64::MAX >> 31);
         format!("{word:x}")
     }
 
-    fn call(&self, method: &str, path: &str, credential: &str) -> Call {
-        Call::new(self.address, method, path).bearer(credential)
+    fn call(&self, method: &str, path: &str, credential: &str) -> TestRequest {
+        TestRequest::new(self.address, method, path).bearer(credential)
     }
 
     /// Makes one random call, and fails unless its status is an expected one.
-    async fn once(&mut self) {
+    async fn call_once(&mut self) {
         let (word, user) = (self.word(), self.word());
         let metadata = json!({"user": user, "trace": word}).to_string();
         let chat = json!({"model": format!("m-{word}"), "user": user, "stream": self.random.one_in(2),
                           "messages": [{"role": "user", "content": word}]});
         let forward = format!("/v1/forward?u={}", self.url);
-        let (call, expected): (Call, &[u16]) = match self.random.below(16) {
+        let (call, expected): (TestRequest, &[u16]) = match self.random.below(16) {
             0..=5 => {
                 let call = self.call("POST", &forward, &self.token).json(&chat);
                 let usage = if self.random.one_in(8) { "missing" } else { "reported" };
@@ -431,14 +431,14 @@ fn memory_does_not_grow_with_calls_nor_with_what_callers_choose() {
     run(async |site| {
         let key = merchant_key(site);
         let service = site.serve();
-        let token = service.customer(&key, "1000000").await;
+        let token = service.create_customer(&key, "1000000").await;
         let made = json!({"name": "Soak"});
         let made =
             service.call("POST", "/v1/spend_keys", &key).json(&made).send().await.expect(201);
         let (stop, made_calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut callers = JoinSet::new();
         for number in 0..CALLERS {
-            let mut caller = Caller {
+            let mut caller = RandomCaller {
                 address: service.address,
                 key: key.clone(),
                 token: token.clone(),
@@ -449,7 +449,7 @@ fn memory_does_not_grow_with_calls_nor_with_what_callers_choose() {
             let (stop, made_calls) = (stop.clone(), made_calls.clone());
             callers.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
-                    caller.once().await;
+                    caller.call_once().await;
                     made_calls.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -484,6 +484,6 @@ fn memory_does_not_grow_with_calls_nor_with_what_callers_choose() {
             "{slope:+.2} MiB per 100,000 calls: {points:?}"
         );
         assert!(metrics.iter().max().unwrap() - metrics[0] < 100, "{metrics:?}");
-        all_settled(&service, &key, site).await;
+        assert_all_settled(&service, &key, site).await;
     });
 }

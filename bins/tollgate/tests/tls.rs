@@ -14,17 +14,17 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::site::{Service, Site, merchant_key};
+use crate::site::{ServiceProcess, Site, merchant_key};
 
 const NAME: &str = "tollgate.test";
 
 /// A site with a certificate for [`NAME`] and its key, as files.
-struct Scene {
+struct TlsSite {
     site: Site,
     certificate: CertifiedKey<KeyPair>,
 }
 
-impl Scene {
+impl TlsSite {
     fn new() -> Self {
         let site = Site::new("sqlite:DIR/tollgate.db", None);
         let certificate = generate_simple_self_signed([NAME.to_owned()]).unwrap();
@@ -38,7 +38,7 @@ impl Scene {
         self.site.path().join(name)
     }
 
-    fn serve(&self) -> Service {
+    fn serve(&self) -> ServiceProcess {
         // The files are beside the configuration.
         self.site.serve_with(&[
             ("TOLLGATE_TLS_CERTIFICATE", "cert.pem"),
@@ -47,7 +47,7 @@ impl Scene {
     }
 
     /// The errors of a configuration that names these files.
-    fn mistakes(&self, certificate: Option<&str>, key: Option<&str>) -> String {
+    fn config_errors(&self, certificate: Option<&str>, key: Option<&str>) -> String {
         let mut check = self.site.command(&["config", "check"]);
         check.envs(certificate.map(|file| ("TOLLGATE_TLS_CERTIFICATE", file)));
         check.envs(key.map(|file| ("TOLLGATE_TLS_KEY", file)));
@@ -78,7 +78,7 @@ async fn exchange(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: 
 #[test]
 fn with_a_certificate_it_speaks_tls_and_nothing_else() {
     run(async {
-        let scene = Scene::new();
+        let scene = TlsSite::new();
         let key = merchant_key(&scene.site);
         let node = scene.serve();
         let request = format!(
@@ -109,7 +109,7 @@ fn with_a_certificate_it_speaks_tls_and_nothing_else() {
 
 #[test]
 fn health_is_asked_of_the_certificate_of_the_configuration_and_no_other() {
-    let scene = Scene::new();
+    let scene = TlsSite::new();
     let node = scene.serve();
     let health = |certificate: &str, key: &str| {
         let mut health = scene.site.command(&["health", "--address", &node.address.to_string()]);
@@ -127,13 +127,13 @@ fn health_is_asked_of_the_certificate_of_the_configuration_and_no_other() {
 
 #[test]
 fn what_is_wrong_with_certificate_or_key_is_said_before_anything_listens() {
-    let scene = Scene::new();
+    let scene = TlsSite::new();
     let other = generate_simple_self_signed([NAME.to_owned()]).unwrap().signing_key;
     std::fs::write(scene.file("other.pem"), other.serialize_pem()).unwrap();
     std::fs::write(scene.file("empty.pem"), "").unwrap();
     std::fs::write(scene.file("broken.pem"), "-----BEGIN CERTIFICATE-----\nCANARY\n").unwrap();
-    assert_eq!(scene.mistakes(None, None), "");
-    assert_eq!(scene.mistakes(Some("cert.pem"), Some("key.pem")), "");
+    assert_eq!(scene.config_errors(None, None), "");
+    assert_eq!(scene.config_errors(Some("cert.pem"), Some("key.pem")), "");
     for (certificate, key, wrong, why) in [
         (Some("cert.pem"), None, "tls_key", "is required with tls_certificate"),
         (None, Some("key.pem"), "tls_certificate", "is required with tls_key"),
@@ -146,7 +146,7 @@ fn what_is_wrong_with_certificate_or_key_is_said_before_anything_listens() {
         (Some("cert.pem"), Some("cert.pem"), "tls_key", "holds none"),
         (Some("cert.pem"), Some("other.pem"), "tls_key", "does not go with the certificate"),
     ] {
-        let text = scene.mistakes(certificate, key);
+        let text = scene.config_errors(certificate, key);
         let is_of = |line: &&str| {
             let rest = line.trim_start().strip_prefix(wrong).unwrap_or_default();
             rest.starts_with(": ") || rest.starts_with(" (TOLLGATE_TLS_")

@@ -14,28 +14,28 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::task::JoinSet;
-use tollgate_testkit::{Answer, Call, postgres};
+use tollgate_testkit::{TestRequest, TestResponse, postgres};
 
-use crate::site::{Service, Site, each_site, merchant_key};
+use crate::site::{ServiceProcess, Site, each_site, merchant_key};
 
 /// The most deliveries that a node has in flight to one webhook.
 const AT_ONE: usize = 16;
 
 /// A merchant at a node, and a process that receives webhooks.
-struct Scene<'a> {
+struct WebhookSite<'a> {
     site: &'a Site,
-    node: Service,
-    receiver: Service,
+    node: ServiceProcess,
+    receiver: ServiceProcess,
     key: String,
 }
 
 /// Runs `test` on a scene of each database.
-fn each_scene(test: impl AsyncFn(&mut Scene<'_>)) {
-    each_site(async |site| test(&mut Scene::new(site)).await);
+fn each_webhook_site(test: impl AsyncFn(&mut WebhookSite<'_>)) {
+    each_site(async |site| test(&mut WebhookSite::new(site)).await);
 }
 
 /// Calls `look` until it returns a value, and fails after `seconds`.
-async fn until<T>(seconds: u64, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+async fn wait_until<T>(seconds: u64, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
         if let Some(found) = look().await {
@@ -46,21 +46,21 @@ async fn until<T>(seconds: u64, what: &str, look: impl AsyncFn() -> Option<T>) -
     }
 }
 
-impl<'a> Scene<'a> {
+impl<'a> WebhookSite<'a> {
     fn new(site: &'a Site) -> Self {
         let key = merchant_key(site);
         Self { site, node: site.serve(), receiver: site.simulate(), key }
     }
 
-    fn call(&self, method: &str, path: &str) -> Call {
+    fn call(&self, method: &str, path: &str) -> TestRequest {
         self.node.call(method, &format!("/v1{path}"), &self.key)
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> TestResponse {
         self.call("GET", path).send().await
     }
 
-    async fn send(&self, method: &str, path: &str, body: &Value) -> Answer {
+    async fn send(&self, method: &str, path: &str, body: &Value) -> TestResponse {
         self.call(method, path).json(body).send().await
     }
 
@@ -70,18 +70,18 @@ impl<'a> Scene<'a> {
     }
 
     /// Creates a webhook for these events; returns its path.
-    async fn webhook(&self, receiver: &str, events: &Value) -> String {
-        self.webhook_at(&self.url(receiver), events).await
+    async fn create_webhook(&self, receiver: &str, events: &Value) -> String {
+        self.create_webhook_at(&self.url(receiver), events).await
     }
 
-    async fn webhook_at(&self, url: &str, events: &Value) -> String {
+    async fn create_webhook_at(&self, url: &str, events: &Value) -> String {
         let new = json!({"name": "Hook", "url": url, "events": events});
         let made = self.send("POST", "/webhooks", &new).await.expect(201);
         format!("/webhooks/{}", made["webhook_id"].as_str().unwrap())
     }
 
     /// Creates connections, eight at a time; returns their ids.
-    async fn connections(&self, count: usize) -> BTreeSet<String> {
+    async fn create_connections(&self, count: usize) -> BTreeSet<String> {
         let mut makers = JoinSet::new();
         for maker in 0..8 {
             let call = self.call("POST", "/connections").json(&json!({}));
@@ -99,17 +99,17 @@ impl<'a> Scene<'a> {
     }
 
     /// The messages that a receiver has so far.
-    async fn came(&self, receiver: &str) -> Vec<Message> {
+    async fn received(&self, receiver: &str) -> Vec<ArrivedMessage> {
         let path = format!("/webhooks/{receiver}");
-        let answer = Call::new(self.receiver.address, "GET", &path).send().await.expect(200);
-        answer["data"].as_array().unwrap().iter().map(Message::new).collect()
+        let answer = TestRequest::new(self.receiver.address, "GET", &path).send().await.expect(200);
+        answer["data"].as_array().unwrap().iter().map(ArrivedMessage::new).collect()
     }
 
     /// The messages of a receiver, once it has at least `count`.
-    async fn wait_for(&self, receiver: &str, count: usize, seconds: u64) -> Vec<Message> {
+    async fn wait_for(&self, receiver: &str, count: usize, seconds: u64) -> Vec<ArrivedMessage> {
         let what = format!("{count} messages came to {receiver}");
-        until(seconds, &what, async || {
-            let came = self.came(receiver).await;
+        wait_until(seconds, &what, async || {
+            let came = self.received(receiver).await;
             (came.len() >= count).then_some(came)
         })
         .await
@@ -131,9 +131,9 @@ impl<'a> Scene<'a> {
     }
 
     /// All deliveries of a webhook, once there are `count` and none is pending.
-    async fn delivered(&self, webhook: &str, count: usize, seconds: u64) -> Vec<Value> {
+    async fn wait_for_delivered(&self, webhook: &str, count: usize, seconds: u64) -> Vec<Value> {
         let what = format!("{count} deliveries of {webhook}");
-        until(seconds, &what, async || {
+        wait_until(seconds, &what, async || {
             let all = self.deliveries(webhook).await;
             let done = all.iter().all(|one| one["status"] == "delivered");
             (done && all.len() >= count).then_some(all)
@@ -142,14 +142,14 @@ impl<'a> Scene<'a> {
     }
 
     /// The first delivery of a webhook, once an attempt has ended.
-    async fn tried(&self, webhook: &str) -> Value {
-        self.tried_so_often(webhook, 1).await
+    async fn wait_for_attempt(&self, webhook: &str) -> Value {
+        self.wait_for_attempts(webhook, 1).await
     }
 
     /// The first delivery of a webhook, once this number of attempts has ended.
-    async fn tried_so_often(&self, webhook: &str, attempts: u64) -> Value {
+    async fn wait_for_attempts(&self, webhook: &str, attempts: u64) -> Value {
         let what = format!("attempt {attempts} of {webhook} ended");
-        until(15, &what, async || {
+        wait_until(15, &what, async || {
             let all = self.deliveries(webhook).await;
             let has_ended = |one: &Value| {
                 one["attempts"].as_u64() >= Some(attempts) && !one["duration_ms"].is_null()
@@ -167,14 +167,14 @@ impl<'a> Scene<'a> {
 
 /// A message as the receiver got it.
 #[derive(Clone, Debug)]
-struct Message {
+struct ArrivedMessage {
     at_ms: u64,
     headers: Value,
     text: String,
     body: Value,
 }
 
-impl Message {
+impl ArrivedMessage {
     fn new(message: &Value) -> Self {
         let text = message["body"].as_str().unwrap().to_owned();
         let body: Value = serde_json::from_str(&text).unwrap();
@@ -217,10 +217,10 @@ impl Message {
 
 /// Fails unless there is a message for every connection, the messages are numbered without gaps from
 /// `first`, and repeated messages are identical.
-fn assert_complete(came: &[Message], made: &BTreeSet<String>, first: u64) {
+fn assert_complete(came: &[ArrivedMessage], made: &BTreeSet<String>, first: u64) {
     let told: BTreeSet<_> = came.iter().map(|message| message.connection().to_owned()).collect();
     assert_eq!(&told, made);
-    let sequences: BTreeSet<_> = came.iter().map(Message::sequence).collect();
+    let sequences: BTreeSet<_> = came.iter().map(ArrivedMessage::sequence).collect();
     let last = first + u64::try_from(made.len()).unwrap();
     assert!(sequences.into_iter().eq(first..last), "sequences have gaps");
     let mut texts = BTreeMap::new();
@@ -231,7 +231,7 @@ fn assert_complete(came: &[Message], made: &BTreeSet<String>, first: u64) {
 }
 
 #[track_caller]
-fn assert_issues(answer: &Answer, paths: &[&str]) {
+fn assert_issues(answer: &TestResponse, paths: &[&str]) {
     assert_eq!((answer.status, answer.error().as_str()), (400, "validation_failed"));
     let mut found = answer.issue_paths();
     found.sort();
@@ -240,7 +240,7 @@ fn assert_issues(answer: &Answer, paths: &[&str]) {
 
 #[test]
 fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
-    each_scene(async |scene| {
+    each_webhook_site(async |scene| {
         let new = json!({"name": "Orders", "url": scene.url("a")});
         let made = scene.send("POST", "/webhooks", &new).await.expect(201);
         let id = made["webhook_id"].as_str().unwrap();
@@ -254,7 +254,7 @@ fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
         let path = format!("/webhooks/{id}");
         assert_eq!(scene.get(&path).await.expect(200), shown, "the secret is shown once");
 
-        let second = scene.webhook("b", &json!(["price.missing"])).await;
+        let second = scene.create_webhook("b", &json!(["price.missing"])).await;
         let page = scene.get("/webhooks?limit=1").await.expect(200);
         assert_eq!(page["data"][0]["webhook_id"], second["/webhooks/".len()..], "newest first");
         assert_eq!(page["has_more"], true);
@@ -279,7 +279,7 @@ fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
         assert_eq!((&test["type"], &test["status"]), (&json!("webhook.test"), &json!("pending")));
         assert_eq!((&test["sequence"], &test["attempts"]), (&json!(1), &json!(0)));
         let one = format!("{path}/deliveries/{}", test["delivery_id"].as_str().unwrap());
-        let delivered = scene.delivered(&path, 1, 10).await.remove(0);
+        let delivered = scene.wait_for_delivered(&path, 1, 10).await.remove(0);
         assert_eq!(scene.get(&one).await.expect(200), delivered);
         for (name, value) in [
             ("event_id", &test["event_id"]),
@@ -296,9 +296,9 @@ fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
 
         let again = scene.call("POST", &format!("{one}/redeliver")).send().await.expect(200);
         assert_eq!((&again["status"], &again["sequence"]), (&json!("pending"), &json!(1)));
-        let again = scene.delivered(&path, 1, 10).await.remove(0);
+        let again = scene.wait_for_delivered(&path, 1, 10).await.remove(0);
         assert_eq!(again["attempts"], 2);
-        let came = scene.came("c").await;
+        let came = scene.received("c").await;
         assert_eq!(came.len(), 2);
         assert_eq!(came[0].text, came[1].text);
         assert!(came.iter().all(|message| test["event_id"] == message.id()));
@@ -318,17 +318,17 @@ fn a_merchant_makes_a_webhook_changes_it_tries_it_and_deletes_it() {
         for path in [&path, &format!("{path}/deliveries"), &one] {
             assert_eq!(scene.get(path).await.error(), "webhook_not_found", "{path}");
         }
-        scene.connections(1).await;
+        scene.create_connections(1).await;
         let left = scene.send("POST", &format!("{second}/test"), &json!({})).await.expect(200);
         assert_eq!(left["sequence"], 1);
         scene.wait_for("b", 1, 10).await;
-        assert_eq!(scene.came("c").await.len(), 2, "nothing is sent to a deleted one");
+        assert_eq!(scene.received("c").await.len(), 2, "nothing is sent to a deleted one");
     });
 }
 
 #[test]
 fn what_is_wrong_with_a_webhook_is_said_for_each_field() {
-    each_scene(async |scene| {
+    each_webhook_site(async |scene| {
         let create = async |body: Value| scene.send("POST", "/webhooks", &body).await;
         assert_issues(&create(json!({})).await, &["name", "url"]);
         let wrong = json!({"name": "", "url": "ftp://x", "events": ["price.missing", "x"], "y": 1});
@@ -344,7 +344,7 @@ fn what_is_wrong_with_a_webhook_is_said_for_each_field() {
         for url in ["", "/hooks", "https://u:p@example.com", "https://example.com/#a", &long] {
             assert_issues(&create(json!({"name": "Hook", "url": url})).await, &["url"]);
         }
-        let path = scene.webhook("a", &json!(null)).await;
+        let path = scene.create_webhook("a", &json!(null)).await;
         let wrong = json!({"secret": "whsec_x", "url": null, "name": ""});
         assert_issues(&scene.send("PATCH", &path, &wrong).await, &["name", "secret", "url"]);
         assert_issues(
@@ -361,12 +361,12 @@ fn what_is_wrong_with_a_webhook_is_said_for_each_field() {
 
 #[test]
 fn another_merchants_webhooks_and_deliveries_are_not_found() {
-    each_scene(async |scene| {
-        let path = scene.webhook("a", &json!(null)).await;
+    each_webhook_site(async |scene| {
+        let path = scene.create_webhook("a", &json!(null)).await;
         let test = scene.send("POST", &format!("{path}/test"), &json!({})).await.expect(200);
         let id = test["delivery_id"].as_str().unwrap();
         let own = std::mem::replace(&mut scene.key, merchant_key(scene.site));
-        let others = scene.webhook("b", &json!(null)).await;
+        let others = scene.create_webhook("b", &json!(null)).await;
         for (method, path, code) in [
             ("GET", path.clone(), "webhook_not_found"),
             ("PATCH", path.clone(), "webhook_not_found"),
@@ -386,12 +386,16 @@ fn another_merchants_webhooks_and_deliveries_are_not_found() {
         }
         let listed = scene.get("/webhooks").await.expect(200);
         assert_eq!(listed["data"].as_array().unwrap().len(), 1);
-        scene.connections(1).await;
+        scene.create_connections(1).await;
         scene.wait_for("b", 1, 10).await;
 
         scene.key = own;
-        scene.delivered(&path, 1, 10).await;
-        assert_eq!(scene.came("a").await.len(), 1, "only the test, nothing of the other merchant");
+        scene.wait_for_delivered(&path, 1, 10).await;
+        assert_eq!(
+            scene.received("a").await.len(),
+            1,
+            "only the test, nothing of the other merchant"
+        );
         let answer = scene.node.call("GET", "/v1/webhooks", "tgs_nobody").send().await;
         assert_eq!((answer.status, answer.error().as_str()), (401, "auth_invalid"));
     });
@@ -399,7 +403,7 @@ fn another_merchants_webhooks_and_deliveries_are_not_found() {
 
 #[test]
 fn what_is_asked_twice_with_one_key_is_done_once_and_shows_no_secret_again() {
-    each_scene(async |scene| {
+    each_webhook_site(async |scene| {
         let once = async |path: &str, key: &str, body: &Value, status: u16| {
             let call = scene.call("POST", path).header("idempotency-key", key).json(body);
             call.send().await.expect(status)
@@ -419,13 +423,13 @@ fn what_is_asked_twice_with_one_key_is_done_once_and_shows_no_secret_again() {
         let test = format!("{path}/test");
         let tried = once(&test, "test", &json!({}), 200).await;
         assert_eq!(once(&test, "test", &json!({}), 200).await, tried);
-        scene.delivered(&path, 1, 10).await;
+        scene.wait_for_delivered(&path, 1, 10).await;
         let id = tried["delivery_id"].as_str().unwrap();
         let redeliver = format!("{path}/deliveries/{id}/redeliver");
         let sent = once(&redeliver, "redeliver", &json!({}), 200).await;
         assert_eq!(once(&redeliver, "redeliver", &json!({}), 200).await, sent);
-        assert_eq!(scene.delivered(&path, 1, 10).await[0]["attempts"], 2);
-        let came = scene.came("a").await;
+        assert_eq!(scene.wait_for_delivered(&path, 1, 10).await[0]["attempts"], 2);
+        let came = scene.received("a").await;
         assert_eq!(came.len(), 2);
         assert_eq!(
             came[0].headers["webhook-signature"].as_str().unwrap().split(' ').count(),
@@ -437,11 +441,11 @@ fn what_is_asked_twice_with_one_key_is_done_once_and_shows_no_secret_again() {
 
 #[test]
 fn urls_of_the_inside_are_refused_when_written_and_when_sent_to() {
-    each_scene(async |scene| {
-        let webhook = scene.webhook("a", &json!(null)).await;
-        let test = async |scene: &Scene<'_>| {
-            scene.send("POST", &format!("{webhook}/test"), &json!({})).await.expect(200);
-            scene.tried(&webhook).await
+    each_webhook_site(async |scene| {
+        let create_webhook = scene.create_webhook("a", &json!(null)).await;
+        let test = async |scene: &WebhookSite<'_>| {
+            scene.send("POST", &format!("{create_webhook}/test"), &json!({})).await.expect(200);
+            scene.wait_for_attempt(&create_webhook).await
         };
         scene.kill();
         scene.node = scene.site.serve_with(&[
@@ -454,35 +458,35 @@ fn urls_of_the_inside_are_refused_when_written_and_when_sent_to() {
             let answer =
                 scene.send("POST", "/webhooks", &json!({"name": "Hook", "url": url})).await;
             assert_issues(&answer, &["url"]);
-            let answer = scene.send("PATCH", &webhook, &json!({"url": url})).await;
+            let answer = scene.send("PATCH", &create_webhook, &json!({"url": url})).await;
             assert_issues(&answer, &["url"]);
         }
         // The URL was allowed when the webhook was created.
         assert_eq!(test(scene).await["error"], "url_refused");
-        assert_eq!(scene.came("a").await.len(), 0);
+        assert_eq!(scene.received("a").await.len(), 0);
     });
 }
 
 #[test]
 fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
-    each_scene(async |scene| {
+    each_webhook_site(async |scene| {
         let events = json!(["connection.created"]);
         let elsewhere = format!("redirect?redirect={}", scene.url("elsewhere"));
         let nowhere = "http://127.0.0.1:1/hooks";
         let no_tls = scene.url("a").replace("http:", "https:");
-        let refusing = scene.webhook("refusing?status=503&body_bytes=10", &events).await;
-        let failing = scene.webhook("failing?fail=1", &events).await;
-        let stubborn = scene.webhook("stubborn?fail=3", &events).await;
-        let hanging = scene.webhook("hanging?hang=1", &events).await;
-        let cutting = scene.webhook("cutting?cut=1", &events).await;
-        let redirecting = scene.webhook(&elsewhere, &events).await;
-        let talking = scene.webhook("talking?body_bytes=1000000", &events).await;
-        let absent = scene.webhook_at(nowhere, &events).await;
-        let nameless = scene.webhook_at("https://nowhere.invalid/hooks", &events).await;
-        let insecure = scene.webhook_at(&no_tls, &events).await;
-        let healthy = scene.webhook("healthy", &events).await;
+        let refusing = scene.create_webhook("refusing?status=503&body_bytes=10", &events).await;
+        let failing = scene.create_webhook("failing?fail=1", &events).await;
+        let stubborn = scene.create_webhook("stubborn?fail=3", &events).await;
+        let hanging = scene.create_webhook("hanging?hang=1", &events).await;
+        let cutting = scene.create_webhook("cutting?cut=1", &events).await;
+        let redirecting = scene.create_webhook(&elsewhere, &events).await;
+        let talking = scene.create_webhook("talking?body_bytes=1000000", &events).await;
+        let absent = scene.create_webhook_at(nowhere, &events).await;
+        let nameless = scene.create_webhook_at("https://nowhere.invalid/hooks", &events).await;
+        let insecure = scene.create_webhook_at(&no_tls, &events).await;
+        let healthy = scene.create_webhook("healthy", &events).await;
 
-        scene.connections(1).await;
+        scene.create_connections(1).await;
         for (webhook, status, error) in [
             (&refusing, json!(503), json!(null)),
             (&failing, json!(500), json!(null)),
@@ -492,17 +496,17 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
             (&nameless, json!(null), json!("name_not_found")),
             (&insecure, json!(null), json!("tls_failed")),
         ] {
-            let tried = scene.tried(webhook).await;
+            let tried = scene.wait_for_attempt(webhook).await;
             assert_eq!((&tried["response_status"], &tried["error"]), (&status, &error), "{tried}");
             assert_eq!((&tried["status"], &tried["attempts"]), (&json!("pending"), &json!(1)));
             assert!(tried["next_attempt_at"].as_str() > tried["last_attempt_at"].as_str());
         }
-        assert_eq!(scene.tried(&refusing).await["response_body"], "x".repeat(10));
-        assert_eq!(scene.came("elsewhere").await.len(), 0, "redirects are not followed");
+        assert_eq!(scene.wait_for_attempt(&refusing).await["response_body"], "x".repeat(10));
+        assert_eq!(scene.received("elsewhere").await.len(), 0, "redirects are not followed");
 
         // Three answers of 500 and then 200; `redeliver` skips the wait before each attempt.
         for attempt in 1..=4 {
-            let delivery = scene.tried_so_often(&stubborn, attempt).await;
+            let delivery = scene.wait_for_attempts(&stubborn, attempt).await;
             let expected = if attempt < 4 { (500, "pending") } else { (200, "delivered") };
             let (status, stands) = expected;
             assert_eq!(
@@ -515,26 +519,26 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
                 scene.send("POST", &path, &json!({})).await.expect(200);
             }
         }
-        let came = scene.came("stubborn").await;
+        let came = scene.received("stubborn").await;
         assert_eq!(came.len(), 4);
         assert!(came.iter().all(|message| message.id() == came[0].id()));
-        let talked = scene.tried(&talking).await;
+        let talked = scene.wait_for_attempt(&talking).await;
         assert_eq!(talked["status"], "delivered");
         assert_eq!(talked["response_body"], "x".repeat(4_096));
 
         // The hanging receiver still hangs.
-        scene.connections(40).await;
-        scene.delivered(&healthy, 41, 8).await;
-        for message in scene.came("healthy").await {
+        scene.create_connections(40).await;
+        scene.wait_for_delivered(&healthy, 41, 8).await;
+        for message in scene.received("healthy").await {
             assert!(message.delay_ms() < 6_000, "{} ms", message.delay_ms());
         }
-        let hung = scene.tried(&hanging).await;
+        let hung = scene.wait_for_attempt(&hanging).await;
         assert_eq!((&hung["response_status"], &hung["error"]), (&json!(null), &json!("timed_out")));
         assert!((10_000..13_000).contains(&hung["duration_ms"].as_u64().unwrap()), "{hung}");
 
         // The receiver that failed works again and gets everything, the first message after 5 s.
-        scene.delivered(&failing, 41, 10).await;
-        let came = scene.came("failing").await;
+        scene.wait_for_delivered(&failing, 41, 10).await;
+        let came = scene.received("failing").await;
         let first: Vec<_> = came.iter().filter(|message| message.sequence() == 1).collect();
         assert_eq!(first.len(), 2);
         assert_eq!(first[0].id(), first[1].id());
@@ -545,21 +549,21 @@ fn what_receivers_do_is_shown_and_none_keeps_another_waiting() {
 
 #[test]
 fn nothing_is_lost_when_a_node_is_killed_while_it_delivers() {
-    each_scene(async |scene| {
-        let slow = scene.webhook("slow?delay_ms=500", &json!(["connection.created"])).await;
-        let made = scene.connections(300).await;
+    each_webhook_site(async |scene| {
+        let slow = scene.create_webhook("slow?delay_ms=500", &json!(["connection.created"])).await;
+        let made = scene.create_connections(300).await;
         scene.wait_for("slow", 40, 20).await;
         scene.kill();
-        let before = scene.came("slow").await.len();
+        let before = scene.received("slow").await.len();
         assert!(before < 300, "there was something left: {before}");
 
         scene.node = scene.site.serve();
         // On PostgreSQL the dead node keeps the deliveries that it claimed for 30 s.
-        let deliveries = scene.delivered(&slow, 300, 60).await;
+        let deliveries = scene.wait_for_delivered(&slow, 300, 60).await;
         assert_eq!(deliveries.len(), 300);
-        let came = scene.came("slow").await;
-        assert_complete(&came, &made, 1);
-        let again = came.len() - 300;
+        let received = scene.received("slow").await;
+        assert_complete(&received, &made, 1);
+        let again = received.len() - 300;
         assert!(again <= AT_ONE, "{again} came twice: no more than were under way");
     });
 }
@@ -571,36 +575,36 @@ fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
     let site = Site::new(&url, Some(database));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut scene = Scene::new(&site);
+        let mut scene = WebhookSite::new(&site);
         let other = site.serve();
-        let hook = scene.webhook("quick", &json!(["connection.created"])).await;
-        let mut made = scene.connections(150).await;
+        let hook = scene.create_webhook("quick", &json!(["connection.created"])).await;
+        let mut made = scene.create_connections(150).await;
         let first = std::mem::replace(&mut scene.node, other);
-        made.extend(scene.connections(150).await);
-        let deliveries = scene.delivered(&hook, 300, 30).await;
+        made.extend(scene.create_connections(150).await);
+        let deliveries = scene.wait_for_delivered(&hook, 300, 30).await;
         assert!(deliveries.iter().all(|one| one["attempts"] == 1));
-        let came = scene.came("quick").await;
-        assert_complete(&came, &made, 1);
-        assert_eq!(came.len(), 300, "each came once");
+        let received = scene.received("quick").await;
+        assert_complete(&received, &made, 1);
+        assert_eq!(received.len(), 300, "each came once");
 
         let url = scene.url("slow?delay_ms=500");
         scene.send("PATCH", &hook, &json!({"url": url})).await.expect(200);
-        let made = scene.connections(300).await;
+        let made = scene.create_connections(300).await;
         scene.wait_for("slow", 60, 20).await;
         first.signal("-KILL");
-        let before = scene.came("slow").await.len();
+        let before = scene.received("slow").await.len();
         assert!(before < 300, "there was something left: {before}");
-        scene.delivered(&hook, 600, 60).await;
-        let came = scene.came("slow").await;
-        assert_complete(&came, &made, 301);
-        let again = came.len() - 300;
+        scene.wait_for_delivered(&hook, 600, 60).await;
+        let received = scene.received("slow").await;
+        assert_complete(&received, &made, 301);
+        let again = received.len() - 300;
         assert!(again <= AT_ONE, "{again} came twice: no more than were under way");
     });
 }
 
 #[test]
 fn events_of_one_resource_come_one_after_the_other() {
-    each_scene(async |scene| {
+    each_webhook_site(async |scene| {
         const DELAY_MS: u64 = 100;
         // On a database for several nodes, two nodes deliver.
         let _other = scene.site.database.is_some().then(|| scene.site.serve());
@@ -611,8 +615,8 @@ fn events_of_one_resource_come_one_after_the_other() {
             "wallet.balance_low",
             "wallet.balance_depleted",
         ]);
-        let hook = scene.webhook(&path, &events).await;
-        let made = scene.connections(20).await;
+        let hook = scene.create_webhook(&path, &events).await;
+        let made = scene.create_connections(20).await;
         for connection in &made {
             scene.call("DELETE", &format!("/connections/{connection}")).send().await.expect(200);
         }
@@ -627,16 +631,16 @@ fn events_of_one_resource_come_one_after_the_other() {
             }
         }
         let count = 20 * 2 + 1 + 4 * 2;
-        scene.delivered(&hook, count, 30).await;
-        let came = scene.came("a").await;
+        scene.wait_for_delivered(&hook, count, 30).await;
+        let came = scene.received("a").await;
         assert_eq!(came.len(), count);
-        let of = |is_theirs: &dyn Fn(&Value) -> bool| -> Vec<Message> {
+        let of = |is_theirs: &dyn Fn(&Value) -> bool| -> Vec<ArrivedMessage> {
             came.iter().filter(|message| is_theirs(&message.body["data"])).cloned().collect()
         };
-        let in_order = |messages: &[Message], kinds: &[&str]| {
-            let found: Vec<_> = messages.iter().map(Message::kind).collect();
+        let in_order = |messages: &[ArrivedMessage], kinds: &[&str]| {
+            let found: Vec<_> = messages.iter().map(ArrivedMessage::kind).collect();
             assert_eq!(found, kinds);
-            assert!(messages.is_sorted_by_key(Message::sequence));
+            assert!(messages.is_sorted_by_key(ArrivedMessage::sequence));
             for pair in messages.windows(2) {
                 let pause = pair[1].at_ms - pair[0].at_ms;
                 assert!(pause >= DELAY_MS, "the second came {pause} ms after the first");
@@ -656,27 +660,27 @@ fn events_of_one_resource_come_one_after_the_other() {
 
 #[test]
 fn single_calls_are_told_of_where_that_is_asked_for_with_their_records() {
-    each_scene(async |scene| {
+    each_webhook_site(async |scene| {
         let asked = json!(["request.completed", "request.failed"]);
-        let all_else = scene.webhook("all_else", &json!(null)).await;
-        let token = scene.node.customer(&scene.key, "100").await;
+        let all_else = scene.create_webhook("all_else", &json!(null)).await;
+        let token = scene.node.create_customer(&scene.key, "100").await;
         // No webhook has these events yet at this call; at the next one, a new webhook has.
         scene.node.forward(&scene.site.chat_url(), &token, false).send().await.expect(200);
         let before = scene.get("/requests").await.expect(200)["data"][0]["request_id"].clone();
-        let failures = scene.webhook("failures", &json!(["request.failed"])).await;
-        let calls = scene.webhook("calls", &asked).await;
+        let failures = scene.create_webhook("failures", &json!(["request.failed"])).await;
+        let calls = scene.create_webhook("calls", &asked).await;
         for (status, stream) in [("200", false), ("200", true), ("500", false)] {
             let call = scene.node.forward(&scene.site.chat_url(), &token, stream);
             let answer = call.header("x-simulate-status", status).send().await;
             assert_eq!(answer.status.to_string(), status, "{}", answer.text());
         }
-        scene.delivered(&calls, 3, 10).await;
+        scene.wait_for_delivered(&calls, 3, 10).await;
         let listed = scene.get("/requests").await.expect(200);
         let ids = listed["data"].as_array().unwrap().iter().map(|one| &one["request_id"]);
         let ids = ids.filter(|id| **id != before);
         let ids: BTreeSet<_> = ids.map(|id| id.as_str().unwrap().to_owned()).collect();
         let mut told = BTreeMap::new();
-        for message in scene.came("calls").await {
+        for message in scene.received("calls").await {
             let request = message.body["data"]["request"].clone();
             let id = request["request_id"].as_str().unwrap().to_owned();
             assert_eq!(scene.get(&format!("/requests/{id}")).await.expect(200), request);
@@ -688,8 +692,8 @@ fn single_calls_are_told_of_where_that_is_asked_for_with_their_records() {
         let failed = told.values().filter(|kind| *kind == "request.failed").count();
         assert_eq!(failed, 1);
 
-        scene.delivered(&failures, 1, 10).await;
-        assert_eq!(scene.came("failures").await[0].kind(), "request.failed");
+        scene.wait_for_delivered(&failures, 1, 10).await;
+        assert_eq!(scene.received("failures").await[0].kind(), "request.failed");
         // The test event continues the sequence of its webhook.
         for (webhook, number) in [(&failures, 2), (&all_else, 2)] {
             let test = scene.send("POST", &format!("{webhook}/test"), &json!({})).await.expect(200);
@@ -703,13 +707,13 @@ fn single_calls_are_told_of_where_that_is_asked_for_with_their_records() {
 
 #[test]
 fn a_node_that_is_told_to_end_does_so_in_time_although_a_receiver_hangs() {
-    each_scene(async |scene| {
-        let hanging = scene.webhook("hanging?hang=1", &json!(["connection.created"])).await;
+    each_webhook_site(async |scene| {
+        let hanging = scene.create_webhook("hanging?hang=1", &json!(["connection.created"])).await;
         scene.kill();
         for (drain_ms, within) in [("30000", 15), ("500", 5)] {
             scene.node = scene.site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", drain_ms)]);
-            let before = scene.came("hanging").await.len();
-            scene.connections(1).await;
+            let before = scene.received("hanging").await.len();
+            scene.create_connections(1).await;
             scene.wait_for("hanging", before + 1, 20).await;
             let told = Instant::now();
             scene.node.signal("-TERM");

@@ -1,5 +1,5 @@
 //! Prints the last chapter of `docs/WEBHOOKS.md`.
 
 fn main() {
-    print!("{}", tollgate_api::WebhookMessages);
+    print!("{}", tollgate_api::WebhookMessagesDoc);
 }

@@ -15,7 +15,7 @@ use actix_web::dev::ServiceRequest;
 use actix_web::http::Method;
 use serde::Serialize;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{MerchantId, PendingRecord};
 use tollgate_pricing::Amount;
 use tollgate_provider::trace_id;
@@ -97,15 +97,15 @@ pub type AccessLog = fn(&AccessLine);
 /// The line of a request, shared by all code that adds to it; empty if no lines are written. It belongs to
 /// one worker, which is one thread.
 #[derive(Clone, Default)]
-pub(crate) struct Access(Option<Rc<Draft>>);
+pub(crate) struct AccessEntry(Option<Rc<AccessDraft>>);
 
-struct Draft {
+struct AccessDraft {
     line: RefCell<AccessLine>,
     began: Instant,
     log: AccessLog,
 }
 
-impl Drop for Draft {
+impl Drop for AccessDraft {
     fn drop(&mut self) {
         let line = self.line.get_mut();
         if line.duration_us == 0 {
@@ -115,7 +115,7 @@ impl Drop for Draft {
     }
 }
 
-impl Access {
+impl AccessEntry {
     /// Begins the line of a request and puts it into the request's extensions.
     pub(crate) fn begin(request: &ServiceRequest, log: Option<AccessLog>) -> Self {
         let Some(log) = log else { return Self::default() };
@@ -124,7 +124,7 @@ impl Access {
             trace_id: trace_id_of(request),
             ..AccessLine::default()
         };
-        let draft = Draft { line: RefCell::new(line), began: Instant::now(), log };
+        let draft = AccessDraft { line: RefCell::new(line), began: Instant::now(), log };
         let access = Self(Some(Rc::new(draft)));
         request.extensions_mut().insert(access.clone());
         access
@@ -176,7 +176,7 @@ impl Access {
     }
 
     /// Notes the settlement of the call.
-    pub(crate) fn settled(&self, report: &Report) {
+    pub(crate) fn settled(&self, report: &CallReport) {
         self.note(|line| {
             let priced = &report.priced;
             line.provider_status = report.provider_status;

@@ -10,12 +10,12 @@ use tollgate_domain::{Clock, Key, KeyHash, KeyKind, MerchantId, SecretKeyId, Tim
 use tollgate_pricing::PriceBook;
 use tollgate_provider::ProviderTable;
 use tollgate_store::{Store, merchants, spend_keys};
-use tollgate_usage::AnswerMemory;
+use tollgate_usage::ResponseMemory;
 
-use crate::forward::calls::Calls;
+use crate::forward::calls::InFlightCalls;
+use crate::http::body_memory::body_memory;
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
-use crate::http::room::room_for_bodies;
 use crate::metrics::counts::Metrics;
 use crate::settings::Settings;
 use crate::tariff::Tariff;
@@ -30,9 +30,9 @@ pub struct App {
     pub(crate) rate_limits: RateLimits<SecretKeyId>,
     /// The attempts to sign in to the dashboard, by IP address.
     pub(crate) sign_ins: RateLimits<IpAddr>,
-    pub(crate) room_for_bodies: Arc<Semaphore>,
-    pub(crate) answer_memory: Arc<AnswerMemory>,
-    pub(crate) calls: Calls,
+    pub(crate) body_memory: Arc<Semaphore>,
+    pub(crate) answer_memory: Arc<ResponseMemory>,
+    pub(crate) calls: InFlightCalls,
     pub(crate) metrics: Metrics,
     known_keys: RwLock<HashMap<KeyHash, KeyOwner>>,
 }
@@ -63,9 +63,9 @@ impl App {
         Self {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
             sign_ins: RateLimits::new(SIGN_INS_PER_MINUTE),
-            room_for_bodies: room_for_bodies(settings.body_memory_bytes),
-            answer_memory: Arc::new(AnswerMemory::new(settings.answer_memory_bytes)),
-            calls: Calls::default(),
+            body_memory: body_memory(settings.body_memory_bytes),
+            answer_memory: Arc::new(ResponseMemory::new(settings.answer_memory_bytes)),
+            calls: InFlightCalls::default(),
             metrics: Metrics::new(&providers, settings.commit),
             known_keys: RwLock::default(),
             store,
@@ -83,7 +83,7 @@ impl App {
     }
 
     /// The calls in flight, to drain them.
-    pub fn calls(&self) -> &Calls {
+    pub fn calls(&self) -> &InFlightCalls {
         &self.calls
     }
 

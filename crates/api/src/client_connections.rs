@@ -25,31 +25,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tollgate_metrics::Gauge;
 
-use crate::access::{Access, AccessLog};
+use crate::access::{AccessEntry, AccessLog};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::line_ends::Lines;
+use crate::line_ends::LineEndFilter;
 
 /// All connections of a server.
 #[derive(Clone)]
-pub(crate) struct Connections {
-    all: Arc<Mutex<Vec<Weak<Connection>>>>,
+pub(crate) struct ClientConnections {
+    all: Arc<Mutex<Vec<Weak<ClientConnection>>>>,
     open: Arc<Gauge>,
-    strangers: Arc<AtomicUsize>,
+    unauthenticated: Arc<AtomicUsize>,
 }
 
 /// The most requests of one connection that are answered at once.
 const MOST_RUNNING: usize = 1_000;
 /// The most of them whose client has shown no valid credential.
-const MOST_STRANGERS: usize = 250;
+const MOST_UNAUTHENTICATED: usize = 250;
 /// The most of those on all connections; a few of each connection are answered beyond it.
-const MOST_STRANGERS_OF_ALL: usize = 1_000;
-const FEW_STRANGERS: usize = 10;
+const MOST_UNAUTHENTICATED_OF_ALL: usize = 1_000;
+const FEW_UNAUTHENTICATED: usize = 10;
 /// The most requests of one connection that wait, refused ones included. Beyond it the connection is closed.
 const MOST_WAITING: usize = 2_000;
-const MOST_STRANGERS_WAITING: usize = 1_000;
+const MOST_UNAUTHENTICATED_WAITING: usize = 1_000;
 
 /// A connection.
-struct Connection {
+struct ClientConnection {
     /// Another handle of its socket. The server's own handle is out of reach.
     socket: std::net::TcpStream,
     /// Whether it speaks TLS.
@@ -58,14 +58,14 @@ struct Connection {
     is_closed: AtomicBool,
     activity: Mutex<Activity>,
     /// Requests of all connections whose client has shown no valid credential.
-    strangers_of_all: Arc<AtomicUsize>,
-    _open: Open,
+    unauthenticated_of_all: Arc<AtomicUsize>,
+    _open: OpenConnectionGuard,
 }
 
 /// A connection that counts as open until this is dropped.
-struct Open(Arc<Gauge>);
+struct OpenConnectionGuard(Arc<Gauge>);
 
-impl Drop for Open {
+impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -75,15 +75,15 @@ struct Activity {
     /// Requests that are being answered.
     running: usize,
     /// Requests whose client has shown no valid credential.
-    strangers: usize,
+    unauthenticated: usize,
     /// When the last request began or ended.
     since: Instant,
 }
 
-impl Connections {
+impl ClientConnections {
     /// No connections yet; `open` counts the open ones.
     pub(crate) fn new(open: Arc<Gauge>) -> Self {
-        Self { all: Arc::default(), open, strangers: Arc::default() }
+        Self { all: Arc::default(), open, unauthenticated: Arc::default() }
     }
 
     /// Takes a client's connection, and watches it for as long as it is open.
@@ -92,26 +92,26 @@ impl Connections {
         io: Io,
         tcp: impl Fn(&Io) -> &TcpStream,
         is_http1: bool,
-    ) -> Client<Io> {
+    ) -> ClientStream<Io> {
         let stream = tcp(&io);
         // Without it a stream of small events stalls for tens of milliseconds.
         let _ = stream.set_nodelay(true);
         keep_little_unsent(stream);
         let connection = stream.as_fd().try_clone_to_owned().ok().map(|socket| {
-            let activity = Activity { running: 0, strangers: 0, since: Instant::now() };
+            let activity = Activity { running: 0, unauthenticated: 0, since: Instant::now() };
             self.open.inc();
-            let connection = Arc::new(Connection {
+            let connection = Arc::new(ClientConnection {
                 socket: socket.into(),
                 is_encrypted: TypeId::of::<Io>() != TypeId::of::<TcpStream>(),
                 is_closed: AtomicBool::new(false),
                 activity: Mutex::new(activity),
-                strangers_of_all: Arc::clone(&self.strangers),
-                _open: Open(self.open.clone()),
+                unauthenticated_of_all: Arc::clone(&self.unauthenticated),
+                _open: OpenConnectionGuard(self.open.clone()),
             });
             lock(&self.all).push(Arc::downgrade(&connection));
             connection
         });
-        Client { io, lines: is_http1.then(Lines::default), pauses: false, connection }
+        ClientStream { io, lines: is_http1.then(LineEndFilter::default), pauses: false, connection }
     }
 
     /// Closes connections that are idle for longer than `patience`, until the server is gone.
@@ -125,14 +125,14 @@ impl Connections {
             let Some(connections) = connections.upgrade() else { return };
             lock(&connections).retain(|connection| {
                 let connection = connection.upgrade();
-                connection.inspect(|connection| connection.close_after(patience)).is_some()
+                connection.inspect(|connection| connection.close_if_idle(patience)).is_some()
             });
         }
     }
 }
 
-impl Connection {
-    fn close_after(&self, patience: Duration) {
+impl ClientConnection {
+    fn close_if_idle(&self, patience: Duration) {
         let activity = lock(&self.activity);
         if activity.running == 0 && activity.since.elapsed() > patience {
             self.close();
@@ -147,29 +147,30 @@ impl Connection {
 
     /// Whether one more request may be answered. A client that ignores refusals is cut off.
     fn has_room(&self) -> bool {
-        let strangers_of_all = self.strangers_of_all.load(Ordering::Relaxed);
-        let Activity { running, strangers, .. } = *lock(&self.activity);
-        if running > MOST_WAITING || strangers > MOST_STRANGERS_WAITING {
+        let strangers_of_all = self.unauthenticated_of_all.load(Ordering::Relaxed);
+        let Activity { running, unauthenticated: strangers, .. } = *lock(&self.activity);
+        if running > MOST_WAITING || strangers > MOST_UNAUTHENTICATED_WAITING {
             self.close();
         }
-        let too_many_of_all = strangers_of_all > MOST_STRANGERS_OF_ALL && strangers > FEW_STRANGERS;
-        running <= MOST_RUNNING && strangers <= MOST_STRANGERS && !too_many_of_all
+        let too_many_of_all =
+            strangers_of_all > MOST_UNAUTHENTICATED_OF_ALL && strangers > FEW_UNAUTHENTICATED;
+        running <= MOST_RUNNING && strangers <= MOST_UNAUTHENTICATED && !too_many_of_all
     }
 }
 
 /// A client's connection as the server reads and writes it. The lines of its heads are checked, and a closed
 /// one is not read.
-pub(crate) struct Client<Io> {
+pub(crate) struct ClientStream<Io> {
     io: Io,
     /// `None` on a connection of HTTP/2.
-    lines: Option<Lines>,
+    lines: Option<LineEndFilter>,
     /// Whether requests that have come over HTTP/2 must be counted before more are read.
     pauses: bool,
     /// `None` if its socket gave no other handle.
-    connection: Option<Arc<Connection>>,
+    connection: Option<Arc<ClientConnection>>,
 }
 
-impl<Io> Client<Io> {
+impl<Io> ClientStream<Io> {
     /// Makes the connection known to its requests. It lives as long as the server's side of it.
     pub(crate) fn put_into(&self, extensions: &mut Extensions) {
         if let Some(connection) = &self.connection {
@@ -178,14 +179,15 @@ impl<Io> Client<Io> {
     }
 }
 
-impl<Io: AsyncRead + Unpin> AsyncRead for Client<Io> {
+impl<Io: AsyncRead + Unpin> AsyncRead for ClientStream<Io> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let is_closed = |connection: &Arc<Connection>| connection.is_closed.load(Ordering::Relaxed);
+        let is_closed =
+            |connection: &Arc<ClientConnection>| connection.is_closed.load(Ordering::Relaxed);
         if this.connection.as_ref().is_some_and(is_closed) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
@@ -203,7 +205,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Client<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> AsyncWrite for Client<Io> {
+impl<Io: AsyncWrite + Unpin> AsyncWrite for ClientStream<Io> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -251,10 +253,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A request that is being answered. It counts until this is dropped.
-struct Running(Arc<Connection>);
+struct RunningRequest(Arc<ClientConnection>);
 
-impl Running {
-    fn on(connection: &Arc<Connection>) -> Self {
+impl RunningRequest {
+    fn on(connection: &Arc<ClientConnection>) -> Self {
         let mut activity = lock(&connection.activity);
         activity.running = activity.running.saturating_add(1);
         activity.since = Instant::now();
@@ -262,7 +264,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         let mut activity = lock(&self.0.activity);
         activity.running = activity.running.saturating_sub(1);
@@ -271,28 +273,28 @@ impl Drop for Running {
 }
 
 /// A request whose client has shown no valid credential. It counts until this is dropped.
-struct Stranger(Arc<Connection>);
+struct UnauthenticatedRequest(Arc<ClientConnection>);
 
-impl Stranger {
-    fn on(connection: &Arc<Connection>) -> Self {
-        connection.strangers_of_all.fetch_add(1, Ordering::Relaxed);
+impl UnauthenticatedRequest {
+    fn on(connection: &Arc<ClientConnection>) -> Self {
+        connection.unauthenticated_of_all.fetch_add(1, Ordering::Relaxed);
         let mut activity = lock(&connection.activity);
-        activity.strangers = activity.strangers.saturating_add(1);
+        activity.unauthenticated = activity.unauthenticated.saturating_add(1);
         Self(connection.clone())
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnauthenticatedRequest {
     fn drop(&mut self) {
-        self.0.strangers_of_all.fetch_sub(1, Ordering::Relaxed);
+        self.0.unauthenticated_of_all.fetch_sub(1, Ordering::Relaxed);
         let mut activity = lock(&self.0.activity);
-        activity.strangers = activity.strangers.saturating_sub(1);
+        activity.unauthenticated = activity.unauthenticated.saturating_sub(1);
     }
 }
 
 /// The scheme of the address that this request was sent to, as its client or a proxy states it.
 pub(crate) fn scheme(request: &HttpRequest) -> String {
-    let connection = request.conn_data::<Arc<Connection>>();
+    let connection = request.conn_data::<Arc<ClientConnection>>();
     match connection.is_some_and(|connection| connection.is_encrypted) {
         true => "https".to_owned(),
         false => request.connection_info().scheme().to_owned(),
@@ -300,8 +302,8 @@ pub(crate) fn scheme(request: &HttpRequest) -> String {
 }
 
 /// Notes that the client of this request has shown a valid credential.
-pub(crate) fn recognised(request: &impl HttpMessage) {
-    request.extensions_mut().remove::<Stranger>();
+pub(crate) fn mark_authenticated(request: &impl HttpMessage) {
+    request.extensions_mut().remove::<UnauthenticatedRequest>();
 }
 
 fn too_many(request: &ServiceRequest) -> ApiError {
@@ -315,13 +317,13 @@ pub(crate) async fn track(
     log: Option<AccessLog>,
     request: ServiceRequest,
     next: Next<BoxBody>,
-) -> Result<ServiceResponse<Tracked>, Error> {
-    let connection = request.conn_data::<Arc<Connection>>().cloned();
-    let running = connection.as_ref().map(Running::on);
-    let access = Access::begin(&request, log);
+) -> Result<ServiceResponse<TrackedBody>, Error> {
+    let connection = request.conn_data::<Arc<ClientConnection>>().cloned();
+    let running = connection.as_ref().map(RunningRequest::on);
+    let access = AccessEntry::begin(&request, log);
     let mut has_room = true;
     if let Some(connection) = &connection {
-        request.extensions_mut().insert(Stranger::on(connection));
+        request.extensions_mut().insert(UnauthenticatedRequest::on(connection));
         has_room = connection.has_room();
     }
     let response = match has_room {
@@ -331,10 +333,10 @@ pub(crate) async fn track(
             request.error_response(refusal)
         }
     };
-    let stranger = response.request().extensions_mut().remove::<Stranger>();
+    let stranger = response.request().extensions_mut().remove::<UnauthenticatedRequest>();
     let error = response.response().extensions().get::<ErrorCode>().copied();
     access.answered(|| response.request().match_pattern(), response.status().as_u16(), error);
-    Ok(response.map_body(|_, body| Tracked {
+    Ok(response.map_body(|_, body| TrackedBody {
         body,
         access,
         _running: running,
@@ -343,20 +345,20 @@ pub(crate) async fn track(
 }
 
 /// The body of an answer, with the counts that end with it.
-pub(crate) struct Tracked {
+pub(crate) struct TrackedBody {
     body: BoxBody,
-    access: Access,
-    _running: Option<Running>,
-    _stranger: Option<Stranger>,
+    access: AccessEntry,
+    _running: Option<RunningRequest>,
+    _stranger: Option<UnauthenticatedRequest>,
 }
 
-impl Drop for Tracked {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.access.left();
     }
 }
 
-impl MessageBody for Tracked {
+impl MessageBody for TrackedBody {
     type Error = <BoxBody as MessageBody>::Error;
 
     fn size(&self) -> BodySize {

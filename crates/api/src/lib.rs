@@ -9,7 +9,7 @@
 //! - `client_connections` closes idle connections, and bounds the requests of each; `line_ends` checks the
 //!   lines of their heads.
 //! - `dashboard` has a merchant's pages.
-//! - `delivery` is the dispatcher, which sends events to webhooks in a thread of its own: [`Courier`].
+//! - `delivery` is the dispatcher, which sends events to webhooks in a thread of its own: [`WebhookDispatcher`].
 //! - `metrics` is the page for Prometheus, `access` the log line of each request.
 //! - [`probe`] checks whether a service takes calls.
 //! - `openapi` is the document of the operations, and of the messages of webhooks.
@@ -34,16 +34,16 @@ mod tls;
 
 pub use access::{AccessLine, AccessLog};
 pub use app::App;
-pub use delivery::Courier;
-pub use forward::calls::Calls;
+pub use delivery::WebhookDispatcher;
+pub use forward::calls::InFlightCalls;
 #[doc(hidden)]
 pub use forward::credential::credential_hash;
 pub use http::error::{ApiError, ErrorCode};
-pub use openapi::{WebhookMessages, openapi};
+pub use openapi::{WebhookMessagesDoc, openapi};
 pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
-pub use routes::{Served, routes};
-pub use server::{Listening, listen};
-pub use settings::{Clients, InterfaceShape, OnDisconnect, Settings, Unpriced};
-pub use tariff::{Bound, Tariff};
+pub use routes::{ServedRoutes, routes};
+pub use server::{BoundServer, listen};
+pub use settings::{ClientLimits, InterfaceShape, OnDisconnect, Settings, UnpricedPolicy};
+pub use tariff::{CallBound, Tariff};
 pub use tls::{Tls, TlsError};

@@ -9,15 +9,15 @@ use actix_web::http::header;
 /// The place of the next byte in the requests of a connection. It follows the framing of the parser; a
 /// refusal of the parser ends the connection, so the bytes behind it do not matter.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
-    place: Place,
+pub(crate) struct LineEndFilter {
+    place: StreamPosition,
     /// The beginning of a line whose end has not come yet.
     begun: Vec<u8>,
-    head: Head,
+    head: HeadFraming,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum StreamPosition {
     #[default]
     Head,
     /// The bytes of a body that are still to come.
@@ -34,7 +34,7 @@ enum Place {
 
 /// The framing of the bytes behind a head, from its lines.
 #[derive(Debug, Default)]
-struct Head {
+struct HeadFraming {
     has_begun: bool,
     is_connect: bool,
     is_chunked: bool,
@@ -49,23 +49,30 @@ const KEPT_BYTES: usize = 256;
 /// A byte that no head may have.
 const REFUSED: u8 = 0;
 
-impl Lines {
+impl LineEndFilter {
     /// Replaces bare line feeds at the ends of lines.
     pub(crate) fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             bytes = match self.place {
-                Place::Rest => return,
-                Place::Body(left) => {
+                StreamPosition::Rest => return,
+                StreamPosition::Body(left) => {
                     let (rest, left) = skip(bytes, left);
-                    self.place = if left == 0 { Place::Head } else { Place::Body(left) };
+                    self.place =
+                        if left == 0 { StreamPosition::Head } else { StreamPosition::Body(left) };
                     rest
                 }
-                Place::Chunk(left) => {
+                StreamPosition::Chunk(left) => {
                     let (rest, left) = skip(bytes, left);
-                    self.place = if left == 0 { Place::ChunkSize } else { Place::Chunk(left) };
+                    self.place = if left == 0 {
+                        StreamPosition::ChunkSize
+                    } else {
+                        StreamPosition::Chunk(left)
+                    };
                     rest
                 }
-                Place::Head | Place::ChunkSize | Place::Trailer => self.check_line(bytes),
+                StreamPosition::Head | StreamPosition::ChunkSize | StreamPosition::Trailer => {
+                    self.check_line(bytes)
+                }
             };
         }
     }
@@ -84,7 +91,7 @@ impl Lines {
         };
         if !is_whole {
             end.fill(REFUSED);
-            self.place = Place::Rest;
+            self.place = StreamPosition::Rest;
             return rest;
         }
         self.place = if self.begun.is_empty() {
@@ -109,30 +116,32 @@ impl Lines {
     }
 }
 
-impl Head {
+impl HeadFraming {
     /// The place behind a line in this place.
-    fn next(&mut self, place: Place, line: &[u8]) -> Place {
+    fn next(&mut self, place: StreamPosition, line: &[u8]) -> StreamPosition {
         match place {
-            Place::Head if !line.is_empty() => {
+            StreamPosition::Head if !line.is_empty() => {
                 self.read(line);
-                Place::Head
+                StreamPosition::Head
             }
             // Empty lines may come before a request.
-            Place::Head if !self.has_begun => Place::Head,
-            Place::Head => match std::mem::take(self) {
-                Self { is_chunked: true, .. } => Place::ChunkSize,
-                Self { is_websocket: true, .. } => Place::Rest,
-                Self { length: 0, is_connect: true, .. } => Place::Rest,
-                Self { length: 0, .. } => Place::Head,
-                Self { length, .. } => Place::Body(length),
+            StreamPosition::Head if !self.has_begun => StreamPosition::Head,
+            StreamPosition::Head => match std::mem::take(self) {
+                Self { is_chunked: true, .. } => StreamPosition::ChunkSize,
+                Self { is_websocket: true, .. } => StreamPosition::Rest,
+                Self { length: 0, is_connect: true, .. } => StreamPosition::Rest,
+                Self { length: 0, .. } => StreamPosition::Head,
+                Self { length, .. } => StreamPosition::Body(length),
             },
-            Place::ChunkSize => match chunk_size(line) {
-                Some(0) => Place::Trailer,
+            StreamPosition::ChunkSize => match chunk_size(line) {
+                Some(0) => StreamPosition::Trailer,
                 // Two more bytes, for the end of its line.
-                Some(size) => size.checked_add(2).map_or(Place::Rest, Place::Chunk),
-                None => Place::Rest,
+                Some(size) => {
+                    size.checked_add(2).map_or(StreamPosition::Rest, StreamPosition::Chunk)
+                }
+                None => StreamPosition::Rest,
             },
-            Place::Trailer if line.is_empty() => Place::Head,
+            StreamPosition::Trailer if line.is_empty() => StreamPosition::Head,
             place => place,
         }
     }
@@ -175,7 +184,7 @@ mod tests {
 
     /// Whether a line feed of the text is refused when it comes in pieces of this length.
     fn is_refused(text: &str, piece: usize) -> bool {
-        let mut lines = Lines::default();
+        let mut lines = LineEndFilter::default();
         let mut bytes = text.as_bytes().to_vec();
         bytes.chunks_mut(piece).for_each(|piece| lines.check(piece));
         bytes.contains(&REFUSED)

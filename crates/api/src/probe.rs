@@ -69,7 +69,8 @@ fn ask(mut stream: impl Read + Write) -> io::Result<Readiness> {
 
 fn client(tls: &Tls) -> io::Result<ClientConnection> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = Arc::new(Own { certificate: tls.certificate(), provider: provider.clone() });
+    let verifier =
+        Arc::new(PinnedCertificate { certificate: tls.certificate(), provider: provider.clone() });
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -81,18 +82,18 @@ fn client(tls: &Tls) -> io::Result<ClientConnection> {
 }
 
 /// Trusts one certificate, whatever its names and its issuer.
-struct Own {
+struct PinnedCertificate {
     certificate: CertificateDer<'static>,
     provider: Arc<CryptoProvider>,
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for PinnedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Own(…)")
     }
 }
 
-impl ServerCertVerifier for Own {
+impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,

@@ -11,7 +11,7 @@ use tollgate_provider::ProviderClient;
 use crate::app::App;
 use crate::dashboard;
 use crate::forward::operations as forward;
-use crate::http::earlier::asked_path;
+use crate::http::earlier::requested_path;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::page as metrics;
 use crate::openapi;
@@ -23,7 +23,7 @@ use crate::settings::Settings;
 
 /// The part of the routes that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
+pub enum ServedRoutes {
     /// All routes.
     Everything,
     /// All but the dashboard.
@@ -33,16 +33,16 @@ pub enum Served {
 }
 
 /// Mounts the served routes. It is called once per worker: each gets its own provider client.
-pub fn routes(app: web::Data<App>, served: Served) -> impl FnOnce(&mut ServiceConfig) {
+pub fn routes(app: web::Data<App>, served: ServedRoutes) -> impl FnOnce(&mut ServiceConfig) {
     move |config| {
         let Settings { timeouts, resolver, .. } = &app.settings;
         let client = ProviderClient::with_resolver(*timeouts, resolver);
         config.app_data(app).app_data(web::Data::new(client)).app_data(&openapi::PARAMETERS);
         // Routes are tried in this order.
-        if served != Served::Dashboard {
+        if served != ServedRoutes::Dashboard {
             config.configure(interface);
         }
-        if served != Served::Interface {
+        if served != ServedRoutes::Interface {
             config.configure(dashboard::routes);
         }
         config.default_service(web::to(not_found));
@@ -100,8 +100,8 @@ fn v1(config: &mut ServiceConfig) {
         .service(route("/messages/count_tokens").route(post().to(forward::count_tokens)))
         .service(
             route("/providers/{provider}/{path:.+}")
-                .route(post().to(forward::to_provider))
-                .route(get().to(forward::get_of_provider)),
+                .route(post().to(forward::call_provider))
+                .route(get().to(forward::get_from_provider)),
         )
         .service(route("/models").route(get().to(models::list)).route(head().to(models::list)))
         // Some ids have a slash. Google's calls of a model have the same path, with a colon.
@@ -231,12 +231,12 @@ fn route(path: &str) -> actix_web::Resource {
 }
 
 async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
-    let message = format!("There is no route {} {}.", http.method(), asked_path(&http));
+    let message = format!("There is no route {} {}.", http.method(), requested_path(&http));
     Err(ApiError::new(ErrorCode::RouteNotFound, message).for_sdk_of(&http))
 }
 
 async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
-    let message = format!("{} is not a method of {}.", http.method(), asked_path(&http));
+    let message = format!("{} is not a method of {}.", http.method(), requested_path(&http));
     let mut error = ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http);
     let methods = http.match_pattern().and_then(|pattern| openapi::methods(&pattern));
     if let Some(methods) = methods.and_then(|methods| HeaderValue::from_str(&methods).ok()) {

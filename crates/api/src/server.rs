@@ -22,9 +22,9 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::app::App;
-use crate::client_connections::{self, Client, Connections};
+use crate::client_connections::{self, ClientConnections, ClientStream};
 use crate::http::earlier::serve_earlier_names;
-use crate::routes::{Served, routes};
+use crate::routes::{ServedRoutes, routes};
 use crate::settings::InterfaceShape;
 use crate::tls::{HTTP2, Tls};
 
@@ -32,7 +32,7 @@ use crate::tls::{HTTP2, Tls};
 const WAITING_CONNECTIONS: i32 = 1_024;
 
 /// A bound server. It serves when it is awaited or spawned.
-pub struct Listening {
+pub struct BoundServer {
     /// The address that it listens on.
     pub address: SocketAddr,
     /// The server itself.
@@ -48,16 +48,16 @@ pub fn listen(
     app: web::Data<App>,
     address: &str,
     tls: Option<&Tls>,
-    served: Served,
-) -> io::Result<Listening> {
+    served: ServedRoutes,
+) -> io::Result<BoundServer> {
     let clients = app.settings.clients;
-    let connections = Connections::new(app.metrics.connections.clone());
+    let connections = ClientConnections::new(app.metrics.connections.clone());
     // A client that takes nothing for as long as a provider may be silent counts as gone.
     let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
     let workers = match served {
-        Served::Everything | Served::Interface => app.settings.workers,
-        Served::Dashboard => NonZeroUsize::MIN,
+        ServedRoutes::Everything | ServedRoutes::Interface => app.settings.workers,
+        ServedRoutes::Dashboard => NonZeroUsize::MIN,
     };
     let mut builder = ServerBuilder::new()
         .workers(workers.get())
@@ -65,7 +65,7 @@ pub fn listen(
         .disable_signals()
         .shutdown_timeout(5);
     let stops = builder.graceful_shutdown_signal();
-    let listeners = bound(address)?;
+    let listeners = bind_listeners(address)?;
     let address = listeners.first().map(TcpListener::local_addr);
     let address = address.ok_or_else(|| io::Error::other("no address to listen on"))??;
     for listener in listeners {
@@ -96,16 +96,16 @@ pub fn listen(
             }),
         }?;
     }
-    Ok(Listening { address, server: builder.run() })
+    Ok(BoundServer { address, server: builder.run() })
 }
 
 /// The service for clients over `Io`, made once for each worker.
 fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
     app: &web::Data<App>,
-    served: Served,
+    served: ServedRoutes,
     stops: &GracefulShutdownSignal,
 ) -> impl ServiceFactory<
-    (Client<Io>, Protocol, Option<SocketAddr>),
+    (ClientStream<Io>, Protocol, Option<SocketAddr>),
     Config = (),
     Response = (),
     Error = DispatchError,
@@ -126,7 +126,7 @@ fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
             let stops = stops.clone();
             async move { stops.notified().await }
         })
-        .on_connect_ext(Client::put_into)
+        .on_connect_ext(ClientStream::put_into)
         // Bytes that wait in it for a slow client take memory of this service.
         .h1_write_buffer_size(16 * 1024)
         .client_request_timeout(clients.head_timeout)
@@ -138,7 +138,7 @@ fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
 }
 
 /// A listener for each address that a name has.
-fn bound(address: &str) -> io::Result<Vec<TcpListener>> {
+fn bind_listeners(address: &str) -> io::Result<Vec<TcpListener>> {
     let bind = |address: SocketAddr| {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use tollgate_provider::{Reach, Resolver, Timeouts};
+use tollgate_provider::{Resolver, Timeouts, WebhookUrlPolicy};
 
 use crate::access::AccessLog;
 
@@ -30,7 +30,7 @@ pub enum OnDisconnect {
 
 /// The handling of a call without a known price.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unpriced {
+pub enum UnpricedPolicy {
     /// Refuse it with the operator's key, allow it with the caller's.
     #[default]
     RefuseManaged,
@@ -42,7 +42,7 @@ pub enum Unpriced {
 
 /// The bounds on clients: times to wait, and the number of connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Clients {
+pub struct ClientLimits {
     /// For the head of a connection's first request.
     pub head_timeout: Duration,
     /// For the next piece of a body, and for the whole of a body that comes slowly.
@@ -53,7 +53,7 @@ pub struct Clients {
     pub max_connections: usize,
 }
 
-impl Default for Clients {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             head_timeout: Duration::from_secs(10),
@@ -83,7 +83,7 @@ pub struct Settings {
     /// The handling of calls whose client leaves.
     pub on_disconnect: OnDisconnect,
     /// The handling of calls without a price.
-    pub unpriced: Unpriced,
+    pub unpriced: UnpricedPolicy,
     /// The longest time for which a call is read on after its client has left.
     pub disconnect_drain_max: Duration,
     /// The most bytes that are read in that time.
@@ -102,11 +102,11 @@ pub struct Settings {
     /// The bounds on waits for providers.
     pub timeouts: Timeouts,
     /// The bounds on waits for clients.
-    pub clients: Clients,
+    pub clients: ClientLimits,
     /// The number of threads that forward calls. Each has its own event loop and connections.
     pub workers: NonZeroUsize,
     /// The URLs that webhooks may have.
-    pub webhooks: Reach,
+    pub webhooks: WebhookUrlPolicy,
     /// The resolver of the names of providers and webhooks.
     pub resolver: Resolver,
     /// The function that writes a line for each request, if any.
@@ -121,7 +121,7 @@ impl Default for Settings {
             operator_token: None,
             shape: InterfaceShape::default(),
             on_disconnect: OnDisconnect::default(),
-            unpriced: Unpriced::default(),
+            unpriced: UnpricedPolicy::default(),
             disconnect_drain_max: Duration::from_secs(900),
             disconnect_drain_max_bytes: 64 * 1024 * 1024,
             forward_body_limit_bytes: 32 * 1024 * 1024,
@@ -130,9 +130,9 @@ impl Default for Settings {
             answer_memory_bytes: 128 * 1024 * 1024,
             standard_rate_per_minute: 1_000,
             timeouts: Timeouts::default(),
-            clients: Clients::default(),
+            clients: ClientLimits::default(),
             workers: one_less_than_cores(),
-            webhooks: Reach::default(),
+            webhooks: WebhookUrlPolicy::default(),
             resolver: Resolver::System,
             access_log: None,
             commit: "unknown",

@@ -4,16 +4,16 @@ use actix_web::http::Method;
 use tollgate_domain::admission::CostBound;
 use tollgate_domain::{Issue, PricedUsage, Timestamp, UsageSource};
 use tollgate_pricing::{
-    BaseCost, Listed, Overflow, PriceBook, PriceRow, Priced, Quote, Rate, Served, Terms,
-    UnitPrices, Usage,
+    BaseCost, CostBreakdown, Overflow, PriceBook, PriceMatch, PriceRow, PricingTerms, Quote, Rate,
+    ServedCall, UnitPrices, Usage,
 };
 use tollgate_provider::{Endpoint, ProviderTable};
-use tollgate_usage::{CallBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound};
+use tollgate_usage::{InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound};
 
-use crate::forward::endpoint::endpoint;
+use crate::forward::endpoint::find_endpoint;
 use crate::forward::refusal::body_invalid;
 use crate::http::error::{ApiError, ErrorCode};
-use crate::settings::Unpriced;
+use crate::settings::UnpricedPolicy;
 
 /// The assumed most output tokens of a call if neither it nor the price list states them.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
@@ -29,7 +29,7 @@ pub struct Tariff<'a> {
     /// The prices of the providers.
     pub prices: &'a PriceBook,
     /// The handling of calls without a price.
-    pub unpriced: Unpriced,
+    pub unpriced: UnpricedPolicy,
     /// The time. Its day and hour, in UTC, select the prices.
     pub at: Timestamp,
 }
@@ -37,18 +37,22 @@ pub struct Tariff<'a> {
 impl<'a> Tariff<'a> {
     /// The price row of a model. An endpoint may have no model by nature; then only a row for all models
     /// matches.
-    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<Listed<'a>> {
+    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<PriceMatch<'a>> {
         self.prices.find(provider, model.unwrap_or_default(), self.at)
     }
 
     /// The base cost of a call. A cost beyond the range of an amount leaves it unpriced.
-    pub fn price(&self, served: &Served<'_>) -> Priced {
-        priced(self.prices.price(served), served)
+    pub fn price(&self, served: &ServedCall<'_>) -> CostBreakdown {
+        unpriced_on_overflow(self.prices.price(served), served)
     }
 
     /// As [`Tariff::price`], with the row that was found for the call's own model.
-    pub(crate) fn price_by(&self, served: &Served<'_>, own: Option<Listed<'_>>) -> Priced {
-        priced(self.prices.price_by(served, own), served)
+    pub(crate) fn price_by(
+        &self,
+        served: &ServedCall<'_>,
+        own: Option<PriceMatch<'_>>,
+    ) -> CostBreakdown {
+        unpriced_on_overflow(self.prices.price_with_row(served, own), served)
     }
 
     /// The base cost of a stated usage, of a model at a provider if they are named.
@@ -56,9 +60,9 @@ impl<'a> Tariff<'a> {
         &self,
         served: Option<(&str, &str)>,
         usage: Usage,
-    ) -> (PricedUsage, Priced) {
+    ) -> (PricedUsage, CostBreakdown) {
         let (provider, model) = served.unzip();
-        let priced = self.price(&Served {
+        let priced = self.price(&ServedCall {
             provider: provider.unwrap_or_default(),
             models: model.as_slice(),
             tiers: &[],
@@ -80,30 +84,30 @@ impl<'a> Tariff<'a> {
     ///
     /// # Errors
     /// The error that the call itself would get, with issues within `url` and `body`.
-    pub fn bound(&self, url: &str, body: &[u8]) -> Result<Bound, ApiError> {
-        let endpoint = endpoint(&Method::POST, url, true, self.providers)
+    pub fn bound(&self, url: &str, body: &[u8]) -> Result<CallBound, ApiError> {
+        let endpoint = find_endpoint(&Method::POST, url, true, self.providers)
             .map_err(|refused| refused.within("url"))?;
         let in_body = |refused: ApiError| refused.within("body");
-        let body = CallBody::inspect(body, &endpoint.format, true)
+        let body = InspectedBody::inspect(body, &endpoint.format, true)
             .map_err(|issues| in_body(body_invalid(issues)))?;
         let listed = self.find(&endpoint.provider.name, body.model.as_deref());
         match endpoint.format.metered() {
             true => self
-                .at_most(&endpoint, &body, true, listed)
-                .map(|bound| Bound(Some(bound)))
+                .cost_bound(&endpoint, &body, true, listed)
+                .map(|bound| CallBound(Some(bound)))
                 .map_err(in_body),
-            false => Ok(Bound(None)),
+            false => Ok(CallBound(None)),
         }
     }
 
     /// The most that a metered call can use, and the prices that can apply to it. They come from the row that
     /// is `listed` for its model. A call without a price is refused if it needs one.
-    pub(crate) fn at_most(
+    pub(crate) fn cost_bound(
         &self,
         endpoint: &Endpoint,
-        body: &CallBody,
+        body: &InspectedBody,
         managed: bool,
-        listed: Option<Listed<'_>>,
+        listed: Option<PriceMatch<'_>>,
     ) -> Result<CostBound, ApiError> {
         let listed = listed.filter(|listed| is_priced(endpoint, listed.row));
         let provider = &endpoint.provider.name;
@@ -112,10 +116,10 @@ impl<'a> Tariff<'a> {
                 format!("has no price at {provider}; the operator can set one in [[prices]]");
             refuse_unpriced(Issue::at(["model"], issue), managed, self.unpriced)?;
         }
-        let mut bound = bound_at(listed, endpoint, body);
+        let mut bound = compute_bound(listed, endpoint, body);
         if let Some(prices) = &mut bound.prices {
             let charges = body.bound(&endpoint.format).tool_charges;
-            match dearest_tool(&charges, prices, bound.input_tokens, provider, self) {
+            match highest_tool_price(&charges, prices, bound.input_tokens, provider, self) {
                 Ok(price) => prices.tool_call = price,
                 Err(path) => {
                     let message = format!("is a tool of {provider} whose price is not known");
@@ -129,23 +133,26 @@ impl<'a> Tariff<'a> {
     }
 }
 
-fn priced(priced: Result<Priced, Overflow>, served: &Served<'_>) -> Priced {
+fn unpriced_on_overflow(
+    priced: Result<CostBreakdown, Overflow>,
+    served: &ServedCall<'_>,
+) -> CostBreakdown {
     priced.unwrap_or_else(|Overflow| {
         log::error!("a call at {} costs more than an amount can say", served.provider);
-        Priced::default()
+        CostBreakdown::default()
     })
 }
 
 /// The most that a call can cost at its provider; `None` for a free call.
 #[derive(Clone, Debug)]
-pub struct Bound(Option<CostBound>);
+pub struct CallBound(Option<CostBound>);
 
-impl Bound {
+impl CallBound {
     /// The most that it can cost in all, which is its hold.
     ///
     /// # Errors
     /// When that is more than any call may hold.
-    pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, ApiError> {
+    pub fn hold(&self, terms: &PricingTerms<'_>) -> Result<Quote, ApiError> {
         match &self.0 {
             Some(bound) => {
                 bound.hold(terms).map_err(|refused| ApiError::from(refused).within("body"))
@@ -171,7 +178,7 @@ pub(crate) fn is_priced(endpoint: &Endpoint, row: &PriceRow) -> bool {
 ///
 /// # Errors
 /// The path to the first tool without a price. The price of one kind of tool does not apply to another.
-fn dearest_tool(
+fn highest_tool_price(
     charges: &[(ToolCharge, Vec<String>)],
     prices: &UnitPrices,
     input_tokens: u64,
@@ -184,7 +191,7 @@ fn dearest_tool(
         ToolCharge::Image(model) => {
             let row = tariff.find(provider, Some(model))?.row;
             let most = Usage::tokens(input_tokens, TOKENS_PER_IMAGE_MADE);
-            let cost = BaseCost::of(&most, &row.dearest::<&str>(input_tokens, &[])).ok()?;
+            let cost = BaseCost::of(&most, &row.highest_prices::<&str>(input_tokens, &[])).ok()?;
             cost.total().ok()?.to_string().parse().ok()
         }
         ToolCharge::Unknown => None,
@@ -194,11 +201,11 @@ fn dearest_tool(
     })
 }
 
-fn refuse_unpriced(issue: Issue, managed: bool, unpriced: Unpriced) -> Result<(), ApiError> {
+fn refuse_unpriced(issue: Issue, managed: bool, unpriced: UnpricedPolicy) -> Result<(), ApiError> {
     let allowed = match unpriced {
-        Unpriced::Allow => true,
-        Unpriced::Refuse => false,
-        Unpriced::RefuseManaged => !managed,
+        UnpricedPolicy::Allow => true,
+        UnpricedPolicy::Refuse => false,
+        UnpricedPolicy::RefuseManaged => !managed,
     };
     if allowed {
         return Ok(());
@@ -211,7 +218,11 @@ fn refuse_unpriced(issue: Issue, managed: bool, unpriced: Unpriced) -> Result<()
 }
 
 /// The most that the call can use, and the highest prices of its row.
-fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) -> CostBound {
+fn compute_bound(
+    listed: Option<PriceMatch<'_>>,
+    endpoint: &Endpoint,
+    body: &InspectedBody,
+) -> CostBound {
     let UsageBound { input_tokens, output, answers, tool_calls, others, unbounded, .. } =
         body.bound(&endpoint.format);
     let row = listed.map(|listed| listed.row);
@@ -225,7 +236,7 @@ fn bound_at(listed: Option<Listed<'_>>, endpoint: &Endpoint, body: &CallBody) ->
         .iter()
         .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
     let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
-    let prices = row.map(|row| row.dearest(input_tokens, &tiers));
+    let prices = row.map(|row| row.highest_prices(input_tokens, &tiers));
     let without_bound = [(prices.is_none(), "model"), (is_unknown, max_tokens_field(endpoint))];
     let unlisted = unlisted.first().map(|(field, _)| (true, *field));
     let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Call, Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest};
 
 use crate::support::browser::{Browser, ORIGIN, form, form_token, page, pages, try_sign_in};
 use crate::support::*;
@@ -157,7 +157,7 @@ fn a_form_that_no_page_of_the_session_sent_changes_nothing() {
 #[test]
 fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let browser = Browser::sign_in(gateway, gateway.key()).await;
         let nothing = [("GET", "/nothing"), ("DELETE", "/spend"), ("GET", "/requests/req_x")];
@@ -191,7 +191,7 @@ fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
 #[test]
 fn a_request_page_explains_its_price_in_the_exact_figures_of_the_record() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let record = gateway.record().await;
         let browser = Browser::sign_in(gateway, gateway.key()).await;
@@ -282,7 +282,7 @@ fn a_preview_of_a_meter_is_what_a_quote_answers() {
 #[test]
 fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let browser = Browser::sign_in(gateway, gateway.key()).await;
         let wallet = gateway.connection.wallet_id.to_string();
         let fields = [
@@ -396,7 +396,7 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
 fn calls_on_their_way_are_shown_with_what_they_hold_until_they_end() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let browser = Browser::sign_in(gateway, gateway.key()).await;
         assert!(browser.show("/in-flight").await.contains("None, just now."));
         let call = with(chat_body(), &json!({"max_tokens": 100}));
@@ -422,9 +422,9 @@ fn calls_on_their_way_are_shown_with_what_they_hold_until_they_end() {
 fn a_record_says_what_its_figures_rest_on() {
     each_gateway(async |gateway| {
         let silent = json!({"id": "c", "object": "chat.completion", "choices": []});
-        gateway.provider.push(Reply::json(200, silent));
+        gateway.provider.push(ScriptedResponse::json(200, silent));
         gateway.chat().send().await.expect(200);
-        gateway.provider.push(Reply::json(500, json!({"error": {}})));
+        gateway.provider.push(ScriptedResponse::json(500, json!({"error": {}})));
         assert_eq!(gateway.chat().send().await.status, 500);
         gateway.records().await;
         let browser = Browser::sign_in(gateway, gateway.key()).await;
@@ -441,7 +441,9 @@ fn what_others_chose_is_shown_as_it_is_and_never_as_markup() {
         let evil = "\"><script>alert(1)</script>'&";
         let customer = json!({"name": evil, "reference_id": evil, "metadata": {"k": evil}});
         let made = gateway.post("/connections", &customer).await.expect(201);
-        gateway.provider.push(Reply::json(200, with(chat_answer(), &json!({"model": evil}))));
+        gateway
+            .provider
+            .push(ScriptedResponse::json(200, with(chat_answer(), &json!({"model": evil}))));
         gateway.chat().json(&with(chat_body(), &json!({"model": "m-x"}))).send().await.expect(200);
         gateway.records().await;
         let browser = Browser::sign_in(gateway, gateway.key()).await;
@@ -459,7 +461,7 @@ fn what_others_chose_is_shown_as_it_is_and_never_as_markup() {
 #[test]
 fn whoever_opens_the_address_comes_to_the_dashboard() {
     each_gateway(async |gateway| {
-        let answer = Call::new(gateway.address, "GET", "/").send().await;
+        let answer = TestRequest::new(gateway.address, "GET", "/").send().await;
         assert_eq!((answer.status, answer.header("location")), (307, Some("/dashboard")));
     });
 }
@@ -489,7 +491,7 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
         all.dedup();
         assert_eq!(all.len(), 31);
 
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         for user in 0..27 {
             let user = if user == 0 { "bob" } else { "ada" };
             let metadata = json!({"user": user}).to_string();
@@ -503,7 +505,7 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
         let count = |page: &str| page.matches("<a class=\"main\"").count();
         assert_eq!((count(&shown), count(&next)), (25, 1));
         assert_eq!(count(&browser.show("/requests?status=error").await), 0);
-        gateway.provider.push(Reply::json(500, json!({"error": {"message": "no"}})));
+        gateway.provider.push(ScriptedResponse::json(500, json!({"error": {"message": "no"}})));
         gateway.chat().send().await.expect(500);
         gateway.records().await;
         let failed = browser.show("/requests?status=error").await;
@@ -516,7 +518,7 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
 #[test]
 fn a_delivery_that_failed_is_sent_again_from_its_page() {
     each_gateway_with_webhooks(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, json!({})));
+        gateway.provider.push_always(ScriptedResponse::json(200, json!({})));
         let hook = json!({"name": "Hook", "url": gateway.provider.url("/hook")});
         let hook = text(&gateway.post("/webhooks", &hook).await.expect(201), "webhook_id");
         let path = format!("/webhooks/{hook}");

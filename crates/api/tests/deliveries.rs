@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_domain::{Timestamp, WebhookSecrets};
-use tollgate_testkit::{Gate, RecordedRequest, Reply, ScriptedProvider};
+use tollgate_testkit::{Gate, RecordedRequest, ScriptedProvider, ScriptedResponse};
 
 use crate::support::{
     Gateway, assert_refused, chat_answer, chat_body, each_gateway_with_webhooks, names, text,
@@ -34,17 +34,17 @@ fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
 }
 
 /// A webhook with its receiver, which answers 200 when its script is empty.
-struct Hook<'a> {
+struct TestWebhook<'a> {
     gateway: &'a Gateway<'a>,
     receiver: ScriptedProvider,
     path: String,
     secret: String,
 }
 
-impl<'a> Hook<'a> {
+impl<'a> TestWebhook<'a> {
     async fn new(gateway: &'a Gateway<'a>, events: &Value) -> Self {
-        let receiver = ScriptedProvider::start().always(Reply::json(200, "{}"));
-        let new = json!({"name": "Hook", "url": receiver.url("/hooks"), "events": events});
+        let receiver = ScriptedProvider::start().always(ScriptedResponse::json(200, "{}"));
+        let new = json!({"name": "TestWebhook", "url": receiver.url("/hooks"), "events": events});
         let made = gateway.post("/webhooks", &new).await.expect(201);
         let path = format!("/webhooks/{}", text(&made, "webhook_id"));
         Self { gateway, receiver, path, secret: text(&made, "webhook_secret") }
@@ -108,7 +108,7 @@ impl Gateway<'_> {
     /// a message to a working receiver is delivered.
     async fn advance(&self, millis: i64) {
         self.store.clock.advance_millis(millis);
-        let well = Hook::new(self, &json!(["price.missing"])).await;
+        let well = TestWebhook::new(self, &json!(["price.missing"])).await;
         let delivery = well.test().await;
         well.after(&delivery, 1).await;
         self.delete(&well.path).await.expect(200);
@@ -137,8 +137,8 @@ fn signature(secret: &str, message: &RecordedRequest) -> String {
 #[test]
 fn a_message_is_tried_eight_times_and_anew_when_it_is_sent_again() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(null)).await;
-        hook.receiver.push_always(Reply::json(503, r#"{"why":"full"}"#));
+        let hook = TestWebhook::new(gateway, &json!(null)).await;
+        hook.receiver.push_always(ScriptedResponse::json(503, r#"{"why":"full"}"#));
         let delivery = hook.test().await;
         for (made, least) in (1..).zip(PAUSES) {
             let shown = hook.after(&delivery, made).await;
@@ -179,7 +179,7 @@ fn a_message_is_tried_eight_times_and_anew_when_it_is_sent_again() {
         let shown = hook.after(&delivery, 9).await;
         assert_eq!(shown["status"], "pending", "the schedule begins anew");
         assert!((5 * SECOND..=5_500).contains(&pause(gateway, &shown)), "{shown}");
-        hook.receiver.push_always(Reply::status(204));
+        hook.receiver.push_always(ScriptedResponse::status(204));
         gateway.advance(6 * SECOND).await;
         let shown = hook.after(&delivery, 10).await;
         assert_eq!(
@@ -194,12 +194,12 @@ fn a_message_is_tried_eight_times_and_anew_when_it_is_sent_again() {
 #[test]
 fn what_is_sent_again_while_an_attempt_is_under_way_is_sent_again() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(null)).await;
+        let hook = TestWebhook::new(gateway, &json!(null)).await;
         // A receiver that fails gets one message at a time.
-        hook.receiver.push(Reply::status(500));
+        hook.receiver.push(ScriptedResponse::status(500));
         hook.after(&hook.test().await, 1).await;
         let gate = Gate::new();
-        hook.receiver.push(Reply::status(500).gate_head(&gate));
+        hook.receiver.push(ScriptedResponse::status(500).gate_head(&gate));
         let delivery = hook.test().await;
         in_time(gate.wait_for_arrivals(1)).await;
         gateway.post(&format!("{delivery}/redeliver"), &json!({})).await.expect(200);
@@ -212,9 +212,9 @@ fn what_is_sent_again_while_an_attempt_is_under_way_is_sent_again() {
 #[test]
 fn what_a_receiver_says_is_kept_as_text_of_four_kib_at_most() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(null)).await;
+        let hook = TestWebhook::new(gateway, &json!(null)).await;
         let said = async |body: &[u8]| {
-            hook.receiver.push(Reply::bytes(200, "text/plain", body));
+            hook.receiver.push(ScriptedResponse::bytes(200, "text/plain", body));
             text(&hook.after(&hook.test().await, 1).await, "response_body")
         };
         assert_eq!(said("über\n".as_bytes()).await, "über\n");
@@ -229,7 +229,7 @@ fn what_a_receiver_says_is_kept_as_text_of_four_kib_at_most() {
 #[test]
 fn an_old_secret_signs_beside_the_new_one_for_a_day() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(null)).await;
+        let hook = TestWebhook::new(gateway, &json!(null)).await;
         let rotate = async || {
             let made = gateway.post(&format!("{}/rotate", hook.path), &json!({})).await.expect(200);
             text(&made, "webhook_secret")
@@ -262,12 +262,12 @@ fn an_old_secret_signs_beside_the_new_one_for_a_day() {
 #[test]
 fn a_later_event_of_a_resource_waits_until_the_earlier_has_failed_four_times() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(null)).await;
+        let hook = TestWebhook::new(gateway, &json!(null)).await;
         let kinds = async |count: usize| -> Vec<String> {
             let messages = hook.messages(count).await;
             messages.iter().map(|message| text(&message.json(), "type")).collect()
         };
-        hook.receiver.push(Reply::status(500));
+        hook.receiver.push(ScriptedResponse::status(500));
         let one = gateway.post("/connections", &json!({})).await.expect(201);
         let one = format!("/connections/{}", text(&one, "connection_id"));
         let created = hook.deliveries("connection.created", 1).await.remove(0);
@@ -288,7 +288,7 @@ fn a_later_event_of_a_resource_waits_until_the_earlier_has_failed_four_times() {
             let waiting = gateway.get(&deleted).await.expect(200);
             assert_eq!((&waiting["status"], &waiting["attempts"]), (&json!("pending"), &json!(0)));
             assert_eq!(waiting["next_attempt_at"], Value::Null, "it waits for the other");
-            hook.receiver.push(Reply::status(500));
+            hook.receiver.push(ScriptedResponse::status(500));
             gateway.advance(least + least / 10).await;
             hook.after(&created, made).await;
         }
@@ -312,9 +312,9 @@ fn a_later_event_of_a_resource_waits_until_the_earlier_has_failed_four_times() {
 #[test]
 fn a_receiver_is_asked_sixteen_at_once_and_one_while_it_fails() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(["connection.created"])).await;
+        let hook = TestWebhook::new(gateway, &json!(["connection.created"])).await;
         let gate = Gate::new();
-        hook.receiver.push_always(Reply::status(500).gate_head(&gate));
+        hook.receiver.push_always(ScriptedResponse::status(500).gate_head(&gate));
         for _ in 0..20 {
             gateway.post("/connections", &json!({})).await.expect(201);
         }
@@ -326,7 +326,7 @@ fn a_receiver_is_asked_sixteen_at_once_and_one_while_it_fails() {
         in_time(gate.wait_for_arrivals(17)).await;
         gateway.advance(1).await;
         assert_eq!(hook.receiver.calls(), 17, "one, to see whether it is back");
-        hook.receiver.push_always(Reply::status(200));
+        hook.receiver.push_always(ScriptedResponse::status(200));
         gate.open();
         in_time(hook.receiver.wait_for_answered(20)).await;
     });
@@ -336,7 +336,7 @@ fn a_receiver_is_asked_sixteen_at_once_and_one_while_it_fails() {
 #[test]
 fn every_kind_of_event_holds_its_resource_as_the_api_shows_it() {
     each_gateway(async |gateway| {
-        let hook = Hook::new(gateway, &json!(null)).await;
+        let hook = TestWebhook::new(gateway, &json!(null)).await;
         let mut count = 0;
         // The kind and data of the next message.
         let mut told = async || {
@@ -413,7 +413,7 @@ fn every_kind_of_event_holds_its_resource_as_the_api_shows_it() {
         let key = gateway.spend_key(&json!({"spend_limit": limit})).await;
         let own = format!("/wallets/{}", text(&get("/wallet").await, "wallet_id"));
         post(&format!("{own}/credits"), json!({"amount": "10"})).await;
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let chat = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
         let chat = chat.bearer(&key.key).json(&chat_body());
         for call in 1..=5 {

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_api::Settings;
-use tollgate_provider::{Reach, Resolver, Timeouts};
-use tollgate_testkit::urls::{Ground, HOSTS_INSIDE, INSIDE, PUBLIC_AND_VACANT, tricks};
-use tollgate_testkit::{Answer, Reply, ScriptedProvider};
+use tollgate_provider::{Resolver, Timeouts, WebhookUrlPolicy};
+use tollgate_testkit::urls::{
+    NON_PUBLIC_ADDRESSES, NON_PUBLIC_HOSTS, UrlAddresses, VACANT_PUBLIC_ADDRESS, deceptive_urls,
+};
+use tollgate_testkit::{ScriptedProvider, ScriptedResponse, TestResponse};
 
 use crate::support::{
     self, Gateway, PUBLIC_HOST, assert_refused, chat_answer, chat_body, each_gateway_with,
@@ -27,9 +29,9 @@ use crate::support::{
 /// A name server that returns the answers of a test in turn, and then the last one for every further
 /// request.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<VecDeque<Vec<IpAddr>>>>);
+struct ScriptedResolver(Arc<Mutex<VecDeque<Vec<IpAddr>>>>);
 
-impl Names {
+impl ScriptedResolver {
     /// Sets the answers from now on, for all names.
     fn say(&self, answers: &[&[&str]]) {
         let parse = |answer: &&[&str]| answer.iter().map(|text| text.parse().unwrap()).collect();
@@ -53,7 +55,7 @@ impl Names {
     }
 }
 
-fn settings_with(names: &Names, webhooks: Reach) -> Settings {
+fn settings_with(names: &ScriptedResolver, webhooks: WebhookUrlPolicy) -> Settings {
     Settings {
         resolver: names.resolver(),
         webhooks,
@@ -72,7 +74,7 @@ impl Gateway<'_> {
         [self.token(&json!({})), self.token(&json!({"provider_key": OWN_KEY}))]
     }
 
-    async fn ask(&self, u: &str, token: &str) -> Answer {
+    async fn ask(&self, u: &str, token: &str) -> TestResponse {
         self.forward_to(u).bearer(token).json(&chat_body()).send().await
     }
 
@@ -109,10 +111,10 @@ impl Gateway<'_> {
 
 #[test]
 fn a_public_name_that_leads_inside_is_not_followed() {
-    let names = Names::default();
-    each_gateway_with(settings_with(&names, Reach::default()), async |gateway| {
+    let names = ScriptedResolver::default();
+    each_gateway_with(settings_with(&names, WebhookUrlPolicy::default()), async |gateway| {
         let tokens = gateway.both_tokens();
-        for (count, address) in INSIDE.into_iter().enumerate() {
+        for (count, address) in NON_PUBLIC_ADDRESSES.into_iter().enumerate() {
             names.say(&[&[address]]);
             let token = &tokens[count % 2];
             let answer = gateway.ask(&gateway.public(), token).await;
@@ -120,7 +122,7 @@ fn a_public_name_that_leads_inside_is_not_followed() {
             assert!(!answer.text().contains(address), "{}", answer.text());
         }
         // Several addresses at once, none of which is public.
-        names.say(&[&INSIDE]);
+        names.say(&[&NON_PUBLIC_ADDRESSES]);
         for token in &tokens {
             let answer = gateway.ask(&gateway.public(), token).await;
             assert_refused(&answer, 502, "provider_unreachable");
@@ -136,18 +138,19 @@ fn a_public_name_that_leads_inside_is_not_followed() {
 
 #[test]
 fn addresses_are_judged_as_they_are_connected_to_and_not_before() {
-    let names = Names::default();
-    each_gateway_with(settings_with(&names, Reach::default()), async |gateway| {
+    let names = ScriptedResolver::default();
+    each_gateway_with(settings_with(&names, WebhookUrlPolicy::default()), async |gateway| {
         for token in gateway.both_tokens() {
             // First a public address, which an early check would accept, then a private one.
-            names.say(&[&[PUBLIC_AND_VACANT], &["127.0.0.1"]]);
+            names.say(&[&[VACANT_PUBLIC_ADDRESS], &["127.0.0.1"]]);
             let first = gateway.ask(&gateway.public(), &token).await;
             assert!(names.are_spent(), "the name was asked for");
             assert!([502, 504].contains(&first.status), "{}", first.text());
             let second = gateway.ask(&gateway.public(), &token).await;
             assert_refused(&second, 502, "provider_unreachable");
             // Both at once, in both orders: the service connects only to the public one.
-            for both in [[PUBLIC_AND_VACANT, "127.0.0.1"], ["127.0.0.1", PUBLIC_AND_VACANT]] {
+            for both in [[VACANT_PUBLIC_ADDRESS, "127.0.0.1"], ["127.0.0.1", VACANT_PUBLIC_ADDRESS]]
+            {
                 names.say(&[&both]);
                 let mixed = gateway.ask(&gateway.public(), &token).await;
                 assert!([502, 504].contains(&mixed.status), "{}", mixed.text());
@@ -155,7 +158,7 @@ fn addresses_are_judged_as_they_are_connected_to_and_not_before() {
         }
         assert_eq!(gateway.provider.connections(), 0);
         // Checks the count itself: where the operator allows private addresses, the call connects.
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         assert_eq!(gateway.provider.connections(), 1);
     });
@@ -163,8 +166,8 @@ fn addresses_are_judged_as_they_are_connected_to_and_not_before() {
 
 #[test]
 fn a_webhooks_name_is_judged_at_every_attempt() {
-    let names = Names::default();
-    let settings = settings_with(&names, Reach { http: true, private_network: false });
+    let names = ScriptedResolver::default();
+    let settings = settings_with(&names, WebhookUrlPolicy { http: true, private_network: false });
     each_gateway_with_webhooks_under(settings, async |gateway| {
         let port = gateway.provider.addr().port();
         for scheme in ["http", "https"] {
@@ -174,7 +177,7 @@ fn a_webhooks_name_is_judged_at_every_attempt() {
             let (_, delivery) = gateway.hook(&url).await;
             let mut attempts = 1;
             assert_eq!(gateway.tried(&delivery, attempts).await["error"], "address_private");
-            for address in INSIDE.into_iter().step_by(11) {
+            for address in NON_PUBLIC_ADDRESSES.into_iter().step_by(11) {
                 names.say(&[&[address]]);
                 gateway.post(&format!("{delivery}/redeliver"), &json!({})).await.expect(200);
                 attempts += 1;
@@ -188,10 +191,10 @@ fn a_webhooks_name_is_judged_at_every_attempt() {
 
 #[test]
 fn a_webhook_reaches_a_name_inside_where_the_operator_allows_it() {
-    let names = Names::default();
-    let settings = settings_with(&names, Reach { http: true, private_network: true });
+    let names = ScriptedResolver::default();
+    let settings = settings_with(&names, WebhookUrlPolicy { http: true, private_network: true });
     each_gateway_with_webhooks_under(settings, async |gateway| {
-        gateway.provider.push_always(Reply::json(200, "{}"));
+        gateway.provider.push_always(ScriptedResponse::json(200, "{}"));
         names.say(&[&["127.0.0.1"]]);
         let url = format!("http://receiver.test:{}/hooks", gateway.provider.addr().port());
         let (_, delivery) = gateway.hook(&url).await;
@@ -203,14 +206,14 @@ fn a_webhook_reaches_a_name_inside_where_the_operator_allows_it() {
 
 #[test]
 fn no_trick_with_a_url_carries_a_key_elsewhere() {
-    let names = Names::default();
-    each_gateway_with(settings_with(&names, Reach::default()), async |gateway| {
+    let names = ScriptedResolver::default();
+    each_gateway_with(settings_with(&names, WebhookUrlPolicy::default()), async |gateway| {
         // Every name resolves to the attacker's address.
         names.say(&[&["127.0.0.1"]]);
-        let attacker = ScriptedProvider::start().always(Reply::json(200, chat_answer()));
-        let ground = Ground { listed: gateway.provider.addr(), attacker: attacker.addr() };
+        let attacker = ScriptedProvider::start().always(ScriptedResponse::json(200, chat_answer()));
+        let ground = UrlAddresses { listed: gateway.provider.addr(), attacker: attacker.addr() };
         let tokens = gateway.both_tokens();
-        let tricks = tricks(ground);
+        let tricks = deceptive_urls(ground);
         assert!(tricks.len() > 140);
         for trick in &tricks {
             for token in &tokens {
@@ -222,7 +225,7 @@ fn no_trick_with_a_url_carries_a_key_elsewhere() {
         }
         assert_eq!((attacker.connections(), gateway.provider.connections()), (0, 0));
 
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         for (token, key) in tokens.iter().zip(["managed-provider-key", OWN_KEY]) {
             let u = gateway.provider.url("/v1/chat/completions");
             gateway.ask(&u, token).await.expect(200);
@@ -236,11 +239,11 @@ fn no_trick_with_a_url_carries_a_key_elsewhere() {
 #[test]
 fn a_redirect_is_passed_on_and_never_followed() {
     each_gateway_with(settings(), async |gateway| {
-        let attacker = ScriptedProvider::start().always(Reply::json(200, chat_answer()));
+        let attacker = ScriptedProvider::start().always(ScriptedResponse::json(200, chat_answer()));
         for token in gateway.both_tokens() {
             for status in [300, 301, 302, 303, 305, 307, 308] {
                 for target in [attacker.url("/v1/chat/completions"), "//evil.test/".to_owned()] {
-                    let redirect = Reply::json(status, "{}").header("location", &target);
+                    let redirect = ScriptedResponse::json(status, "{}").header("location", &target);
                     gateway.provider.push(redirect);
                     let u = gateway.provider.url("/v1/chat/completions");
                     let answer = gateway.ask(&u, &token).await;
@@ -256,56 +259,60 @@ fn a_redirect_is_passed_on_and_never_followed() {
 
 #[test]
 fn no_trick_with_a_webhooks_url_reaches_the_inside() {
-    let names = Names::default();
-    each_gateway_with_webhooks_under(settings_with(&names, Reach::default()), async |gateway| {
-        names.say(&[&["127.0.0.1"]]);
-        let attacker = ScriptedProvider::start().always(Reply::json(200, "{}"));
-        let ground = Ground { listed: gateway.provider.addr(), attacker: attacker.addr() };
-        let (good, _) = gateway.hook("https://receiver.test/hooks").await;
-        let mut taken = Vec::new();
-        for trick in tricks(ground) {
-            // With https, too, which is the allowed scheme.
-            for url in [trick.clone(), trick.replacen("http:", "https:", 1)] {
-                let new = json!({"name": "Hook", "url": url, "events": null});
-                let made = gateway.post("/webhooks", &new).await;
-                let changed = gateway.patch(&good, &json!({"url": url})).await;
-                assert_eq!(made.status == 201, changed.status == 200, "{url:?}");
-                if made.status != 201 {
-                    support::assert_issues(&made, &["url"]);
-                    support::assert_issues(&changed, &["url"]);
-                    continue;
+    let names = ScriptedResolver::default();
+    each_gateway_with_webhooks_under(
+        settings_with(&names, WebhookUrlPolicy::default()),
+        async |gateway| {
+            names.say(&[&["127.0.0.1"]]);
+            let attacker = ScriptedProvider::start().always(ScriptedResponse::json(200, "{}"));
+            let ground =
+                UrlAddresses { listed: gateway.provider.addr(), attacker: attacker.addr() };
+            let (good, _) = gateway.hook("https://receiver.test/hooks").await;
+            let mut taken = Vec::new();
+            for trick in deceptive_urls(ground) {
+                // With https, too, which is the allowed scheme.
+                for url in [trick.clone(), trick.replacen("http:", "https:", 1)] {
+                    let new = json!({"name": "Hook", "url": url, "events": null});
+                    let made = gateway.post("/webhooks", &new).await;
+                    let changed = gateway.patch(&good, &json!({"url": url})).await;
+                    assert_eq!(made.status == 201, changed.status == 200, "{url:?}");
+                    if made.status != 201 {
+                        support::assert_issues(&made, &["url"]);
+                        support::assert_issues(&changed, &["url"]);
+                        continue;
+                    }
+                    // An accepted URL appears to name a public host. Its private address is found when a
+                    // message is sent.
+                    let path = format!("/webhooks/{}", text(&made.json(), "webhook_id"));
+                    let test = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
+                    let delivery = format!("{path}/deliveries/{}", text(&test, "delivery_id"));
+                    let tried = gateway.tried(&delivery, 1).await;
+                    assert_eq!(tried["error"], "address_private", "{url:?}: {tried}");
+                    gateway.delete(&path).await.expect(200);
+                    taken.push(url);
                 }
-                // An accepted URL appears to name a public host. Its private address is found when a
-                // message is sent.
-                let path = format!("/webhooks/{}", text(&made.json(), "webhook_id"));
-                let test = gateway.post(&format!("{path}/test"), &json!({})).await.expect(200);
-                let delivery = format!("{path}/deliveries/{}", text(&test, "delivery_id"));
-                let tried = gateway.tried(&delivery, 1).await;
-                assert_eq!(tried["error"], "address_private", "{url:?}: {tried}");
-                gateway.delete(&path).await.expect(200);
-                taken.push(url);
             }
-        }
-        for url in &taken {
-            assert!(url.starts_with("https://"), "{url:?}");
-            let host = url.trim_start_matches("https://").split(':').next().unwrap();
-            assert!(!HOSTS_INSIDE.contains(&host), "{url:?}");
-        }
-        assert!(!taken.is_empty() && taken.len() < 10, "{taken:?}");
-        assert_eq!((attacker.connections(), gateway.provider.connections()), (0, 0));
-    });
+            for url in &taken {
+                assert!(url.starts_with("https://"), "{url:?}");
+                let host = url.trim_start_matches("https://").split(':').next().unwrap();
+                assert!(!NON_PUBLIC_HOSTS.contains(&host), "{url:?}");
+            }
+            assert!(!taken.is_empty() && taken.len() < 10, "{taken:?}");
+            assert_eq!((attacker.connections(), gateway.provider.connections()), (0, 0));
+        },
+    );
 }
 
 #[test]
 fn a_webhooks_redirect_is_not_followed() {
-    let webhooks = Reach { http: true, private_network: true };
+    let webhooks = WebhookUrlPolicy { http: true, private_network: true };
     let settings = Settings { webhooks, standard_rate_per_minute: 0, ..settings() };
     each_gateway_with_webhooks_under(settings, async |gateway| {
-        let attacker = ScriptedProvider::start().always(Reply::json(200, "{}"));
+        let attacker = ScriptedProvider::start().always(ScriptedResponse::json(200, "{}"));
         let statuses = [301, 302, 303, 307, 308];
         for status in statuses {
             let elsewhere = attacker.url("/hooks");
-            gateway.provider.push(Reply::status(status).header("location", &elsewhere));
+            gateway.provider.push(ScriptedResponse::status(status).header("location", &elsewhere));
         }
         let (_, delivery) = gateway.hook(&gateway.provider.url("/hooks")).await;
         for (count, status) in (1..).zip(statuses) {

@@ -7,32 +7,32 @@
 )]
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Answer, Call, Reply};
+use tollgate_testkit::{ScriptedResponse, TestRequest, TestResponse};
 
 use crate::support::{
-    Gateway, SpendKey, chat_answer, chat_body, each_gateway, each_gateway_with, settings,
+    Gateway, TestSpendKey, chat_answer, chat_body, each_gateway, each_gateway_with, settings,
 };
 
 const USED: &str = "0.0020000000";
 const NOTHING: &str = "0.0000000000";
 
 /// A call as the SDK of the one format makes it.
-fn call_a(gateway: &Gateway<'_>, path: &str, key: &str) -> Call {
+fn call_a(gateway: &Gateway<'_>, path: &str, key: &str) -> TestRequest {
     gateway.call_without_key("POST", path).bearer(key)
 }
 
 /// The list of models, requested as the SDK of the one format does.
-fn models(gateway: &Gateway<'_>) -> Call {
+fn models(gateway: &Gateway<'_>) -> TestRequest {
     gateway.call_without_key("GET", "/models").header("x-stainless-lang", "python")
 }
 
 /// A call as the SDK of the other format makes it.
-fn call_b(gateway: &Gateway<'_>, path: &str, key: &str) -> Call {
+fn call_b(gateway: &Gateway<'_>, path: &str, key: &str) -> TestRequest {
     let call = gateway.call_without_key("POST", path).header("x-api-key", key);
     call.header("anthropic-version", "2023-06-01")
 }
 
-fn chat(gateway: &Gateway<'_>, key: &str) -> Call {
+fn chat(gateway: &Gateway<'_>, key: &str) -> TestRequest {
     call_a(gateway, "/chat/completions", key).json(&chat_body())
 }
 
@@ -40,7 +40,7 @@ fn message_body() -> Value {
     json!({"model": "m-1", "max_tokens": 500, "messages": [{"role": "user", "content": "Hello"}]})
 }
 
-fn message(gateway: &Gateway<'_>, key: &str) -> Call {
+fn message(gateway: &Gateway<'_>, key: &str) -> TestRequest {
     call_b(gateway, "/messages", key).json(&message_body())
 }
 
@@ -60,7 +60,7 @@ async fn key_b(gateway: &Gateway<'_>) -> String {
 
 /// Checks the fields of an error for the SDK of the one format, in the envelope of this service.
 #[track_caller]
-fn assert_error_a(answer: &Answer, status: u16, code: &str, param: Option<&str>) {
+fn assert_error_a(answer: &TestResponse, status: u16, code: &str, param: Option<&str>) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
     let json = answer.json();
     let kind = json["error"]["type"].as_str();
@@ -70,7 +70,7 @@ fn assert_error_a(answer: &Answer, status: u16, code: &str, param: Option<&str>)
 
 /// Checks the fields of an error for the SDK of the other format, in the envelope of this service.
 #[track_caller]
-fn assert_error_b(answer: &Answer, status: u16, code: &str) {
+fn assert_error_b(answer: &TestResponse, status: u16, code: &str) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
     let json = answer.json();
     let kind = match status {
@@ -111,7 +111,9 @@ fn each_route_leads_to_its_providers_path_with_the_body_as_it_came() {
         ];
         let body = br#"{ "input":"x", "messages":[ ],  "max_tokens" :600,"model" :"m-1","temperature":0.10,"note":"\u00e9" }"#;
         for (number, (route, path, key, expected, cost)) in routes.into_iter().enumerate() {
-            gateway.provider.push(Reply::json(200, &expected).header("x-provider", "kept"));
+            gateway
+                .provider
+                .push(ScriptedResponse::json(200, &expected).header("x-provider", "kept"));
             let answer = match route.starts_with("/messages") {
                 false => call_a(gateway, route, key),
                 true => call_b(gateway, route, key),
@@ -174,7 +176,7 @@ fn stream_of(events: &[String]) -> String {
 fn a_streamed_chat_is_asked_for_usage_on_the_way_and_given_back_without_it() {
     each_gateway(async |gateway| {
         let key = key_a(gateway).await;
-        gateway.provider.push(Reply::events(chat_events(true)));
+        gateway.provider.push(ScriptedResponse::events(chat_events(true)));
         // Two edits in one body: the option and the provider's name before the model.
         let body = br#"{"messages":[ ], "model" : "house/m-1" ,"stream": true }"#;
         let call = call_a(gateway, "/chat/completions", &key).bytes("application/json", body);
@@ -197,7 +199,7 @@ fn a_streamed_chat_is_asked_for_usage_on_the_way_and_given_back_without_it() {
 fn a_streamed_chat_that_asks_for_usage_passes_as_it_is() {
     each_gateway(async |gateway| {
         let key = key_a(gateway).await;
-        gateway.provider.push(Reply::events(chat_events(true)));
+        gateway.provider.push(ScriptedResponse::events(chat_events(true)));
         let body = br#"{"model":"m-1","stream":true,"stream_options":{"include_usage":true}}"#;
         let call = call_a(gateway, "/chat/completions", &key).bytes("application/json", body);
         let answer = call.send().await;
@@ -231,7 +233,7 @@ fn other_streams_pass_byte_for_byte_in_both_directions() {
         .into_iter()
         .enumerate()
         {
-            gateway.provider.push(Reply::named_events(events.clone()));
+            gateway.provider.push(ScriptedResponse::named_events(events.clone()));
             let answer = call.bytes("application/json", body).send().await;
             let expected: String = events
                 .iter()
@@ -259,13 +261,13 @@ fn the_providers_name_before_a_model_is_cut_in_place() {
             (r#"{"model":"house\/m-1","z":"house/m-1"}"#, r#"{"model":"m-1","z":"house/m-1"}"#),
             (r#"{"m\u006fdel":"house/m-1"}"#, r#"{"m\u006fdel":"m-1"}"#),
         ] {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             let call = call_a(gateway, "/chat/completions", &a);
             call.bytes("application/json", body.as_bytes()).send().await.expect(200);
             assert_eq!(gateway.provider.requests().pop().unwrap().text(), expected);
             assert_eq!(gateway.records().await[0]["provider"], "house");
         }
-        gateway.provider.push(Reply::json(200, message_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, message_answer()));
         let mut body = message_body();
         body["model"] = json!("mansion/m-1");
         call_b(gateway, "/messages", &b).json(&body).send().await.expect(200);
@@ -277,7 +279,7 @@ fn the_providers_name_before_a_model_is_cut_in_place() {
 fn the_query_is_passed_on_without_what_is_ours() {
     each_gateway(async |gateway| {
         let b = key_b(gateway).await;
-        gateway.provider.push_always(Reply::json(200, message_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, message_answer()));
         for (query, passed) in [
             ("?beta=true", "?beta=true"),
             (
@@ -308,7 +310,7 @@ fn the_query_is_passed_on_without_what_is_ours() {
 fn metadata_is_recorded_and_stays_here() {
     each_gateway(async |gateway| {
         let key = key_a(gateway).await;
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let call = chat(gateway, &key).header("x-service-metadata", r#"{"user":"ada"}"#);
         call.send().await.expect(200);
         assert_eq!(gateway.record().await["metadata"], json!({"user": "ada"}));
@@ -326,7 +328,7 @@ fn a_providers_error_passes_unchanged() {
         let key = key_b(gateway).await;
         let overloaded =
             json!({"type": "error", "error": {"type": "overloaded_error", "message": "no"}});
-        gateway.provider.push(Reply::json(529, &overloaded).header("retry-after", "7"));
+        gateway.provider.push(ScriptedResponse::json(529, &overloaded).header("retry-after", "7"));
         let answer = message(gateway, &key).send().await;
         assert_eq!(answer.expect(529), overloaded);
         assert_eq!(answer.header("retry-after"), Some("7"));
@@ -337,7 +339,7 @@ fn a_providers_error_passes_unchanged() {
 #[test]
 fn a_merchants_own_key_works_here_too() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         chat(gateway, gateway.key()).send().await.expect(200);
         let record = gateway.record().await;
         assert_eq!(record["total_merchant_cost"], USED);
@@ -353,7 +355,7 @@ fn a_merchants_own_key_works_here_too() {
 fn the_first_configured_provider_of_a_model_serves_it_unless_the_key_says_otherwise() {
     each_gateway(async |gateway| {
         let free = key_a(gateway).await;
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         chat(gateway, &free).send().await.expect(200);
         assert_eq!(gateway.records().await[0]["provider"], "house");
 
@@ -387,7 +389,7 @@ fn the_allow_list_of_a_key_decides_before_the_better_entry_of_a_price_list() {
         let key = gateway.spend_key(&json!({"allowed_providers": ["house"]})).await.key;
         let mut answer = chat_answer();
         answer["model"] = json!("m-rare");
-        gateway.provider.push(Reply::json(200, &answer));
+        gateway.provider.push(ScriptedResponse::json(200, &answer));
         let mut body = chat_body();
         body["model"] = json!("m-rare");
         let answer = call_a(gateway, "/chat/completions", &key).json(&body).send().await;
@@ -450,7 +452,7 @@ fn a_body_that_is_not_valid_is_refused_with_every_issue() {
 #[test]
 fn every_refusal_is_said_so_that_either_sdk_understands_it() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let unknown = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
         let missing =
             gateway.call_without_key("POST", "/chat/completions").bytes("application/json", b"{");
@@ -486,7 +488,7 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
             let b = gateway.spend_key(&rules_b).await.key;
             if used_before {
                 chat(gateway, &a).send().await.expect(200);
-                gateway.provider.push(Reply::json(200, message_answer()));
+                gateway.provider.push(ScriptedResponse::json(200, message_answer()));
                 message(gateway, &b).send().await.expect(200);
             }
             let calls = gateway.provider.calls();
@@ -517,7 +519,7 @@ fn every_refusal_is_said_so_that_either_sdk_understands_it() {
         }
         let (a, b) = (key_a(gateway).await, key_b(gateway).await);
         // A key accepts both formats unless it is restricted to one.
-        gateway.provider.push(Reply::json(200, message_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, message_answer()));
         message(gateway, &a).send().await.expect(200);
         let only = json!({"request_shape": "shape_a"});
         let a = gateway.spend_key(&only).await.key;
@@ -571,8 +573,8 @@ fn another_method_on_these_routes_is_said_in_the_sdks_words_too() {
 #[test]
 fn a_rotated_or_deleted_key_is_dead_at_once() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
-        let SpendKey { key, path, .. } = gateway.spend_key(&json!({})).await;
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
+        let TestSpendKey { key, path, .. } = gateway.spend_key(&json!({})).await;
         let models = |key: &str| models(gateway).bearer(key);
         chat(gateway, &key).send().await.expect(200);
         models(&key).send().await.expect(200);
@@ -595,7 +597,7 @@ fn what_is_free_is_never_refused_for_money_and_is_a_request() {
         let count = json!({"count": 2, "cycle": "total"});
         let rules = json!({"request_shape": "shape_b", "spend_limit": limit, "request_limit": count, "enforcement": "strict"});
         let key = gateway.spend_key(&rules).await.key;
-        gateway.provider.push_always(Reply::json(200, json!({"input_tokens": 14})));
+        gateway.provider.push_always(ScriptedResponse::json(200, json!({"input_tokens": 14})));
         let counting = call_b(gateway, "/messages/count_tokens", &key).json(&message_body());
         counting.send().await.expect(200);
         counting.send().await.expect(200);
@@ -619,9 +621,10 @@ fn an_embedding_has_no_maximum_to_ask_for() {
         let enough = json!({"spend_limit": {"amount": amount, "cycle": "total"}});
         gateway.put(&key.path, &enough).await.expect(200);
         let usage = json!({"prompt_tokens": 2, "total_tokens": 2});
-        gateway
-            .provider
-            .push(Reply::json(200, json!({"data": [], "model": "m-listed", "usage": usage})));
+        gateway.provider.push(ScriptedResponse::json(
+            200,
+            json!({"data": [], "model": "m-listed", "usage": usage}),
+        ));
         embed.send().await.expect(200);
     });
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_api::OnDisconnect;
-use tollgate_testkit::{Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse};
 
 use crate::support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 
@@ -48,7 +48,7 @@ fn a_provider_error_passes_unchanged_and_costs_nothing() {
     for status in [400, 401, 404, 429, 500, 529] {
         each_gateway(async |gateway| {
             let body = json!({"error": {"message": "no", "type": "x"}});
-            gateway.provider.push(Reply::json(status, &body).header("retry-after", "7"));
+            gateway.provider.push(ScriptedResponse::json(status, &body).header("retry-after", "7"));
             let answer = gateway.chat().send().await;
             assert_eq!(answer.expect(status), body);
             assert_eq!(answer.header("retry-after"), Some("7"));
@@ -63,7 +63,7 @@ fn an_answer_without_usage_is_estimated_and_says_so() {
     each_gateway(async |gateway| {
         let mut body = chat_answer();
         body.as_object_mut().unwrap().remove("usage");
-        gateway.provider.push(Reply::json(200, &body));
+        gateway.provider.push(ScriptedResponse::json(200, &body));
         assert_eq!(gateway.chat().send().await.expect(200), body);
         let [status, source, by_wallet, by_merchant] = ended(gateway).await;
         assert_eq!([status.as_str(), &source, &by_merchant], ["completed", "estimated", NOTHING]);
@@ -76,7 +76,7 @@ fn an_explicit_zero_is_zero() {
     each_gateway(async |gateway| {
         let mut body = chat_answer();
         body["usage"] = json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0});
-        gateway.provider.push(Reply::json(200, &body));
+        gateway.provider.push(ScriptedResponse::json(200, &body));
         gateway.chat().send().await.expect(200);
         assert_eq!(ended(gateway).await, ["completed", "reported", NOTHING, NOTHING]);
     });
@@ -85,7 +85,9 @@ fn an_explicit_zero_is_zero() {
 #[test]
 fn an_empty_answer_is_settled_before_its_head() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::bytes(200, "application/json", b"".to_vec()).content_length());
+        gateway
+            .provider
+            .push(ScriptedResponse::bytes(200, "application/json", b"".to_vec()).content_length());
         let answer = gateway.chat().send().await;
         assert_eq!((answer.status, answer.body.len(), answer.complete), (200, 0, true));
         assert_eq!(gateway.record().await["usage_source"], "estimated");
@@ -107,7 +109,7 @@ fn a_call_that_reaches_nobody_costs_nothing() {
 #[test]
 fn a_call_that_was_taken_and_never_answered_is_the_merchants() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::hang_up());
+        gateway.provider.push(ScriptedResponse::hang_up());
         let answer = gateway.chat().send().await;
         assert_eq!((answer.status, answer.error().as_str()), (502, "provider_unreachable"));
         let [status, source, by_wallet, by_merchant] = ended(gateway).await;
@@ -121,7 +123,7 @@ fn a_provider_that_is_silent_too_long_is_a_timeout_and_the_merchants() {
     let mut settings = settings();
     settings.timeouts.first_byte = Duration::from_millis(200);
     each_gateway_with(settings, async |gateway| {
-        gateway.provider.push(Reply::silence());
+        gateway.provider.push(ScriptedResponse::silence());
         let answer = gateway.chat().send().await;
         assert_eq!((answer.status, answer.error().as_str()), (504, "provider_timeout"));
         let [status, source, by_wallet, by_merchant] = ended(gateway).await;
@@ -133,7 +135,9 @@ fn a_provider_that_is_silent_too_long_is_a_timeout_and_the_merchants() {
 #[test]
 fn a_body_that_breaks_off_reaches_the_client_broken_and_is_charged_as_far_as_it_came() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()).content_length().cut_at(40));
+        gateway
+            .provider
+            .push(ScriptedResponse::json(200, chat_answer()).content_length().cut_at(40));
         let answer = gateway.chat().send().await;
         assert_eq!((answer.status, answer.complete, answer.body.len()), (200, false, 40));
         let [status, source, by_wallet, _] = ended(gateway).await;
@@ -146,7 +150,7 @@ fn a_body_that_breaks_off_reaches_the_client_broken_and_is_charged_as_far_as_it_
 fn a_stream_that_breaks_off_reaches_the_client_broken() {
     each_gateway(async |gateway| {
         let first = length_of(&events()[..1]);
-        gateway.provider.push(Reply::events(events()).chunked().cut_at(first));
+        gateway.provider.push(ScriptedResponse::events(events()).chunked().cut_at(first));
         let answer = gateway.forward("/v1/chat/completions").json(&stream_body()).send().await;
         assert_eq!((answer.status, answer.complete, answer.body.len()), (200, false, first));
         let [status, source, by_wallet, _] = ended(gateway).await;
@@ -160,7 +164,7 @@ fn an_error_event_ends_the_record_in_error_and_the_stream_as_it_came() {
     each_gateway(async |gateway| {
         let error = json!({"error": {"message": "overloaded", "type": "server_error"}}).to_string();
         let stream = vec![events()[0].clone(), error];
-        gateway.provider.push(Reply::events(stream.clone()));
+        gateway.provider.push(ScriptedResponse::events(stream.clone()));
         let answer = gateway.forward("/v1/chat/completions").json(&stream_body()).send().await;
         let expected: String = stream.iter().map(|event| format!("data: {event}\n\n")).collect();
         assert_eq!(answer.text(), expected);
@@ -176,7 +180,7 @@ fn a_client_that_leaves_pays_what_the_provider_reports_in_the_end() {
             let gate = Gate::new();
             let cuts: Vec<_> =
                 (1..events().len()).map(|count| length_of(&events()[..count])).collect();
-            gateway.provider.push(Reply::events(events()).pieces_at(cuts).gate(&gate));
+            gateway.provider.push(ScriptedResponse::events(events()).pieces_at(cuts).gate(&gate));
             let mut open =
                 gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
             gateway.provider.wait_for_calls(1).await;
@@ -199,7 +203,7 @@ fn a_client_that_leaves_pays_what_the_provider_reports_in_the_end() {
 fn a_client_that_leaves_before_a_plain_answer_pays_it_all_the_same() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let open = gateway.chat().open().await;
         gateway.provider.wait_for_calls(1).await;
         drop(open);
@@ -214,7 +218,7 @@ fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
     each_gateway_with(cancelling, async |gateway| {
         let gate = Gate::new();
         let cut = length_of(&events()[..1]);
-        gateway.provider.push(Reply::events(events()).pieces_at([cut]).gate(&gate));
+        gateway.provider.push(ScriptedResponse::events(events()).pieces_at([cut]).gate(&gate));
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         gate.pass(1);
         open.read_until("Hello there").await;
@@ -240,7 +244,9 @@ fn a_client_whose_call_is_cancelled_pays_what_has_passed() {
         for events_read in 0..all.len() {
             let gate = Gate::new();
             let cuts: Vec<_> = (1..all.len()).map(|count| length_of(&all[..count])).collect();
-            gateway.provider.push(Reply::events(all.clone()).pieces_at(cuts).gate(&gate));
+            gateway
+                .provider
+                .push(ScriptedResponse::events(all.clone()).pieces_at(cuts).gate(&gate));
             let hang_ups = gateway.provider.hang_ups();
             let call = gateway.forward("/v1/chat/completions").json(&stream_body());
             let mut open = call.open().await;
@@ -278,7 +284,7 @@ fn a_client_that_leaves_pays_usage_that_it_did_not_ask_for() {
             let gate = Gate::new();
             let cuts: Vec<_> =
                 (1..events().len()).map(|count| length_of(&events()[..count])).collect();
-            gateway.provider.push(Reply::events(events()).pieces_at(cuts).gate(&gate));
+            gateway.provider.push(ScriptedResponse::events(events()).pieces_at(cuts).gate(&gate));
             let mut open = gateway.forward("/v1/chat/completions").json(&body).open().await;
             open.read_until("\r\n\r\n").await;
             for event in events().iter().take(events_read) {
@@ -295,11 +301,11 @@ fn a_client_that_leaves_pays_usage_that_it_did_not_ask_for() {
 }
 
 /// Eighty megabytes without a pause: more than all buffers between provider and client hold.
-fn long_stream() -> Reply {
+fn long_stream() -> ScriptedResponse {
     let delta = json!({"content": "x".repeat(4_000)});
     let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": delta}]});
     let long = (0..20_000).map(|_| content.to_string()).chain(events());
-    Reply::events(long).chunked_every(65_536)
+    ScriptedResponse::events(long).chunked_every(65_536)
 }
 
 /// Without pauses between pieces, a write detects that the client has left.
@@ -339,7 +345,7 @@ fn a_client_that_leaves_is_drained_only_within_bounds() {
     each_gateway_with(bounded, async |gateway| {
         let gate = Gate::new();
         let cut = length_of(&events()[..1]);
-        gateway.provider.push(Reply::events(events()).pieces_at([cut]).gate(&gate));
+        gateway.provider.push(ScriptedResponse::events(events()).pieces_at([cut]).gate(&gate));
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         gate.pass(1);
         open.read_until("Hello there").await;
@@ -355,7 +361,7 @@ fn a_shutdown_settles_what_is_left_as_far_as_it_came() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
         let cut = length_of(&events()[..1]);
-        gateway.provider.push(Reply::events(events()).pieces_at([cut]).gate(&gate));
+        gateway.provider.push(ScriptedResponse::events(events()).pieces_at([cut]).gate(&gate));
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         gate.pass(1);
         open.read_until("Hello there").await;

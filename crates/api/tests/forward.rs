@@ -1,14 +1,16 @@
 //! A forwarded call, end to end: the provider's request, the client's answer, and the record.
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse};
 
 use crate::support::{chat_answer, chat_body, each_gateway};
 
 #[test]
 fn a_call_is_forwarded_metered_priced_and_recorded() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()).header("x-provider-header", "kept"));
+        gateway
+            .provider
+            .push(ScriptedResponse::json(200, chat_answer()).header("x-provider-header", "kept"));
         // Unusual spacing and key order must arrive unchanged.
         let body = br#"{ "messages":[ {"content":"Hello","role":"user"}], "model" :"m-1","temperature":0.10 }"#;
         let call = gateway
@@ -102,7 +104,7 @@ fn stream_of(events: &[String]) -> String {
 #[test]
 fn a_stream_that_did_not_ask_for_usage_is_asked_on_the_way_and_given_back_without_it() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::events(chat_events(true)));
+        gateway.provider.push(ScriptedResponse::events(chat_events(true)));
         let body = r#"{"model":"m-1","stream":true,"messages":[]}"#;
         let call =
             gateway.forward("/v1/chat/completions").bytes("application/json", body.as_bytes());
@@ -127,7 +129,7 @@ fn a_stream_that_did_not_ask_for_usage_is_asked_on_the_way_and_given_back_withou
 #[test]
 fn a_stream_that_asked_for_usage_passes_as_it_is() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::events(chat_events(true)));
+        gateway.provider.push(ScriptedResponse::events(chat_events(true)));
         let body = r#"{"model":"m-1","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
         let answer = gateway
             .forward("/v1/chat/completions")
@@ -147,9 +149,11 @@ fn the_last_event_of_a_stream_waits_for_the_settlement_and_nothing_else_does() {
         let stream = stream_of(&chat_events(true));
         let done_at = stream.find("data: [DONE]").unwrap();
         let first_event = stream.find("\n\n").unwrap() + 2;
-        gateway
-            .provider
-            .push(Reply::events(chat_events(true)).pieces_at([first_event, done_at]).gate(&gate));
+        gateway.provider.push(
+            ScriptedResponse::events(chat_events(true))
+                .pieces_at([first_event, done_at])
+                .gate(&gate),
+        );
         let body =
             json!({"model": "m-1", "stream": true, "stream_options": {"include_usage": true}});
         let mut open = gateway.forward("/v1/chat/completions").json(&body).open().await;
@@ -165,7 +169,7 @@ fn the_last_event_of_a_stream_waits_for_the_settlement_and_nothing_else_does() {
         let record = gateway.get("/requests").await.expect(200);
         assert_eq!(record["data"][0]["status"], "completed");
         while open.read_some().await {}
-        assert!(open.answer().complete);
+        assert!(open.response().complete);
     });
 }
 
@@ -176,7 +180,7 @@ fn a_stream_gives_the_same_bytes_and_usage_at_every_chunk_boundary() {
         let body = json!({"model": "m-1", "stream": true});
         let cuts: Vec<usize> = (1..stream.len()).step_by(7).collect();
         for &cut in &cuts {
-            gateway.provider.push(Reply::events(chat_events(true)).pieces_at([cut]));
+            gateway.provider.push(ScriptedResponse::events(chat_events(true)).pieces_at([cut]));
             let answer = gateway.forward("/v1/chat/completions").json(&body).send().await;
             assert_eq!(answer.text(), stream_of(&chat_events(false)), "cut at {cut}");
         }
@@ -194,7 +198,7 @@ fn the_other_format_works_streamed_and_not() {
             json!({"input_tokens": 10, "cache_read_input_tokens": 90, "output_tokens": 500});
         let message = json!({"id": "msg_1", "type": "message", "model": "m-2", "stop_reason": "end_turn",
                              "content": [{"type": "text", "text": "Hi"}], "usage": usage});
-        gateway.provider.push(Reply::json(200, &message));
+        gateway.provider.push(ScriptedResponse::json(200, &message));
         let body = json!({"model": "m-2", "max_tokens": 9, "messages": []});
         let answer = gateway.forward("/anthropic/v1/messages").json(&body).send().await;
         assert_eq!(answer.expect(200), message);
@@ -212,7 +216,7 @@ fn the_other_format_works_streamed_and_not() {
             ("message_delta", end.to_string()),
             ("message_stop", json!({"type": "message_stop"}).to_string()),
         ];
-        gateway.provider.push(Reply::named_events(events.clone()));
+        gateway.provider.push(ScriptedResponse::named_events(events.clone()));
         let body = json!({"model": "m-2", "max_tokens": 9, "stream": true, "messages": []});
         let answer = gateway.forward("/anthropic/v1/messages").json(&body).send().await;
         let expected: String =
@@ -306,7 +310,7 @@ fn every_kind_of_credential_pays_as_it_should() {
             ),
         ];
         for (credential, key_type, by_wallet, by_merchant, fee, payer) in cases {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             let u = gateway.provider.url("/v1/chat/completions");
             let answer = gateway.forward_to(&u).bearer(&credential).json(&chat_body()).send().await;
             answer.expect(200);
@@ -348,7 +352,7 @@ fn a_credential_may_stand_in_any_of_its_places_in_order_of_precedence() {
             gateway.forward_to(&u).header("x-api-key", &token).header("xi-api-key", wrong),
         ];
         for call in calls {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             let answer = call.json(&chat_body()).send().await;
             answer.expect(200);
         }
@@ -364,7 +368,7 @@ fn a_credential_may_stand_in_any_of_its_places_in_order_of_precedence() {
 #[test]
 fn a_get_is_forwarded_recorded_and_free() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, json!({"object": "list", "data": []})));
+        gateway.provider.push(ScriptedResponse::json(200, json!({"object": "list", "data": []})));
         let u = gateway.provider.url("/v1/models");
         let call = gateway
             .call_without_key("GET", &format!("/forward?u={u}"))
@@ -382,7 +386,7 @@ fn a_get_is_forwarded_recorded_and_free() {
 #[test]
 fn a_raw_u_works_and_secrets_in_it_are_not_recorded() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let path = format!("/forward?u={u}?api_key=sk-secret");
         let call = gateway
@@ -403,7 +407,7 @@ fn two_hundred_callers_on_one_balance_agree_with_the_provider_and_leave_no_hold(
         let mut answer = chat_answer();
         answer["usage"] =
             json!({"prompt_tokens": 50_000, "completion_tokens": 40_000, "total_tokens": 90_000});
-        gateway.provider.push_always(Reply::json(200, answer));
+        gateway.provider.push_always(ScriptedResponse::json(200, answer));
         let calls = (0..200).map(|_| {
             let call = gateway.forward("/v1/chat/completions").json(&body);
             tokio::spawn(async move { call.send().await.status })

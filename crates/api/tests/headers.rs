@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate_testkit::{Answer, Reply};
+use tollgate_testkit::{ScriptedResponse, TestResponse};
 
 use crate::support::{self, Gateway, chat_answer, chat_body, each_gateway};
 
@@ -23,7 +23,7 @@ fn sorted(headers: &[(String, String)]) -> Vec<String> {
 impl Gateway<'_> {
     /// Sends a chat call with these headers to a path of the provider; returns the headers that arrived.
     async fn arrived(&self, path: &str, token: &str, headers: &[(&str, &str)]) -> Vec<String> {
-        self.provider.push(Reply::json(200, chat_answer()));
+        self.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = self.provider.url(path);
         let mut call = self.forward_to(&u).bearer(token).json(&chat_body());
         for (name, value) in headers {
@@ -232,8 +232,9 @@ fn exactly_these_headers_come_back() {
             ("date", "Sat, 21 Nov 2026 00:00:00 GMT"),
             ("server", "provider"),
         ];
-        let reply =
-            sent.into_iter().fold(Reply::json(200, chat_answer()), |reply, (name, value)| {
+        let reply = sent
+            .into_iter()
+            .fold(ScriptedResponse::json(200, chat_answer()), |reply, (name, value)| {
                 reply.header(name, value)
             });
         gateway.provider.push(reply);
@@ -274,7 +275,7 @@ fn who_pays_is_the_credentials_to_say_and_nobody_elses() {
             "customer_id": other.connection_id.to_string(), "disable_billing": "true", "payer": "merchant",
             "meter_slug": "none", "secret_key": "none", "merchant_id": "none",
         });
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let call = gateway
             .chat()
             .header("x-service-metadata", &claims.to_string())
@@ -334,7 +335,7 @@ fn hidden(gateway: &Gateway<'_>) -> String {
 #[test]
 fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let (body, hidden) = (chat_body().to_string(), hidden(gateway));
         let (length, all) = (body.len(), body.len() + hidden.len());
         let chunked = format!("{length:x}\r\n{body}\r\n0\r\n\r\n");
@@ -474,7 +475,7 @@ fn a_message_that_can_be_read_in_two_ways_is_400_and_ends_the_connection() {
 #[test]
 fn nothing_makes_a_connection_anything_but_http() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let (body, hidden) = (chat_body().to_string(), hidden(gateway));
         let u = gateway.provider.url("/v1/chat/completions");
         let evil = |method: &str, target: &str, more: &str| {
@@ -519,8 +520,8 @@ fn nothing_makes_a_connection_anything_but_http() {
             ("POST", "/v1/%66orward%2F"),
             ("POST", "/v1/forward/"),
         ] {
-            let call = tollgate_testkit::Call::new(gateway.address, method, target);
-            let answer: Answer = call.bearer(gateway.key()).json(&chat_body()).send().await;
+            let call = tollgate_testkit::TestRequest::new(gateway.address, method, target);
+            let answer: TestResponse = call.bearer(gateway.key()).json(&chat_body()).send().await;
             assert!(
                 [400, 404, 405].contains(&answer.status),
                 "{method} {target}: {}",

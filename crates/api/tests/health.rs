@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tollgate_api::{Clients, Settings};
-use tollgate_testkit::{Call, Gate, Reply};
+use tollgate_api::{ClientLimits, Settings};
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest};
 
 use crate::support::{
     Gateway, assert_refused, chat_answer, each_gateway_by_the_stores_clock, each_gateway_with,
@@ -14,7 +14,7 @@ use crate::support::{
 /// The answers of `/readyz` and `/healthz`.
 async fn health(gateway: &Gateway<'_>) -> [(u16, String); 2] {
     let ask = async |path| {
-        let answer = Call::new(gateway.address, "GET", path).send().await;
+        let answer = TestRequest::new(gateway.address, "GET", path).send().await;
         (answer.status, text(&answer.json(), "status"))
     };
     [ask("/readyz").await, ask("/healthz").await]
@@ -28,7 +28,7 @@ fn said(status: u16, word: &str) -> (u16, String) {
 fn who_asks_for_the_head_alone_is_told_as_much() {
     each_gateway_by_the_stores_clock(async |gateway| {
         for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"] {
-            let answer = Call::new(gateway.address, "HEAD", path).send().await;
+            let answer = TestRequest::new(gateway.address, "HEAD", path).send().await;
             assert_eq!((answer.status, answer.body.len()), (200, 0), "{path}");
         }
     });
@@ -54,11 +54,11 @@ fn a_node_whose_lease_is_not_kept_lives_and_is_not_ready() {
 #[test]
 fn calls_beyond_as_many_as_a_node_takes_are_refused_and_not_sent() {
     const MOST: usize = 2;
-    let clients = Clients { max_connections: MOST, ..Clients::default() };
+    let clients = ClientLimits { max_connections: MOST, ..ClientLimits::default() };
     each_gateway_with(Settings { clients, ..settings() }, async |gateway| {
         let gate = Gate::new();
         for number in 1..=MOST {
-            gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
             let open = gateway.chat().open().await;
             gateway.provider.wait_for_calls(number).await;
             drop(open);
@@ -70,7 +70,7 @@ fn calls_beyond_as_many_as_a_node_takes_are_refused_and_not_sent() {
         gateway.get("/wallet").await.expect(200);
 
         gate.open();
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let deadline = Instant::now() + Duration::from_secs(20);
         while gateway.chat().send().await.status != 200 {
             assert!(Instant::now() < deadline, "the calls have ended, and there is no room");

@@ -10,10 +10,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Call, Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest};
 
 use crate::support::{
-    Gateway, NOWHERE, SpendKey, chat_answer, each_gateway, each_gateway_with, settings,
+    Gateway, NOWHERE, TestSpendKey, chat_answer, each_gateway, each_gateway_with, settings,
 };
 
 /// A call that can cost 0.2 USD, under a limit of 0.3: two do not fit. The next one fits when the
@@ -27,7 +27,7 @@ fn streamed() -> Value {
            "stream_options": {"include_usage": true}, "messages": []})
 }
 
-async fn strict_key(gateway: &Gateway<'_>) -> SpendKey {
+async fn strict_key(gateway: &Gateway<'_>) -> TestSpendKey {
     let limit = json!({"amount": "0.3", "cycle": "total"});
     let wallet = gateway.connection.wallet_id.to_string();
     gateway
@@ -35,20 +35,26 @@ async fn strict_key(gateway: &Gateway<'_>) -> SpendKey {
         .await
 }
 
-fn chat(gateway: &Gateway<'_>, key: &SpendKey, body: &Value) -> Call {
+fn chat(gateway: &Gateway<'_>, key: &TestSpendKey, body: &Value) -> TestRequest {
     let u = gateway.provider.url("/v1/chat/completions");
     gateway.forward_to(&u).bearer(&key.key).json(body)
 }
 
 /// Fails unless the call has ended like this, holds nothing, and leaves room for the next.
-async fn ended_as(gateway: &Gateway<'_>, key: &SpendKey, what: &str, status: &str, source: &str) {
+async fn ended_as(
+    gateway: &Gateway<'_>,
+    key: &TestSpendKey,
+    what: &str,
+    status: &str,
+    source: &str,
+) {
     let record = gateway.records().await.remove(0);
     let found = [&record["status"], &record["usage_source"]].map(|word| word.as_str().unwrap());
     assert_eq!(found, [status, source], "{what}: {record}");
     assert_eq!(record["spend_key_id"], key.made["spend_key_id"], "{what}");
     assert_eq!(gateway.wallet().await.1, "0.0000000000", "{what}: held on the wallet");
 
-    gateway.provider.push(Reply::json(200, chat_answer()));
+    gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
     let next = chat(gateway, key, &body()).send().await;
     assert_eq!(next.status, 200, "{what}: the next call: {}", next.text());
     let shown = gateway.get(&key.path).await.expect(200);
@@ -59,7 +65,7 @@ async fn ended_as(gateway: &Gateway<'_>, key: &SpendKey, what: &str, status: &st
 fn two_calls_do_not_fit_at_once() {
     each_gateway(async |gateway| {
         let (key, gate) = (strict_key(gateway).await, Gate::new());
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let open = chat(gateway, &key, &body()).open().await;
         gateway.provider.wait_for_calls(1).await;
         let second = chat(gateway, &key, &body()).send().await;
@@ -97,34 +103,34 @@ fn a_call_that_the_provider_breaks_holds_nothing() {
     each_gateway(async |gateway| {
         let usage = json!({"error": {"message": "no"}});
         for (what, reply, client_status, status, source) in [
-            ("400", Reply::json(400, &usage), 400, "error", "none"),
-            ("429", Reply::json(429, &usage), 429, "error", "none"),
-            ("500", Reply::json(500, &usage), 500, "error", "none"),
-            ("cut before the first byte", Reply::hang_up(), 502, "error", "estimated"),
+            ("400", ScriptedResponse::json(400, &usage), 400, "error", "none"),
+            ("429", ScriptedResponse::json(429, &usage), 429, "error", "none"),
+            ("500", ScriptedResponse::json(500, &usage), 500, "error", "none"),
+            ("cut before the first byte", ScriptedResponse::hang_up(), 502, "error", "estimated"),
             (
                 "cut in the head",
-                Reply::json(200, chat_answer()).cut_in_head_at(10),
+                ScriptedResponse::json(200, chat_answer()).cut_in_head_at(10),
                 502,
                 "error",
                 "estimated",
             ),
             (
                 "cut in the body",
-                Reply::json(200, chat_answer()).content_length().cut_at(40),
+                ScriptedResponse::json(200, chat_answer()).content_length().cut_at(40),
                 200,
                 "error",
                 "partial",
             ),
             (
                 "a panic in the extractor",
-                Reply::json(200, chat_answer()).header("x-fault", "panic"),
+                ScriptedResponse::json(200, chat_answer()).header("x-fault", "panic"),
                 500,
                 "error",
                 "estimated",
             ),
             (
                 "a panic in the extractor before the end",
-                Reply::json(200, chat_answer()).header("x-fault", "panic at the end"),
+                ScriptedResponse::json(200, chat_answer()).header("x-fault", "panic at the end"),
                 500,
                 "error",
                 "estimated",
@@ -139,14 +145,14 @@ fn a_call_that_the_provider_breaks_holds_nothing() {
         // The usage of such a stream is unknown, so a strict key pays the hold.
         let key = strict_key(gateway).await;
         gateway.put(&key.path, &json!({"enforcement": "bounded"})).await.expect(200);
-        gateway.provider.push(Reply::events([&event]).chunked().cut_at(20));
+        gateway.provider.push(ScriptedResponse::events([&event]).chunked().cut_at(20));
         assert!(!chat(gateway, &key, &streamed()).send().await.complete);
         ended_as(gateway, &key, "cut in a stream", "error", "partial").await;
 
         // The status of a started answer cannot change, but the answer must not look complete.
         for fault in ["panic while reading", "panic at the end"] {
             let key = strict_key(gateway).await;
-            gateway.provider.push(Reply::events([&event]).header("x-fault", fault));
+            gateway.provider.push(ScriptedResponse::events([&event]).header("x-fault", fault));
             let answer = chat(gateway, &key, &streamed()).send().await;
             assert_eq!((answer.status, answer.complete), (200, false), "{fault}");
             ended_as(gateway, &key, fault, "error", "estimated").await;
@@ -160,7 +166,7 @@ fn a_provider_that_never_answers_holds_nothing_for_long() {
     impatient.timeouts.first_byte = Duration::from_millis(200);
     each_gateway_with(impatient, async |gateway| {
         let key = strict_key(gateway).await;
-        gateway.provider.push(Reply::silence());
+        gateway.provider.push(ScriptedResponse::silence());
         let answer = chat(gateway, &key, &body()).send().await;
         assert_eq!((answer.status, answer.error().as_str()), (504, "provider_timeout"));
         ended_as(gateway, &key, "timeout", "error", "estimated").await;
@@ -184,7 +190,7 @@ fn a_client_that_leaves_at_any_time_holds_nothing() {
         for read in 0..events.len() {
             let (key, gate) = (strict_key(gateway).await, Gate::new());
             let cuts = std::iter::once(0).chain(ends.iter().copied());
-            gateway.provider.push(Reply::events(&events).pieces_at(cuts).gate(&gate));
+            gateway.provider.push(ScriptedResponse::events(&events).pieces_at(cuts).gate(&gate));
             let calls = gateway.provider.calls();
             let mut open = chat(gateway, &key, &streamed()).open().await;
             gateway.provider.wait_for_calls(calls + 1).await;
@@ -205,12 +211,12 @@ fn a_client_that_leaves_at_any_time_holds_nothing() {
 fn a_call_whose_task_is_cancelled_holds_nothing() {
     each_gateway(async |gateway| {
         let (key, gate) = (strict_key(gateway).await, Gate::new());
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let listening = tollgate_api::listen(
             gateway.app.clone(),
             "127.0.0.1:0",
             None,
-            tollgate_api::Served::Everything,
+            tollgate_api::ServedRoutes::Everything,
         )
         .unwrap();
         let handle = listening.server.handle();
@@ -219,7 +225,7 @@ fn a_call_whose_task_is_cancelled_holds_nothing() {
             gateway.provider.url("/v1/chat/completions").as_bytes(),
         )
         .collect();
-        let call = Call::new(listening.address, "POST", &format!("/v1/forward?u={u}"));
+        let call = TestRequest::new(listening.address, "POST", &format!("/v1/forward?u={u}"));
         let open = call.bearer(&key.key).json(&body()).open().await;
         gateway.provider.wait_for_calls(1).await;
         handle.stop(false).await;

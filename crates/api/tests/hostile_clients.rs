@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tollgate_api::{Clients, Settings};
-use tollgate_testkit::Reply;
+use tollgate_api::{ClientLimits, Settings};
+use tollgate_testkit::ScriptedResponse;
 
 use crate::support::{
     self, Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings,
@@ -23,11 +23,11 @@ const BOUND: Duration = Duration::from_secs(10);
 /// Settings under which the service waits only a short time for clients.
 fn impatient() -> Settings {
     let moment = Duration::from_millis(700);
-    let clients = Clients {
+    let clients = ClientLimits {
         head_timeout: moment,
         body_timeout: moment,
         keep_alive: moment,
-        ..Clients::default()
+        ..ClientLimits::default()
     };
     let mut settings = Settings { clients, ..settings() };
     settings.timeouts.idle = 2 * moment;
@@ -35,9 +35,9 @@ fn impatient() -> Settings {
 }
 
 /// A connection for raw bytes.
-struct Raw(TcpStream);
+struct RawConnection(TcpStream);
 
-impl Raw {
+impl RawConnection {
     async fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -92,7 +92,7 @@ fn status(answer: &str) -> &str {
 
 /// Fails unless a correct client is served, and the other clients have left nothing.
 async fn serves_and_holds_nothing(gateway: &Gateway<'_>, calls: usize) {
-    gateway.provider.push(Reply::json(200, chat_answer()));
+    gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
     gateway.chat().send().await.expect(200);
     assert_eq!(gateway.records().await.len(), calls + 1);
     assert_eq!(gateway.wallet().await.1, "0.0000000000");
@@ -126,16 +126,16 @@ fn half_a_request_is_not_waited_for() {
         for beginning in &beginnings {
             // One client vanishes, one closes its sending side, one stays.
             drop({
-                let mut raw = Raw::open(gateway.address).await;
+                let mut raw = RawConnection::open(gateway.address).await;
                 raw.send(beginning).await;
                 raw
             });
-            let mut raw = Raw::open(gateway.address).await;
+            let mut raw = RawConnection::open(gateway.address).await;
             raw.send(beginning).await;
             raw.0.shutdown().await.unwrap();
             raw.until_closed(beginning).await;
 
-            let mut raw = Raw::open(gateway.address).await;
+            let mut raw = RawConnection::open(gateway.address).await;
             raw.send(beginning).await;
             let answer = raw.until_closed(beginning).await;
             assert!(["", "408"].contains(&status(&answer)), "{beginning}: {answer}");
@@ -152,7 +152,7 @@ fn half_of_a_second_request_is_not_waited_for_either() {
         let head = head(gateway);
         for second in ["", "PO", &head, &format!("{head}content-length: 9\r\n\r\n{{")] {
             for together in [false, true] {
-                let mut raw = Raw::open(gateway.address).await;
+                let mut raw = RawConnection::open(gateway.address).await;
                 if together {
                     raw.send(format!("{first}{second}")).await;
                 } else {
@@ -174,7 +174,7 @@ fn the_body_of_a_refused_call_is_not_read_for_ever() {
     each_gateway_with(impatient(), async |gateway| {
         let head = "POST /v1/forward?u=x HTTP/1.1\r\nhost: x\r\n";
         for framing in ["transfer-encoding: chunked", "content-length: 1000000"] {
-            let mut raw = Raw::open(gateway.address).await;
+            let mut raw = RawConnection::open(gateway.address).await;
             raw.send(format!("{head}{framing}\r\n\r\n")).await;
             assert_eq!(status(&raw.read_until("\r\n\r\n").await), "401");
             let started = Instant::now();
@@ -202,7 +202,7 @@ fn a_head_that_is_too_large_is_refused() {
             ("a megabyte of method", format!("{large} / HTTP/1.1\r\nhost: x\r\n\r\n")),
             ("headers without end", format!("GET / HTTP/1.1\r\nhost: x\r\n{many}{many}")),
         ] {
-            let mut raw = Raw::open(gateway.address).await;
+            let mut raw = RawConnection::open(gateway.address).await;
             raw.send(bytes).await;
             let answer = raw.until_closed(what).await;
             // When many bytes are left unread, the answer may be lost in the reset.
@@ -228,7 +228,7 @@ fn bodies_are_taken_up_to_their_limit_and_not_a_byte_beyond() {
     let limits =
         Settings { forward_body_limit_bytes: 100_000, body_limit_bytes: 50_000, ..settings() };
     each_gateway_with(limits, async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         for (length, expected) in [(99_999, "200"), (100_000, "200"), (100_001, "413")] {
             let body = body_of(length);
             let chunks: String = body
@@ -241,7 +241,7 @@ fn bodies_are_taken_up_to_their_limit_and_not_a_byte_beyond() {
                 ("with a length", whole(gateway, &body)),
                 ("in chunks", format!("{head}transfer-encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")),
             ] {
-                let mut raw = Raw::open(gateway.address).await;
+                let mut raw = RawConnection::open(gateway.address).await;
                 raw.send(bytes).await;
                 let answer = raw.read_until("}").await;
                 assert_eq!(status(&answer), expected, "{what}, {length}: {answer}");
@@ -263,7 +263,7 @@ fn bodies_are_taken_up_to_their_limit_and_not_a_byte_beyond() {
 fn a_chunked_body_without_end_ends_at_the_limit() {
     let limits = Settings { forward_body_limit_bytes: 100_000, ..impatient() };
     each_gateway_with(limits, async |gateway| {
-        let mut raw = Raw::open(gateway.address).await;
+        let mut raw = RawConnection::open(gateway.address).await;
         raw.send(format!("{}transfer-encoding: chunked\r\n\r\n", head(gateway))).await;
         let started = Instant::now();
         let chunk = format!("{:x}\r\n{}\r\n", 10_000, "x".repeat(10_000));
@@ -279,7 +279,7 @@ fn a_chunked_body_without_end_ends_at_the_limit() {
 fn a_body_that_trickles_is_not_waited_for() {
     each_gateway_with(impatient(), async |gateway| {
         for framing in ["transfer-encoding: chunked", "content-length: 1000000"] {
-            let mut raw = Raw::open(gateway.address).await;
+            let mut raw = RawConnection::open(gateway.address).await;
             raw.send(format!("{}{framing}\r\n\r\n", head(gateway))).await;
             let started = Instant::now();
             let trickle = async {
@@ -296,13 +296,13 @@ fn a_body_that_trickles_is_not_waited_for() {
 
 #[test]
 fn slow_clients_in_hundreds_leave_room_for_others() {
-    let clients = Clients { head_timeout: Duration::from_secs(3), ..Clients::default() };
+    let clients = ClientLimits { head_timeout: Duration::from_secs(3), ..ClientLimits::default() };
     each_gateway_with(Settings { clients, ..settings() }, async |gateway| {
         let address = gateway.address;
         let slow: Vec<_> = (0..500)
             .map(|_| {
                 tokio::spawn(async move {
-                    let mut raw = Raw::open(address).await;
+                    let mut raw = RawConnection::open(address).await;
                     for byte in b"POST /v1/forward HTTP/1.1\r\nhost: x\r\n".iter().cycle() {
                         if !raw.send([*byte]).await {
                             return;
@@ -315,7 +315,7 @@ fn slow_clients_in_hundreds_leave_room_for_others() {
         let mut slowest = Duration::ZERO;
         let mut calls = 0;
         while !slow.iter().all(tokio::task::JoinHandle::is_finished) {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             let started = Instant::now();
             gateway.chat().send().await.expect(200);
             slowest = slowest.max(started.elapsed());
@@ -332,11 +332,11 @@ fn slow_clients_in_hundreds_leave_room_for_others() {
 #[test]
 fn clients_beyond_the_limit_wait_for_their_turn() {
     let settings = impatient();
-    let clients = Clients { max_connections: 2, ..settings.clients };
+    let clients = ClientLimits { max_connections: 2, ..settings.clients };
     each_gateway_with(Settings { clients, ..settings }, async |gateway| {
         let mut silent = Vec::new();
         for _ in 0..6 {
-            silent.push(Raw::open(gateway.address).await);
+            silent.push(RawConnection::open(gateway.address).await);
         }
         let started = Instant::now();
         let served = timeout(BOUND, serves_and_holds_nothing(gateway, 0)).await;
@@ -351,9 +351,9 @@ fn requests_in_one_write_are_answered_in_their_order() {
         let body = chat_body().to_string();
         let calls: String = (0..20).map(|_| whole(gateway, &body)).collect();
         for number in 0..20 {
-            gateway.provider.push(Reply::json(200, json!({"number": number})));
+            gateway.provider.push(ScriptedResponse::json(200, json!({"number": number})));
         }
-        let mut raw = Raw::open(gateway.address).await;
+        let mut raw = RawConnection::open(gateway.address).await;
         raw.send(calls).await;
         let answers = raw.read_until("{\"number\":19}").await;
         let at: Vec<_> =
@@ -368,8 +368,8 @@ fn requests_in_one_write_are_answered_in_their_order() {
 fn a_client_that_leaves_behind_many_requests_holds_nothing() {
     each_gateway(async |gateway| {
         let calls: String = (0..20).map(|_| whole(gateway, &chat_body().to_string())).collect();
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
-        let mut raw = Raw::open(gateway.address).await;
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
+        let mut raw = RawConnection::open(gateway.address).await;
         raw.send(calls).await;
         gateway.provider.wait_for_calls(1).await;
         drop(raw);
@@ -384,10 +384,10 @@ fn a_client_that_leaves_behind_many_requests_holds_nothing() {
 #[test]
 fn a_client_may_wait_for_leave_to_send_its_body() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let body = chat_body().to_string();
         let head = head(gateway);
-        let mut raw = Raw::open(gateway.address).await;
+        let mut raw = RawConnection::open(gateway.address).await;
         raw.send(format!("{head}expect: 100-continue\r\ncontent-length: {}\r\n\r\n", body.len()))
             .await;
         assert_eq!(raw.read_until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -418,7 +418,7 @@ fn a_model_without_end_is_no_model() {
 fn bodies_take_no_more_memory_than_they_may_together() {
     let settings = Settings { body_memory_bytes: 1024 * 1024, ..settings() };
     each_gateway_with(settings, async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let large = body_of(600 * 1024);
         let (most, last) = large.split_at(large.len() - 1);
         // The merchant's own wallet pays, which is allowed.
@@ -429,8 +429,10 @@ fn bodies_take_no_more_memory_than_they_may_together() {
             gateway.key(),
             large.len()
         );
-        let [mut one, mut other] =
-            [Raw::open(gateway.address).await, Raw::open(gateway.address).await];
+        let [mut one, mut other] = [
+            RawConnection::open(gateway.address).await,
+            RawConnection::open(gateway.address).await,
+        ];
         assert!(one.send(&head).await && other.send(&head).await);
         // The body that arrives first gets the memory.
         let (refused, mut slow) = tokio::select! {
@@ -456,13 +458,13 @@ fn a_line_that_ends_in_a_line_feed_alone_is_400_also_behind_another_request() {
                      POST /v1/requests HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n\n\n\n";
         for before in ["", first] {
             let lawful = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-            let mut raw = Raw::open(gateway.address).await;
+            let mut raw = RawConnection::open(gateway.address).await;
             raw.send(format!("{before}{lawful}")).await;
             let said = raw.until_closed("lawful").await;
             assert_eq!(said.matches("HTTP/1.1 200").count(), if before.is_empty() { 1 } else { 2 });
             for (at, _) in lawful.match_indices("\r\n") {
                 let bare = format!("{}{}", &lawful[..at], &lawful[at + 1..]);
-                let mut raw = Raw::open(gateway.address).await;
+                let mut raw = RawConnection::open(gateway.address).await;
                 raw.send(format!("{before}{bare}")).await;
                 let said = raw.until_closed(&bare).await;
                 let last = said.rfind("HTTP/1.1 ").map(|at| &said[at..at + 12]);

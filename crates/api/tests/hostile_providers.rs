@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_api::Settings;
-use tollgate_testkit::{Answer, Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse, TestResponse};
 
 use crate::support::{self, Gateway, chat_answer, each_gateway, each_gateway_with, settings};
 
@@ -38,7 +38,7 @@ async fn recovers(gateway: &Gateway<'_>, what: &str, expected: [&str; 2]) -> Val
     assert_eq!(found, expected, "{what}: {record}");
     assert_eq!(gateway.wallet().await.1, "0.0000000000", "{what}: held");
     for _ in 0..2 {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let next = gateway.chat().send().await;
         assert_eq!(next.expect(200), chat_answer(), "{what}: the next call");
     }
@@ -46,16 +46,16 @@ async fn recovers(gateway: &Gateway<'_>, what: &str, expected: [&str; 2]) -> Val
 }
 
 /// An answer of 200 with these bytes after its status line.
-fn answer(rest: &str) -> Reply {
-    Reply::raw(format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{rest}"))
+fn answer(rest: &str) -> ScriptedResponse {
+    ScriptedResponse::raw(format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{rest}"))
 }
 
 /// A head, and then the same bytes without end.
-fn endless(head: &str, bytes: &str) -> Reply {
-    Reply::raw(format!("{head}{bytes}")).pieces_at([head.len()]).endless()
+fn endless(head: &str, bytes: &str) -> ScriptedResponse {
+    ScriptedResponse::raw(format!("{head}{bytes}")).pieces_at([head.len()]).endless()
 }
 
-fn assert_unreachable(answer: &Answer, what: &str) {
+fn assert_unreachable(answer: &TestResponse, what: &str) {
     assert_eq!((answer.status, answer.error().as_str()), (502, "provider_unreachable"), "{what}");
 }
 
@@ -73,9 +73,12 @@ fn a_head_that_is_none_is_no_answer() {
         ("interim heads without end", endless("", "HTTP/1.1 100 Continue\r\n\r\n")),
         ("hints without end", endless("", "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n")),
         ("an interim head without end", endless("HTTP/1.1 103 Hints\r\nx: ", "aaaaaaaaaaaaaaaa")),
-        ("another protocol", Reply::raw("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n")),
-        ("no HTTP", Reply::raw("SSH-2.0-OpenSSH_9.6\r\n")),
-        ("a head of zeros", Reply::raw(vec![0; 100_000])),
+        (
+            "another protocol",
+            ScriptedResponse::raw("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n"),
+        ),
+        ("no HTTP", ScriptedResponse::raw("SSH-2.0-OpenSSH_9.6\r\n")),
+        ("a head of zeros", ScriptedResponse::raw(vec![0; 100_000])),
         ("a length that is none", answer(&format!("content-length: many\r\n\r\n{whole}"))),
         ("a length below zero", answer(&format!("content-length: -1\r\n\r\n{whole}"))),
         (
@@ -109,7 +112,7 @@ fn a_body_without_a_length_ends_with_its_connection() {
             "HTTP/1.0 200 OK\r\n",
         ] {
             let said = format!("{head}content-type: application/json\r\n\r\n{whole}");
-            gateway.provider.push(Reply::raw(said));
+            gateway.provider.push(ScriptedResponse::raw(said));
             let answer = gateway.chat().send().await;
             assert_eq!((answer.expect(200), answer.complete), (chat_answer(), true), "{head}");
             let record = gateway.records().await.remove(0);
@@ -160,9 +163,14 @@ fn a_body_whose_length_is_a_lie_is_cut_where_the_lie_shows() {
 fn a_provider_that_stalls_anywhere_is_given_up() {
     let whole = chat_answer().to_string();
     let cases = [
-        ("before the head", Reply::raw("").stalled(), 504, ESTIMATED),
-        ("in the head", Reply::raw("HTTP/1.1 200 OK\r\nx: ").stalled(), 504, ESTIMATED),
-        ("in an interim head", Reply::raw("HTTP/1.1 103 Hints\r\nx: ").stalled(), 504, ESTIMATED),
+        ("before the head", ScriptedResponse::raw("").stalled(), 504, ESTIMATED),
+        ("in the head", ScriptedResponse::raw("HTTP/1.1 200 OK\r\nx: ").stalled(), 504, ESTIMATED),
+        (
+            "in an interim head",
+            ScriptedResponse::raw("HTTP/1.1 103 Hints\r\nx: ").stalled(),
+            504,
+            ESTIMATED,
+        ),
         ("before the body", answer("content-length: 9\r\n\r\n").stalled(), 200, PARTIAL),
         ("in the body", answer("content-length: 9\r\n\r\n{\"id\"").stalled(), 200, PARTIAL),
         (
@@ -214,7 +222,7 @@ fn what_follows_an_answer_answers_no_other_call() {
             for late in [false, true] {
                 let what = format!("{what}, late: {late}");
                 let gate = Gate::new();
-                let reply = Reply::raw(format!("{said}{evil}")).kept();
+                let reply = ScriptedResponse::raw(format!("{said}{evil}")).kept();
                 let answered = gateway.provider.answered();
                 if late {
                     gateway.provider.push(reply.pieces_at([said.len()]).gate(&gate));
@@ -242,7 +250,7 @@ fn old_http_with_a_body_that_ends_with_the_connection_is_an_answer() {
     each_gateway(async |gateway| {
         let whole = chat_answer().to_string();
         let head = "HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n";
-        gateway.provider.push(Reply::raw(format!("{head}{whole}")));
+        gateway.provider.push(ScriptedResponse::raw(format!("{head}{whole}")));
         let answer = gateway.chat().send().await;
         assert_eq!((answer.expect(200), answer.complete), (chat_answer(), true));
         recovers(gateway, "HTTP/1.0", ["completed", "reported"]).await;
@@ -265,7 +273,9 @@ fn a_bomb_passes_unread() {
             for (encoding, bomb) in [("gzip", &once), ("gzip, gzip", &twice)] {
                 let what = format!("{kind} {encoding}");
                 let started = Instant::now();
-                gateway.provider.push(Reply::bytes(200, kind, "").encoded(encoding, bomb.clone()));
+                gateway
+                    .provider
+                    .push(ScriptedResponse::bytes(200, kind, "").encoded(encoding, bomb.clone()));
                 let answer = gateway.chat().header("accept-encoding", "gzip").send().await;
                 assert!(answer.complete && answer.body == *bomb, "{what}");
                 assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
@@ -282,10 +292,16 @@ fn a_body_without_end_is_left_when_its_client_is() {
         format!("data: {}\n\n", json!({"choices": [{"delta": {"content": "x".repeat(4000)}}]}));
     each_gateway_with(bounded, async |gateway| {
         for (what, reply) in [
-            ("events", Reply::bytes(200, "text/event-stream", event.clone())),
-            ("a line", Reply::bytes(200, "text/event-stream", "data: xxxxxxxxxxxx".repeat(300))),
-            ("JSON", Reply::bytes(200, "application/json", "[[[[[[[[[[[[[[[[[".repeat(300))),
-            ("zeros", Reply::bytes(200, "application/octet-stream", vec![0; 65_536])),
+            ("events", ScriptedResponse::bytes(200, "text/event-stream", event.clone())),
+            (
+                "a line",
+                ScriptedResponse::bytes(200, "text/event-stream", "data: xxxxxxxxxxxx".repeat(300)),
+            ),
+            (
+                "JSON",
+                ScriptedResponse::bytes(200, "application/json", "[[[[[[[[[[[[[[[[[".repeat(300)),
+            ),
+            ("zeros", ScriptedResponse::bytes(200, "application/octet-stream", vec![0; 65_536])),
         ] {
             let hang_ups = gateway.provider.hang_ups();
             gateway.provider.push(reply.chunked().endless());
@@ -308,16 +324,16 @@ fn an_error_behind_a_good_status_is_an_error() {
     let usage = json!({"id": "c", "model": "m-1", "choices": [],
                        "usage": {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}});
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, &error));
+        gateway.provider.push(ScriptedResponse::json(200, &error));
         assert_eq!(gateway.chat().send().await.expect(200), error);
         recovers(gateway, "a body", PARTIAL).await;
 
-        gateway.provider.push(Reply::events([&begun, &error]));
+        gateway.provider.push(ScriptedResponse::events([&begun, &error]));
         let answer = gateway.forward("/v1/chat/completions").json(&streamed()).send().await;
         assert!(answer.complete && answer.text().contains("overloaded"));
         recovers(gateway, "an event", PARTIAL).await;
 
-        gateway.provider.push(Reply::events([&begun, &usage, &error]));
+        gateway.provider.push(ScriptedResponse::events([&begun, &usage, &error]));
         let answer = gateway.forward("/v1/chat/completions").json(&streamed()).send().await;
         assert!(answer.complete);
         let record = recovers(gateway, "an event behind the usage", ["error", "reported"]).await;
@@ -327,7 +343,9 @@ fn an_error_behind_a_good_status_is_an_error() {
                            "usage": {"input_tokens": 1000, "output_tokens": 1}}});
         let failed =
             json!({"type": "error", "error": {"type": "overloaded_error", "message": "x"}});
-        gateway.provider.push(Reply::named_events([("message_start", start), ("error", failed)]));
+        gateway
+            .provider
+            .push(ScriptedResponse::named_events([("message_start", start), ("error", failed)]));
         let mut body = streamed();
         body["max_tokens"] = json!(10);
         let answer = gateway.forward("/anthropic/v1/messages").json(&body).send().await;
@@ -344,7 +362,7 @@ fn names_without_end_are_kept_short() {
         let long = "ü".repeat(1_000_000);
         let body =
             support::with(chat_answer(), &json!({"model": long, "id": long, "service_tier": long}));
-        gateway.provider.push(Reply::json(200, &body));
+        gateway.provider.push(ScriptedResponse::json(200, &body));
         assert_eq!(gateway.chat().send().await.expect(200), body);
         let record = recovers(gateway, "long names", ["completed", "reported"]).await;
         assert!(record.to_string().len() < 8_000, "{}", record.to_string().len());

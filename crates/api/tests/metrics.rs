@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
-use tollgate_testkit::{Call, Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest};
 
 use crate::support::{
     Gateway, chat_answer, each_gateway, each_gateway_by_the_stores_clock,
@@ -17,7 +17,7 @@ use crate::support::{
 
 impl Gateway<'_> {
     async fn metrics(&self) -> String {
-        let answer = Call::new(self.address, "GET", "/metrics").send().await;
+        let answer = TestRequest::new(self.address, "GET", "/metrics").send().await;
         assert_eq!(answer.status, 200);
         let text = answer.text().to_owned();
         assert!(text.ends_with("# EOF\n"), "{text}");
@@ -56,14 +56,14 @@ fn families(text: &str) -> BTreeMap<String, String> {
 fn what_is_counted_agrees_with_the_records() {
     each_gateway(async |gateway| {
         for _ in 0..3 {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             gateway.chat().send().await.expect(200);
         }
-        gateway.provider.push(Reply::json(429, json!({"error": {"message": "later"}})));
+        gateway.provider.push(ScriptedResponse::json(429, json!({"error": {"message": "later"}})));
         assert_eq!(gateway.chat().send().await.status, 429);
-        gateway.provider.push(Reply::json(200, chat_answer()).cut_at(60));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).cut_at(60));
         assert!(!gateway.chat().send().await.complete);
-        gateway.provider.push(Reply::hang_up());
+        gateway.provider.push(ScriptedResponse::hang_up());
         assert_eq!(gateway.chat().send().await.error(), "provider_unreachable");
         let token = gateway.token(&json!({}));
         let nobody = gateway.forward_to(&gateway.nobody).bearer(&token);
@@ -125,7 +125,7 @@ fn what_is_counted_agrees_with_the_records() {
 fn what_is_open_is_told_while_it_is() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate(&gate));
         let call = gateway.chat();
         let call = tokio::spawn(async move { call.send().await });
         gate.wait_for_arrivals(1).await;
@@ -156,7 +156,7 @@ fn a_store_that_takes_no_calls_is_not_up() {
 #[test]
 fn a_settled_call_that_is_not_in_the_sums_yet_shows_how_long_it_waits() {
     each_gateway_by_the_stores_clock(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         gateway.store.clock.advance_millis(7_000);
         let text = gateway.metrics().await;
@@ -171,8 +171,8 @@ fn a_settled_call_that_is_not_in_the_sums_yet_shows_how_long_it_waits() {
 fn messages_that_wait_and_attempts_are_counted() {
     each_gateway_with_webhooks(async |gateway| {
         let receiver = tollgate_testkit::ScriptedProvider::start();
-        receiver.push(Reply::bytes(503, "text/plain", "not today"));
-        receiver.push_always(Reply::json(200, "{}"));
+        receiver.push(ScriptedResponse::bytes(503, "text/plain", "not today"));
+        receiver.push_always(ScriptedResponse::json(200, "{}"));
         let hook = json!({"name": "Hook", "url": receiver.url("/hooks"), "events": ["connection.created"]});
         gateway.post("/webhooks", &hook).await.expect(201);
         gateway.post("/connections", &json!({})).await.expect(201);
@@ -215,7 +215,7 @@ fn documented() -> BTreeMap<String, (String, String)> {
 #[test]
 fn every_metric_is_documented_with_its_kind_and_labels_and_no_other_is() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         assert_eq!(gateway.forward("/v1/nothing").send().await.status, 400);
         let text = gateway.metrics().await;

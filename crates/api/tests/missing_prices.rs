@@ -8,10 +8,10 @@
 )]
 
 use serde_json::{Value, json};
-use tollgate_api::{Settings, Unpriced};
-use tollgate_domain::News;
+use tollgate_api::{Settings, UnpricedPolicy};
+use tollgate_domain::EventPayload;
 use tollgate_store::{Page, events};
-use tollgate_testkit::Reply;
+use tollgate_testkit::ScriptedResponse;
 
 use crate::support::*;
 
@@ -24,9 +24,9 @@ async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {
         let page = Page { after: None, limit: 100 };
         let list = move |conn: &mut _| events::list(conn, merchant_id, &page);
         let all = gateway.store.store.read(list).await.unwrap();
-        let missing = all.into_iter().rev().map(|event| event.news);
+        let missing = all.into_iter().rev().map(|event| event.payload);
         let missing: Vec<_> = missing
-            .filter(|news| matches!(news, News::PriceMissing { .. }))
+            .filter(|news| matches!(news, EventPayload::PriceMissing { .. }))
             .map(|news| {
                 assert_eq!(news.kind().as_str(), "price.missing");
                 serde_json::to_value(news).unwrap()["data"].clone()
@@ -40,7 +40,7 @@ async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {
 }
 
 fn allow() -> Settings {
-    Settings { unpriced: Unpriced::Allow, ..settings() }
+    Settings { unpriced: UnpricedPolicy::Allow, ..settings() }
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_call_without_a_price_is_told_of_once_by_the_model_that_served_it() {
     each_gateway_with(allow(), async |gateway| {
         let mut answer = chat_answer();
         answer["model"] = json!("unheard-of-2026");
-        gateway.provider.push_always(Reply::json(200, &answer));
+        gateway.provider.push_always(ScriptedResponse::json(200, &answer));
         let body = json!({"model": "unheard-of", "messages": []});
         for _ in 0..3 {
             gateway.forward("/v1/chat/completions").json(&body).send().await.expect(200);
@@ -65,7 +65,7 @@ fn a_used_unit_without_a_price_is_named() {
         let mut answer = chat_answer();
         let details = json!({"audio_tokens": 400});
         answer["usage"]["prompt_tokens_details"] = details;
-        gateway.provider.push(Reply::json(200, &answer));
+        gateway.provider.push(ScriptedResponse::json(200, &answer));
         gateway.chat().send().await.expect(200);
         gateway.record().await;
         // Audio has the price of the input, so no price is missing.
@@ -143,7 +143,9 @@ fn a_model_that_nobody_serves_is_told_of_without_a_provider() {
 #[test]
 fn a_call_that_the_provider_refused_lacks_no_price() {
     each_gateway_with(allow(), async |gateway| {
-        gateway.provider.push(Reply::json(404, json!({"error": {"message": "no such model"}})));
+        gateway
+            .provider
+            .push(ScriptedResponse::json(404, json!({"error": {"message": "no such model"}})));
         let body = json!({"model": "unheard-of", "messages": []});
         gateway.forward("/v1/chat/completions").json(&body).send().await.expect(404);
         gateway.records().await;

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use tollgate_api::{ErrorCode, WebhookMessages, openapi};
+use tollgate_api::{ErrorCode, WebhookMessagesDoc, openapi};
 use tollgate_domain::EventKind;
-use tollgate_testkit::{Call, RecordedRequest, Reply, ScriptedProvider};
+use tollgate_testkit::{RecordedRequest, ScriptedProvider, ScriptedResponse, TestRequest};
 
 use crate::support::document::{assert_valid, resolve, validator_at};
 use crate::support::*;
@@ -140,7 +140,7 @@ fn every_reference_leads_somewhere_and_every_operation_has_a_name_of_its_own() {
 fn the_document_for_people_ends_with_the_samples() {
     let document = include_str!("../../../docs/WEBHOOKS.md");
     assert!(
-        document.ends_with(&format!("\n\n{WebhookMessages}")),
+        document.ends_with(&format!("\n\n{WebhookMessagesDoc}")),
         "write the last chapter anew: sed -i '/^## Messages$/,$d' docs/WEBHOOKS.md && \
          cargo run -p tollgate-api --example webhooks >> docs/WEBHOOKS.md"
     );
@@ -187,12 +187,14 @@ async fn let_everything_happen(gateway: &Gateway<'_>) {
     let wallet = format!("/wallets/{}", gateway.connection.wallet_id);
     let limits = json!({"low_balance_threshold": "10", "overdraft_limit": "0"});
     gateway.patch(&wallet, &limits).await.expect(200);
-    gateway.provider.push_always(Reply::json(200, chat_answer()));
+    gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
     gateway.chat().send().await.expect(200);
-    gateway.provider.push(Reply::json(500, "{}"));
+    gateway.provider.push(ScriptedResponse::json(500, "{}"));
     assert_eq!(gateway.chat().send().await.status, 500);
     let much = json!({"prompt_tokens": 20_000, "completion_tokens": 1});
-    gateway.provider.push(Reply::json(200, with(chat_answer(), &json!({"usage": much}))));
+    gateway
+        .provider
+        .push(ScriptedResponse::json(200, with(chat_answer(), &json!({"usage": much}))));
     gateway.chat().json(&with(chat_body(), &json!({"max_tokens": 5}))).send().await.expect(200);
     // A call costs 0.002 USD.
     let key = gateway
@@ -214,7 +216,7 @@ async fn let_everything_happen(gateway: &Gateway<'_>) {
 #[test]
 fn every_message_that_is_delivered_is_as_the_document_says() {
     each_gateway_with_webhooks(async |gateway| {
-        let receiver = ScriptedProvider::start().always(Reply::json(200, "{}"));
+        let receiver = ScriptedProvider::start().always(ScriptedResponse::json(200, "{}"));
         let wanted: Vec<_> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
         let webhook = json!({"name": "All", "url": receiver.url("/hook"), "events": wanted});
         let made = gateway.post("/webhooks", &webhook).await.expect(201);
@@ -241,13 +243,14 @@ fn every_message_that_is_delivered_is_as_the_document_says() {
 #[test]
 fn what_the_operations_on_webhooks_answer_is_as_the_document_says() {
     each_gateway_with_webhooks(async |gateway| {
-        let served = Call::new(gateway.address, "GET", "/openapi.json").send().await.expect(200);
+        let served =
+            TestRequest::new(gateway.address, "GET", "/openapi.json").send().await.expect(200);
         assert_eq!(&served, openapi());
 
         let is = |schema: &str, value: &Value| {
             assert_valid(&validator_at(&format!("#/components/schemas/{schema}")), value);
         };
-        let receiver = ScriptedProvider::start().always(Reply::json(200, "{}"));
+        let receiver = ScriptedProvider::start().always(ScriptedResponse::json(200, "{}"));
         let webhook = json!({"name": "All", "url": receiver.url("/hook")});
         is("CreateWebhook", &webhook);
         let made = gateway.post("/webhooks", &webhook).await.expect(201);

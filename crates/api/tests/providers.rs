@@ -4,7 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "helpers of tests fail by panicking")]
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Call, Reply};
+use tollgate_testkit::{ScriptedResponse, TestRequest};
 
 use crate::support::{Gateway, each_gateway_at_real_prices};
 
@@ -22,7 +22,7 @@ async fn bill(gateway: &Gateway<'_>) -> [String; 4] {
 }
 
 /// A forward to `path` of a provider, which starts with its name.
-fn to(gateway: &Gateway<'_>, path: &str) -> Call {
+fn to(gateway: &Gateway<'_>, path: &str) -> TestRequest {
     gateway.forward(path)
 }
 
@@ -37,8 +37,8 @@ fn gemini_is_metered_in_events_and_in_an_array_alike() {
         "candidatesTokenCount": 100, "thoughtsTokenCount": 50, "totalTokenCount": 1150}));
     let array = format!("[{first}\n,\n{last}]");
     let replies = [
-        ("?alt=sse", Reply::events([&first, &last])),
-        ("", Reply::json(200, &array).chunked_every(7)),
+        ("?alt=sse", ScriptedResponse::events([&first, &last])),
+        ("", ScriptedResponse::json(200, &array).chunked_every(7)),
     ];
     for (query, reply) in replies {
         each_gateway_at_real_prices(async |gateway| {
@@ -65,7 +65,7 @@ fn gemini_is_metered_in_events_and_in_an_array_alike() {
 #[test]
 fn a_key_in_the_query_reaches_nobody() {
     each_gateway_at_real_prices(async |gateway| {
-        gateway.provider.push(Reply::json(
+        gateway.provider.push(ScriptedResponse::json(
             200,
             json!({"usageMetadata": {"promptTokenCount": 1,
             "candidatesTokenCount": 1, "totalTokenCount": 2}}),
@@ -87,7 +87,7 @@ fn a_key_in_the_query_reaches_nobody() {
 fn a_recording_is_billed_by_the_seconds_that_the_answer_states() {
     each_gateway_at_real_prices(async |gateway| {
         let answer = json!({"task": "transcribe", "duration": 12.5, "text": "Hi", "segments": []});
-        gateway.provider.push(Reply::json(200, answer));
+        gateway.provider.push(ScriptedResponse::json(200, answer));
         let form = b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n\
             --x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.mp3\"\r\n\r\n\
             ID3 sound\r\n--x--\r\n";
@@ -108,7 +108,7 @@ fn a_recording_is_billed_by_the_seconds_that_the_answer_states() {
 #[test]
 fn speech_is_billed_by_the_characters_that_were_sent() {
     each_gateway_at_real_prices(async |gateway| {
-        gateway.provider.push(Reply::bytes(200, "audio/mpeg", b"ID3\0\xff".to_vec()));
+        gateway.provider.push(ScriptedResponse::bytes(200, "audio/mpeg", b"ID3\0\xff".to_vec()));
         let body = json!({"model": "tts-1", "input": "Grüße", "voice": "alloy"});
         let answer = to(gateway, "/openai/v1/audio/speech").json(&body).send().await;
         assert_eq!((answer.status, answer.body.as_slice()), (200, &b"ID3\0\xff"[..]));
@@ -123,7 +123,7 @@ fn deepgram_is_billed_by_the_exact_length_it_states() {
     each_gateway_at_real_prices(async |gateway| {
         let answer = json!({"metadata": {"request_id": "d1", "duration": 25.933313, "channels": 1,
             "models": ["m"]}, "results": {"channels": []}});
-        gateway.provider.push(Reply::json(200, answer));
+        gateway.provider.push(ScriptedResponse::json(200, answer));
         let call = to(gateway, "/deepgram/v1/listen?model=nova-3&smart_format=true");
         call.bytes("audio/wav", b"RIFF sound").send().await.expect(200);
         let sent = gateway.provider.request();
@@ -140,7 +140,7 @@ fn a_cost_that_the_provider_states_is_the_cost_and_the_drift_is_counted() {
             "prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1110,
             "completion_tokens_details": {"reasoning_tokens": 100},
             "cost_in_usd_ticks": 50_000_000}});
-        gateway.provider.push(Reply::json(200, answer));
+        gateway.provider.push(ScriptedResponse::json(200, answer));
         let body = json!({"model": "grok-4", "messages": []});
         to(gateway, "/xai/v1/chat/completions").json(&body).send().await.expect(200);
         let record = gateway.record().await;
@@ -148,7 +148,7 @@ fn a_cost_that_the_provider_states_is_the_cost_and_the_drift_is_counted() {
         assert_eq!(record["model_usage"]["total_cost"], "0.0050000000");
         // 1,000 at 3 per million; the rest of the reported cost is the output's.
         assert_eq!(bill(gateway).await, ["0.0030000000", "0.0020000000", "reported", "provider"]);
-        let metrics = Call::new(gateway.address, "GET", "/metrics").send().await;
+        let metrics = TestRequest::new(gateway.address, "GET", "/metrics").send().await;
         let line = |name: &str, units: u64| {
             let line = format!("tollgate_{name}_total{{provider=\"xai\"}} {units}\n");
             assert!(metrics.text().contains(&line), "{line} in {}", metrics.text());
@@ -170,7 +170,7 @@ fn the_tier_that_served_prices_the_call_and_not_the_one_asked_for() {
             let answer = json!({"id": "c1", "model": "gpt-5-2025-08-07", "service_tier": served,
                 "choices": [{"index": 0}],
                 "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}});
-            gateway.provider.push(Reply::json(200, answer));
+            gateway.provider.push(ScriptedResponse::json(200, answer));
             let body = json!({"model": "gpt-5", "messages": [], "service_tier": asked});
             to(gateway, "/openai/v1/chat/completions").json(&body).send().await.expect(200);
             assert_eq!(bill(gateway).await[..2], expected, "{asked}, served {served}");
@@ -218,7 +218,7 @@ fn turns_of_other_models_are_billed_at_their_own_prices() {
                 turn("message", None, 1000, 100),
                 turn("advisor_message", Some("claude-opus-4-8"), 5000, 50),
                 turn("message", None, 2000, 200)]}});
-        gateway.provider.push(Reply::json(200, answer));
+        gateway.provider.push(ScriptedResponse::json(200, answer));
         let body = json!({"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": []});
         to(gateway, "/anthropic/v1/messages").json(&body).send().await.expect(200);
         let record = gateway.record().await;
@@ -233,7 +233,7 @@ fn azure_is_priced_by_the_model_that_answers_from_a_deployment() {
     each_gateway_at_real_prices(async |gateway| {
         let answer = json!({"id": "c1", "model": "gpt-4o-2024-08-06", "choices": [{"index": 0}],
             "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}});
-        gateway.provider.push(Reply::json(200, answer));
+        gateway.provider.push(ScriptedResponse::json(200, answer));
         let path = "/azure/openai/deployments/gpt-4o/chat/completions?api-version=2024-10-21";
         to(gateway, path).json(&json!({"messages": []})).send().await.expect(200);
         assert_eq!(gateway.provider.request().header("api-key"), Some("key-of-azure"));
@@ -258,7 +258,7 @@ fn reranking_is_billed_by_searches() {
     each_gateway_at_real_prices(async |gateway| {
         let answer = json!({"id": "r1", "results": [],
             "meta": {"billed_units": {"search_units": 3}}});
-        gateway.provider.push(Reply::json(200, answer));
+        gateway.provider.push(ScriptedResponse::json(200, answer));
         let body = json!({"model": "rerank-v3.5", "query": "x", "documents": ["a"]});
         to(gateway, "/cohere/v2/rerank").json(&body).send().await.expect(200);
         assert_eq!(bill(gateway).await, ["0.0000000000", "0.0060000000", "reported", "catalog"]);
@@ -341,7 +341,7 @@ fn the_drop_in_routes_find_a_provider_by_the_model_and_send_it_the_name_it_knows
     each_gateway_at_real_prices(async |gateway| {
         let sent = async |path: &str, model: &str| {
             let before = gateway.provider.calls();
-            gateway.provider.push(Reply::json(
+            gateway.provider.push(ScriptedResponse::json(
                 200,
                 json!({"choices": [], "usage":
                 {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}),

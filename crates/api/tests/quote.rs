@@ -3,9 +3,9 @@
 #![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
 
 use serde_json::{Value, json};
-use tollgate_api::{InterfaceShape, Unpriced};
+use tollgate_api::{InterfaceShape, UnpricedPolicy};
 use tollgate_store::spend_keys;
-use tollgate_testkit::{Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse};
 
 use crate::support::{
     Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings, with,
@@ -85,7 +85,7 @@ fn a_quote_is_what_the_next_such_call_is_charged() {
                     let lines = quote["fee"]["breakdown"].as_array().unwrap().len();
                     assert_eq!(lines, if calls == 1 { 2 } else { 1 });
                 }
-                gateway.provider.push(Reply::json(200, answer_of(&provider_says)));
+                gateway.provider.push(ScriptedResponse::json(200, answer_of(&provider_says)));
                 let call = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
                 call.bearer(&token((*who).clone())).json(&chat_body()).send().await.expect(200);
                 assert_eq!(quote, charged(gateway).await, "{plan} {who}");
@@ -99,7 +99,7 @@ fn a_quote_without_a_meter_has_no_fee_and_the_merchant_pays() {
     each_gateway(async |gateway| {
         let quote =
             quoted(gateway, &of_house(&json!({"input_tokens": 1000, "output_tokens": 500}))).await;
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let call = gateway.forward_to(&gateway.provider.url("/v1/chat/completions"));
         call.bearer(gateway.key()).json(&chat_body()).send().await.expect(200);
         assert_eq!(quote, charged(gateway).await);
@@ -211,7 +211,7 @@ fn a_hold_is_what_the_call_holds_while_it_is_on_its_way() {
             assert_eq!(metered.as_object().unwrap().len(), 1, "it has a bound: {metered}");
 
             let gate = Gate::new();
-            gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
             let calls = gateway.provider.calls();
             let call = gateway.forward("/v1/chat/completions");
             let open = call.bytes("application/json", body.as_bytes()).open().await;
@@ -223,7 +223,7 @@ fn a_hold_is_what_the_call_holds_while_it_is_on_its_way() {
 
             let key = gateway.spend_key(&json!({"spend_limit": limit})).await;
             let gate = Gate::new();
-            gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
             let call = gateway.forward_to(&url).bearer(&key.key);
             let open = call.bytes("application/json", body.as_bytes()).open().await;
             gateway.provider.wait_for_calls(calls + 2).await;
@@ -312,7 +312,7 @@ fn a_call_that_would_be_refused_has_no_hold() {
 
 #[test]
 fn where_unpriced_models_pass_their_hold_is_an_estimate() {
-    let lenient = tollgate_api::Settings { unpriced: Unpriced::Allow, ..settings() };
+    let lenient = tollgate_api::Settings { unpriced: UnpricedPolicy::Allow, ..settings() };
     each_gateway_with(lenient, async |gateway| {
         let url = gateway.provider.url("/v1/chat/completions");
         let body = json!({"model": "unheard-of", "messages": []});

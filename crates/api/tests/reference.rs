@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use tollgate_api::openapi;
-use tollgate_testkit::Call;
+use tollgate_testkit::TestRequest;
 
 use crate::support::document::validator_at;
 use crate::support::*;
 
 async fn page(gateway: &Gateway<'_>) -> String {
-    let page = Call::new(gateway.address, "GET", "/docs").send().await;
+    let page = TestRequest::new(gateway.address, "GET", "/docs").send().await;
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
     assert!(
         page.header("content-security-policy").is_some_and(|it| it.contains("default-src 'none'"))
     );
-    let with_slash = Call::new(gateway.address, "GET", "/docs/").send().await;
+    let with_slash = TestRequest::new(gateway.address, "GET", "/docs/").send().await;
     assert_eq!((with_slash.status, with_slash.header("location")), (307, Some("/docs")));
     page.text().to_owned()
 }
@@ -49,7 +49,7 @@ fn the_reference_has_every_operation_and_schema_and_its_links_lead_somewhere() {
                 Some(id) => assert!(ids.contains(id), "{link} leads nowhere"),
                 None => {
                     assert!(link.starts_with('/'), "{link} is elsewhere");
-                    let answer = Call::new(gateway.address, "GET", link).send().await;
+                    let answer = TestRequest::new(gateway.address, "GET", link).send().await;
                     assert_eq!(answer.status, 200, "{link}");
                 }
             }

@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_api::Unpriced;
-use tollgate_testkit::Reply;
+use tollgate_api::UnpricedPolicy;
+use tollgate_testkit::ScriptedResponse;
 
 use crate::support::{chat_answer, chat_body, each_gateway, each_gateway_with, settings};
 
@@ -93,7 +93,7 @@ fn connections_and_meters_that_are_not_there_are_404_and_deleted_ones_403() {
 #[test]
 fn a_deleted_key_is_refused_at_once() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         gateway.post("/secret_keys", &json!({"name": "second"})).await.expect(201);
         let keys = gateway.get("/secret_keys").await.expect(200);
@@ -138,7 +138,7 @@ fn a_query_is_checked_whole() {
 #[test]
 fn metadata_in_the_header_wins() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let path = format!("/forward?u={u}&metadata=not-json");
         let call = gateway.call_without_key("POST", &path).bearer(&gateway.token(&json!({})));
@@ -220,7 +220,7 @@ fn a_managed_key_opens_only_the_listed_endpoints_and_no_stored_state() {
         }
         gateway.provider.assert_calls(0);
 
-        gateway.provider.push(Reply::json(200, json!({"id": "batch_1"})));
+        gateway.provider.push(ScriptedResponse::json(200, json!({"id": "batch_1"})));
         let own = gateway.token(&json!({"provider_key": "sk-own"}));
         let u = gateway.provider.url("/v1/batches");
         gateway.forward_to(&u).bearer(&own).json(&chat_body()).send().await.expect(200);
@@ -275,15 +275,15 @@ fn a_body_that_is_too_large_is_413() {
 #[test]
 fn an_unknown_price_is_refused_or_marked_as_the_operator_wants() {
     for (unpriced, managed_passes, own_passes) in [
-        (Unpriced::RefuseManaged, false, true),
-        (Unpriced::Refuse, false, false),
-        (Unpriced::Allow, true, true),
+        (UnpricedPolicy::RefuseManaged, false, true),
+        (UnpricedPolicy::Refuse, false, false),
+        (UnpricedPolicy::Allow, true, true),
     ] {
         let settings = tollgate_api::Settings { unpriced, ..settings() };
         each_gateway_with(settings, async |gateway| {
             let mut answer = chat_answer();
             answer["model"] = json!("unheard-of-2026");
-            gateway.provider.push_always(Reply::json(200, &answer));
+            gateway.provider.push_always(ScriptedResponse::json(200, &answer));
             let u = gateway.provider.url("/v1/chat/completions");
             let body = json!({"model": "unheard-of", "messages": []});
             for (more, passes) in

@@ -3,7 +3,7 @@
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tollgate_testkit::{Answer, Reply};
+use tollgate_testkit::{ScriptedResponse, TestResponse};
 
 use crate::support::{
     self, Gateway, assert_issues, assert_refused, chat_answer, each_gateway, each_gateway_with,
@@ -23,7 +23,7 @@ fn report(gateway: &Gateway<'_>, request_id: &str, more: &Value) -> Value {
     with(fields, more)
 }
 
-async fn send(gateway: &Gateway<'_>, request_id: &str, more: &Value) -> Answer {
+async fn send(gateway: &Gateway<'_>, request_id: &str, more: &Value) -> TestResponse {
     gateway.post("/requests", &report(gateway, request_id, more)).await
 }
 
@@ -108,7 +108,7 @@ fn a_report_is_found_by_our_id_and_by_its_own() {
 #[test]
 fn a_report_is_listed_and_filtered_like_a_call() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let metadata = json!({"metadata": {"user": "ada"}});
         let made = send(gateway, "mine-1", &metadata).await.expect(201);
@@ -238,7 +238,7 @@ fn reports_and_calls_walk_the_same_tiers() {
             .store
             .credit(gateway.merchant.merchant.merchant_id, gateway.connection.wallet_id, "10")
             .await;
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let call = gateway.forward_to(&u).bearer(&gateway.token(&slug));
         call.json(&support::chat_body()).send().await.expect(200);

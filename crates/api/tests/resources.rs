@@ -1,7 +1,7 @@
 //! The operations of this service itself: their answers, and their errors of invalid input.
 
 use serde_json::{Value, json};
-use tollgate_testkit::Reply;
+use tollgate_testkit::ScriptedResponse;
 
 use crate::support::{
     self, Gateway, OPERATOR_TOKEN, assert_refused, chat_answer, each_gateway, each_gateway_with,
@@ -377,7 +377,7 @@ fn lists_are_newest_first_and_seen_exactly_once_while_rows_come_in() {
 #[test]
 fn records_are_filtered_by_connection_meter_and_metadata() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         for metadata in
             [r#"{"user":"ada","team":"x"}"#, r#"{"user":"ada","team":"y"}"#, r#"{"user":"bob"}"#]
         {
@@ -462,7 +462,7 @@ fn an_operation_sent_twice_is_done_once() {
 #[test]
 fn what_is_another_merchants_is_not_there() {
     each_gateway(async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let request = gateway.record().await["request_id"].as_str().unwrap().to_owned();
         let stranger = gateway.store.merchant().await;
@@ -579,7 +579,7 @@ fn the_earlier_shape_shows_the_same_records_under_its_names() {
     let earlier =
         tollgate_api::Settings { shape: tollgate_api::InterfaceShape::Earlier, ..settings() };
     each_gateway_with(earlier, async |gateway| {
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let record = gateway.record().await;
         assert_eq!(record["customer_id"], json!(gateway.connection.connection_id.to_string()));

@@ -9,11 +9,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_api::Unpriced;
-use tollgate_testkit::{Answer, Call, Gate, Reply};
+use tollgate_api::UnpricedPolicy;
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest, TestResponse};
 
 use crate::support::{
-    Gateway, SpendKey, chat_answer, chat_body, each_gateway, each_gateway_by_the_stores_clock,
+    Gateway, TestSpendKey, chat_answer, chat_body, each_gateway, each_gateway_by_the_stores_clock,
     each_gateway_with, settings,
 };
 
@@ -23,39 +23,39 @@ const USED: &str = "0.0020000000";
 const USED_UNDER_METER: &str = "0.0170000000";
 
 /// A chat call with this key.
-fn chat(gateway: &Gateway<'_>, key: &str) -> Call {
+fn chat(gateway: &Gateway<'_>, key: &str) -> TestRequest {
     chat_of(gateway, key, &chat_body())
 }
 
-fn chat_of(gateway: &Gateway<'_>, key: &str, body: &Value) -> Call {
+fn chat_of(gateway: &Gateway<'_>, key: &str, body: &Value) -> TestRequest {
     gateway.forward_to(&gateway.provider.url("/v1/chat/completions")).bearer(key).json(body)
 }
 
-fn messages_of(gateway: &Gateway<'_>, key: &str, body: &Value) -> Call {
+fn messages_of(gateway: &Gateway<'_>, key: &str, body: &Value) -> TestRequest {
     gateway.forward_to(&gateway.provider.url("/anthropic/v1/messages")).bearer(key).json(body)
 }
 
 #[track_caller]
-fn assert_refused(answer: &Answer, status: u16, code: &str) {
+fn assert_refused(answer: &TestResponse, status: u16, code: &str) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
     assert_eq!(answer.header("x-service-request-id"), None, "nothing was recorded");
 }
 
 /// The message of an error.
-fn message(answer: &Answer) -> String {
+fn message(answer: &TestResponse) -> String {
     answer.json()["error"]["message"].as_str().unwrap().to_owned()
 }
 
 /// The seconds of `Retry-After`.
-fn wait(answer: &Answer) -> Option<i64> {
+fn wait(answer: &TestResponse) -> Option<i64> {
     answer.header("retry-after").map(|seconds| seconds.parse().unwrap())
 }
 
-async fn read(gateway: &Gateway<'_>, key: &SpendKey) -> Value {
+async fn read(gateway: &Gateway<'_>, key: &TestSpendKey) -> Value {
     gateway.get(&key.path).await.expect(200)
 }
 
-async fn change(gateway: &Gateway<'_>, key: &SpendKey, changes: &Value) -> Value {
+async fn change(gateway: &Gateway<'_>, key: &TestSpendKey, changes: &Value) -> Value {
     gateway.put(&key.path, changes).await.expect(200)
 }
 
@@ -242,7 +242,7 @@ fn a_key_that_was_read_can_be_sent_back() {
     each_gateway(async |gateway| {
         let mut rules: Value = serde_json::from_str(EVERY_RULE).unwrap();
         rules["meter_id"] = json!(gateway.meter.meter_id.to_string());
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         for rules in [rules, json!({})] {
             let key = gateway.spend_key(&rules).await;
             chat(gateway, &key.key).send().await.expect(200);
@@ -395,7 +395,7 @@ fn a_date_beyond_the_calendar_is_refused_or_kept() {
                 continue;
             }
             let made = answer.expect(201);
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             chat(gateway, made["key"].as_str().unwrap()).send().await.expect(200);
             let shown = made["expires_at"].as_str().unwrap();
             assert!(shown > "9999-12-31", "{date} became {shown}");
@@ -422,7 +422,7 @@ fn a_date_before_the_calendar_is_refused_or_kept() {
 #[test]
 fn a_date_that_cannot_be_written_takes_nothing_down() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({})).await;
         let body = json!({"name": "Edge", "expires_at": "0000-01-01T00:30:00+01:00"});
         for _ in 0..20 {
@@ -448,7 +448,7 @@ fn a_date_that_cannot_be_written_takes_nothing_down() {
 fn a_date_that_cannot_be_written_loses_no_settlement() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push_always(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let mut calls = Vec::new();
         for _ in 0..20 {
             calls.push(gateway.chat().open().await);
@@ -460,7 +460,7 @@ fn a_date_that_cannot_be_written_loses_no_settlement() {
             gate.open();
             for open in &mut calls {
                 while open.read_some().await {}
-                open.answer().expect(200);
+                open.response().expect(200);
             }
         };
         tokio::join!(at_once(100, bad), answered);
@@ -549,7 +549,7 @@ fn another_merchants_key_is_not_there() {
         }
         let list = by_stranger("GET", "/spend_keys").send().await.expect(200);
         assert_eq!(list["data"], json!([]));
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         chat(gateway, &key.key).send().await.expect(200);
     });
 }
@@ -557,7 +557,7 @@ fn another_merchants_key_is_not_there() {
 #[test]
 fn a_key_that_is_asked_for_twice_is_made_once_and_shown_once() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let once = |path: &str, idempotency_key: &str, body: &Value| {
             gateway.call("POST", path).header("idempotency-key", idempotency_key).json(body)
         };
@@ -624,7 +624,7 @@ fn a_spend_key_only_forwards() {
 #[test]
 fn a_spend_key_forwards_from_each_place_of_a_credential() {
     each_gateway(async |gateway| {
-        let SpendKey { key, made, .. } = gateway.spend_key(&json!({})).await;
+        let TestSpendKey { key, made, .. } = gateway.spend_key(&json!({})).await;
         let u = gateway.provider.url("/v1/chat/completions");
         let calls = [
             gateway.forward_to(&u).bearer(&key),
@@ -634,7 +634,7 @@ fn a_spend_key_forwards_from_each_place_of_a_credential() {
             gateway.call_without_key("POST", &format!("/forward?u={u}&key={key}")),
         ];
         for call in calls {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             let answer = call.json(&chat_body()).send().await;
             assert_eq!(answer.expect(200), chat_answer());
             let id = answer.header("x-service-request-id").unwrap();
@@ -660,7 +660,9 @@ fn a_spend_key_forwards_from_each_place_of_a_credential() {
 #[test]
 fn a_get_with_a_spend_key_is_recorded_and_free() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, json!({"object": "list", "data": []})));
+        gateway
+            .provider
+            .push_always(ScriptedResponse::json(200, json!({"object": "list", "data": []})));
         let rules = json!({
             "allowed_models": ["m-1"], "request_shape": "shape_b",
             "spend_limit": {"amount": "0.0000000001", "cycle": "total"}, "enforcement": "strict"
@@ -684,7 +686,7 @@ fn a_get_with_a_spend_key_is_recorded_and_free() {
 #[test]
 fn the_wallet_of_a_key_pays_what_its_meter_says() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let wallet_id = gateway.connection.wallet_id.to_string();
         let meter_id = gateway.meter.meter_id.to_string();
         let key = gateway.spend_key(&json!({"wallet_id": wallet_id, "meter_id": meter_id})).await;
@@ -728,7 +730,7 @@ fn the_wallet_of_a_key_pays_what_its_meter_says() {
 #[test]
 fn each_key_has_its_own_way_through_the_tiers() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let merchant_id = gateway.merchant.merchant.merchant_id;
         let meter = gateway.store.meter(merchant_id, &[(0, "10"), (1_500, "1")]).await;
         let meter_id = json!({"meter_id": meter.meter_id.to_string()});
@@ -764,7 +766,7 @@ fn a_spend_key_inside_a_token_is_refused() {
 #[test]
 fn the_first_reason_in_the_order_of_precedence_is_told() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let poor = gateway.store.connection(gateway.merchant.merchant.merchant_id, "0.001").await;
         let rate = json!({"rpm": 1, "burst": 1});
         let wallet_id = poor.wallet_id.to_string();
@@ -814,7 +816,7 @@ fn the_first_reason_in_the_order_of_precedence_is_told() {
 #[test]
 fn models_are_allowed_by_id_or_by_their_beginning() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({})).await;
         for (allowed, passes) in [
             (json!(["m-1"]), true),
@@ -857,11 +859,11 @@ fn the_format_of_a_key_is_that_of_its_calls() {
         let usage = json!({"input_tokens": 1000, "output_tokens": 500});
         let message = json!({"id": "msg_1", "type": "message", "model": "m-1", "content": [], "usage": usage});
         for key in [&b, &any] {
-            gateway.provider.push(Reply::json(200, &message));
+            gateway.provider.push(ScriptedResponse::json(200, &message));
             messages_of(gateway, &key.key, &body).send().await.expect(200);
             assert_eq!(read(gateway, key).await["total_spend"], USED);
         }
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         chat(gateway, &any.key).send().await.expect(200);
         assert_eq!(read(gateway, &any).await["total_requests"], 2);
     });
@@ -870,7 +872,7 @@ fn the_format_of_a_key_is_that_of_its_calls() {
 #[test]
 fn two_pass_under_two_a_minute_and_the_third_waits_half_a_minute() {
     each_gateway_by_the_stores_clock(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({"rate_limit": {"rpm": 2}})).await;
         chat(gateway, &key.key).send().await.expect(200);
         chat(gateway, &key.key).send().await.expect(200);
@@ -899,7 +901,7 @@ fn two_pass_under_two_a_minute_and_the_third_waits_half_a_minute() {
 #[test]
 fn a_burst_is_how_many_may_come_at_once() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({"rate_limit": {"rpm": 1, "burst": 3}})).await;
         let statuses = at_once(20, || chat(gateway, &key.key)).await;
         assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
@@ -911,7 +913,7 @@ fn a_burst_is_how_many_may_come_at_once() {
 #[test]
 fn a_limit_of_requests_says_when_there_are_more() {
     each_gateway_by_the_stores_clock(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         // The clock is at midnight of a Saturday.
         for (cycle, reset) in [
             ("daily", Some("2026-11-22T00:00:00Z")),
@@ -941,7 +943,7 @@ fn a_limit_of_requests_says_when_there_are_more() {
 #[test]
 fn a_limit_whose_cycle_ends_within_a_minute_is_worth_waiting_for() {
     each_gateway_by_the_stores_clock(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         gateway.store.clock.advance_millis(86_340_000);
         let limit = json!({"request_limit": {"count": 1, "cycle": "daily"}});
         let key = gateway.spend_key(&limit).await;
@@ -955,7 +957,7 @@ fn a_limit_whose_cycle_ends_within_a_minute_is_worth_waiting_for() {
 #[test]
 fn a_limit_of_requests_is_exact_when_all_come_at_once() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key =
             gateway.spend_key(&json!({"request_limit": {"count": 7, "cycle": "total"}})).await;
         let statuses = at_once(50, || chat(gateway, &key.key)).await;
@@ -967,7 +969,7 @@ fn a_limit_of_requests_is_exact_when_all_come_at_once() {
 }
 
 /// The statuses of `count` calls that are sent at once.
-async fn at_once(count: usize, call: impl Fn() -> Call) -> Vec<u16> {
+async fn at_once(count: usize, call: impl Fn() -> TestRequest) -> Vec<u16> {
     let sent: Vec<_> = (0..count)
         .map(|_| {
             let call = call();
@@ -983,7 +985,7 @@ async fn at_once(count: usize, call: impl Fn() -> Call) -> Vec<u16> {
 
 /// Fails unless the message contains these facts, such as the limit and the amounts spent and held.
 #[track_caller]
-fn assert_names(answer: &Answer, facts: &[&str]) {
+fn assert_names(answer: &TestResponse, facts: &[&str]) {
     let message = message(answer);
     for fact in facts {
         assert!(message.contains(fact), "{fact:?} in {message:?}");
@@ -994,7 +996,7 @@ fn assert_names(answer: &Answer, facts: &[&str]) {
 fn held_by_calls_in_flight_and_spent_are_different_refusals() {
     each_gateway_by_the_stores_clock(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let limit = json!({"spend_limit": {"amount": "0.001", "cycle": "daily"}});
         let key = gateway.spend_key(&limit).await;
         let mut open = chat(gateway, &key.key).open().await;
@@ -1011,7 +1013,7 @@ fn held_by_calls_in_flight_and_spent_are_different_refusals() {
         assert_names(&held, &["0.001 USD", "0.00 USD", &hold]);
         gate.open();
         while open.read_some().await {}
-        open.answer().expect(200);
+        open.response().expect(200);
 
         let spent = chat(gateway, &key.key).send().await;
         assert_refused(&spent, 402, "spend_limit_reached");
@@ -1031,7 +1033,7 @@ fn held_by_calls_in_flight_and_spent_are_different_refusals() {
 fn a_wallet_that_is_held_by_calls_in_flight_is_worth_waiting_for() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let poor = gateway.store.connection(gateway.merchant.merchant.merchant_id, "0.001").await;
         let key = gateway.spend_key(&json!({"wallet_id": poor.wallet_id.to_string()})).await;
         let mut open = chat(gateway, &key.key).open().await;
@@ -1051,7 +1053,7 @@ fn a_wallet_that_is_held_by_calls_in_flight_is_worth_waiting_for() {
 #[test]
 fn a_refused_call_takes_nothing_from_the_rate() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let rules = json!({
             "rate_limit": {"rpm": 2}, "spend_limit": {"amount": "0.0000001", "cycle": "total"},
             "enforcement": "strict"
@@ -1070,7 +1072,9 @@ fn a_refused_call_takes_nothing_from_the_rate() {
 #[test]
 fn what_costs_a_wallet_nothing_is_not_refused_for_its_balance() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, json!({"object": "list", "data": []})));
+        gateway
+            .provider
+            .push_always(ScriptedResponse::json(200, json!({"object": "list", "data": []})));
         let poor = gateway.store.connection(gateway.merchant.merchant.merchant_id, "0").await;
         let rules = json!({"wallet_id": poor.wallet_id.to_string(), "enforcement": "strict"});
         let key = gateway.spend_key(&rules).await;
@@ -1086,7 +1090,7 @@ fn what_costs_a_wallet_nothing_is_not_refused_for_its_balance() {
 #[test]
 fn a_merchants_own_wallet_pays_both_parts_within_its_limit() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, used(100, 500)));
+        gateway.provider.push_always(ScriptedResponse::json(200, used(100, 500)));
         let own = gateway.get("/wallet").await.expect(200);
         let path = format!("/wallets/{}", own["wallet_id"].as_str().unwrap());
         let limit = json!({"overdraft_limit": "0"});
@@ -1124,7 +1128,7 @@ fn padded(max_tokens: u64) -> Vec<u8> {
     format!(r#"{{"model":"m-1","messages":[],"max_tokens":{max_tokens:>9}}}"#).into_bytes()
 }
 
-fn chat_bytes(gateway: &Gateway<'_>, key: &str, body: &[u8]) -> Call {
+fn chat_bytes(gateway: &Gateway<'_>, key: &str, body: &[u8]) -> TestRequest {
     let u = gateway.provider.url("/v1/chat/completions");
     gateway.forward_to(&u).bearer(key).bytes("application/json", body)
 }
@@ -1136,7 +1140,7 @@ fn used(input: usize, output: u64) -> Value {
     answer
 }
 
-fn largest_that_passes(answer: &Answer) -> u64 {
+fn largest_that_passes(answer: &TestResponse) -> u64 {
     let message = message(answer);
     let (_, rest) = message.split_once("maximum of ").unwrap();
     rest.split_once(" tokens").unwrap().0.parse().unwrap()
@@ -1156,7 +1160,7 @@ fn the_largest_maximum_that_a_strict_key_names_passes_and_one_more_does_not() {
             let more = chat_bytes(gateway, &key.key, &padded(largest + 1)).send().await;
             assert_refused(&more, 402, "spend_limit_reached");
             assert_eq!(largest_that_passes(&more), largest);
-            gateway.provider.push(Reply::json(200, used(padded(1).len(), largest)));
+            gateway.provider.push(ScriptedResponse::json(200, used(padded(1).len(), largest)));
             chat_bytes(gateway, &key.key, &padded(largest)).send().await.expect(200);
         }
         gateway.provider.assert_calls(2);
@@ -1174,7 +1178,7 @@ fn a_strict_wallet_names_the_largest_maximum_too() {
         let largest = largest_that_passes(&refused);
         let more = chat_bytes(gateway, &key.key, &padded(largest + 1)).send().await;
         assert_refused(&more, 402, "wallet_balance_insufficient");
-        gateway.provider.push(Reply::json(200, used(1, 1)));
+        gateway.provider.push(ScriptedResponse::json(200, used(1, 1)));
         chat_bytes(gateway, &key.key, &padded(largest)).send().await.expect(200);
     });
 }
@@ -1183,7 +1187,7 @@ fn a_strict_wallet_names_the_largest_maximum_too() {
 #[test]
 fn a_body_without_a_maximum_passes_with_the_one_that_is_named() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, used(10, 10)));
+        gateway.provider.push_always(ScriptedResponse::json(200, used(10, 10)));
         let rules =
             json!({"enforcement": "strict", "spend_limit": {"amount": "0.0015", "cycle": "total"}});
         let key = gateway.spend_key(&rules).await;
@@ -1248,7 +1252,7 @@ fn every_refusal_for_a_spend_limit_says_when_it_resets() {
 fn a_strict_limit_that_fits_three_calls_lets_three_of_fifty_pass() {
     each_gateway(async |gateway| {
         let input = padded(1).len();
-        gateway.provider.push_always(Reply::json(200, used(input, 500)));
+        gateway.provider.push_always(ScriptedResponse::json(200, used(input, 500)));
         let cost = i64::try_from((input + 1_000) * 10_000).unwrap();
         for spare in [0, 1, cost - 1] {
             let amount = tollgate_pricing::Amount::from_units(3 * cost + spare).to_string();
@@ -1270,7 +1274,7 @@ fn a_strict_limit_that_fits_three_calls_lets_three_of_fifty_pass() {
 fn a_bounded_limit_is_passed_by_less_than_one_call() {
     each_gateway(async |gateway| {
         let input = padded(1).len();
-        gateway.provider.push_always(Reply::json(200, used(input, 500)));
+        gateway.provider.push_always(ScriptedResponse::json(200, used(input, 500)));
         let cost = i64::try_from((input + 1_000) * 10_000).unwrap();
         for (limit, calls) in [(1, 1), (cost, 1), (cost + 1, 2), (3 * cost - 1, 3), (3 * cost, 3)] {
             let amount = tollgate_pricing::Amount::from_units(limit).to_string();
@@ -1343,7 +1347,7 @@ fn a_call_without_a_bound_is_refused_by_a_strict_key_with_the_field() {
         // A body with a bound passes; one without passes under `bounded`.
         let answer = json!({"id": "msg_1", "type": "message", "model": "m-listed", "content": [],
                             "usage": {"input_tokens": 10, "output_tokens": 5}});
-        gateway.provider.push_always(Reply::json(200, &answer));
+        gateway.provider.push_always(ScriptedResponse::json(200, &answer));
         let limited = json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 2});
         let mut body = message(json!("Hi"), json!([limited]));
         body["model"] = json!("m-listed");
@@ -1388,11 +1392,11 @@ fn a_tool_without_a_price_is_refused_by_its_kind() {
 
 #[test]
 fn a_model_without_a_price_is_no_model_for_a_key_with_a_limit() {
-    let allowing = tollgate_api::Settings { unpriced: Unpriced::Allow, ..settings() };
+    let allowing = tollgate_api::Settings { unpriced: UnpricedPolicy::Allow, ..settings() };
     each_gateway_with(allowing, async |gateway| {
         let mut answer = chat_answer();
         answer["model"] = json!("unheard-of");
-        gateway.provider.push_always(Reply::json(200, &answer));
+        gateway.provider.push_always(ScriptedResponse::json(200, &answer));
         let body = json!({"model": "unheard-of", "messages": [], "max_tokens": 5});
         let limit = json!({"amount": "1", "cycle": "total"});
         for rules in [
@@ -1434,7 +1438,7 @@ fn what_cannot_have_been_used_is_flagged_and_charged_at_the_bound_by_a_strict_ke
             ("strict", 1_000, Value::Null, "0.0010000000"),
         ] {
             let key = gateway.spend_key(&json!({"enforcement": enforcement})).await;
-            gateway.provider.push(Reply::json(200, used(tokens, 0)));
+            gateway.provider.push(ScriptedResponse::json(200, used(tokens, 0)));
             chat(gateway, &key.key).send().await.expect(200);
             assert_eq!(read(gateway, &key).await["total_spend"], cost, "{enforcement} {tokens}");
             let record = gateway.records().await.remove(0);
@@ -1449,9 +1453,11 @@ fn a_stream_without_usage_costs_a_strict_key_what_was_held() {
     let delta = json!({"id": "c", "object": "chat.completion.chunk", "model": "m-1-2026",
                        "choices": [{"index": 0, "delta": {"content": "Hello"}}]});
     let whole = [delta.to_string(), "[DONE]".to_owned()];
-    let cut = Reply::events([delta.to_string()]);
+    let cut = ScriptedResponse::events([delta.to_string()]);
     each_gateway(async |gateway| {
-        for (what, reply) in [("whole", Reply::events(whole.clone())), ("cut", cut.clone())] {
+        for (what, reply) in
+            [("whole", ScriptedResponse::events(whole.clone())), ("cut", cut.clone())]
+        {
             for enforcement in ["strict", "bounded"] {
                 let key = gateway.spend_key(&json!({"enforcement": enforcement})).await;
                 let mut body = chat_body();
@@ -1476,7 +1482,7 @@ fn a_stream_without_usage_costs_a_strict_key_what_was_held() {
 #[test]
 fn a_call_that_cost_more_than_it_could_is_charged_as_it_is() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, used(5_000, 0)));
+        gateway.provider.push_always(ScriptedResponse::json(200, used(5_000, 0)));
         let rules =
             json!({"enforcement": "strict", "spend_limit": {"amount": "0.005", "cycle": "total"}});
         let key = gateway.spend_key(&rules).await;
@@ -1495,7 +1501,7 @@ fn a_call_that_cost_more_than_it_could_is_charged_as_it_is() {
 #[test]
 fn a_change_acts_on_the_very_next_call() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({})).await;
         let limit = |amount: &str| json!({"spend_limit": {"amount": amount, "cycle": "daily"}});
         let count = |count: u32| json!({"request_limit": {"count": count, "cycle": "daily"}});
@@ -1534,7 +1540,7 @@ fn a_change_acts_on_the_very_next_call() {
 #[test]
 fn a_rate_that_is_raised_lets_the_very_next_call_pass() {
     each_gateway_by_the_stores_clock(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({"rate_limit": {"rpm": 2}})).await;
         chat(gateway, &key.key).send().await.expect(200);
         chat(gateway, &key.key).send().await.expect(200);
@@ -1548,7 +1554,7 @@ fn a_rate_that_is_raised_lets_the_very_next_call_pass() {
 #[test]
 fn a_rotated_key_is_dead_at_once_and_its_counters_stay() {
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key =
             gateway.spend_key(&json!({"request_limit": {"count": 3, "cycle": "total"}})).await;
         chat(gateway, &key.key).send().await.expect(200);
@@ -1578,14 +1584,14 @@ fn a_rotated_key_is_dead_at_once_and_its_counters_stay() {
 fn a_call_in_flight_outlives_its_key() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let key = gateway.spend_key(&json!({})).await;
         let mut open = chat(gateway, &key.key).open().await;
         gateway.provider.wait_for_calls(1).await;
         gateway.call("DELETE", &key.path).send().await.expect(200);
         gate.open();
         while open.read_some().await {}
-        assert_eq!(open.answer().expect(200), chat_answer());
+        assert_eq!(open.response().expect(200), chat_answer());
         let record = gateway.record().await;
         assert_eq!(record["total_wallet_cost"], USED);
         assert_eq!(own_balance(gateway).await, "-0.0020000000");
@@ -1606,7 +1612,7 @@ fn what_was_used_is_counted_as_it_happens() {
         };
         gateway.store.clock.advance_millis(1_000);
         let came = json!(gateway.store.clock.now().to_string());
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let mut open = chat(gateway, &key.key).open().await;
         gateway.provider.wait_for_calls(1).await;
         gateway.store.clock.advance_millis(1_000);
@@ -1619,7 +1625,7 @@ fn what_was_used_is_counted_as_it_happens() {
         while open.read_some().await {}
         assert_eq!(counted().await, ([json!(1), json!(1), json!(USED), json!(USED)], came));
         // A call that failed at the provider counts as a request, and costs nothing.
-        gateway.provider.push(Reply::json(500, json!({"error": {}})));
+        gateway.provider.push(ScriptedResponse::json(500, json!({"error": {}})));
         assert_eq!(chat(gateway, &key.key).send().await.status, 500);
         let now = json!(gateway.store.clock.now().to_string());
         assert_eq!(counted().await, ([json!(2), json!(2), json!(USED), json!(USED)], now));
@@ -1634,19 +1640,19 @@ fn what_fails_gives_back_what_it_held() {
         let key = gateway.spend_key(&rules).await;
         let away = gateway.forward_to(&gateway.nobody).bearer(&key.key).json(&chat_body());
         assert_eq!(away.send().await.error(), "provider_unreachable");
-        gateway.provider.push(Reply::json(429, json!({"error": {}})));
+        gateway.provider.push(ScriptedResponse::json(429, json!({"error": {}})));
         assert_eq!(chat(gateway, &key.key).send().await.status, 429);
         let shown = read(gateway, &key).await;
         assert_eq!((&shown["total_requests"], &shown["total_spend"]), (&json!(2), &json!(NOTHING)));
 
         // A call that was accepted and never answered: the merchant pays the estimate, which counts as spend.
-        gateway.provider.push(Reply::hang_up());
+        gateway.provider.push(ScriptedResponse::hang_up());
         assert_eq!(chat(gateway, &key.key).send().await.error(), "provider_unreachable");
         let record = gateway.records().await.remove(0);
         assert_eq!(record["total_wallet_cost"], NOTHING);
         assert_ne!(record["total_request_cost"], NOTHING);
         assert_eq!(read(gateway, &key).await["total_spend"], record["total_request_cost"]);
-        gateway.provider.push(Reply::json(200, used(10, 10)));
+        gateway.provider.push(ScriptedResponse::json(200, used(10, 10)));
         chat(gateway, &key.key).send().await.expect(200);
     });
 }
@@ -1687,7 +1693,7 @@ fn changes_at_once_do_not_undo_each_other() {
 fn each_counter_follows_the_cycle_of_its_limit() {
     each_gateway_by_the_stores_clock(async |gateway| {
         const DAY: i64 = 86_400_000;
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({})).await;
         let current = async || {
             let shown = read(gateway, &key).await;
@@ -1735,7 +1741,7 @@ fn a_call_belongs_to_the_cycle_in_which_it_was_admitted() {
         let limit = json!({"spend_limit": {"amount": "0.002", "cycle": "daily"}});
         let key = gateway.spend_key(&limit).await;
         gateway.store.clock.advance_millis(86_399_999);
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let mut open = chat(gateway, &key.key).open().await;
         gateway.provider.wait_for_calls(1).await;
         assert_eq!(chat(gateway, &key.key).send().await.error(), "spend_limit_reached");
@@ -1747,7 +1753,7 @@ fn a_call_belongs_to_the_cycle_in_which_it_was_admitted() {
             (&shown["current_spend"], &shown["total_spend"]),
             (&json!(NOTHING), &json!(USED))
         );
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         chat(gateway, &key.key).send().await.expect(200);
         let shown = read(gateway, &key).await;
         assert_eq!(
@@ -1760,7 +1766,7 @@ fn a_call_belongs_to_the_cycle_in_which_it_was_admitted() {
 #[test]
 fn a_key_expires_at_its_instant() {
     each_gateway_by_the_stores_clock(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let key = gateway.spend_key(&json!({"expires_at": "2026-11-21T01:00:00+00:30"})).await;
         assert_eq!(key.made["expires_at"], "2026-11-21T00:30:00Z");
         gateway.store.clock.advance_millis(30 * 60_000 - 1);

@@ -9,7 +9,7 @@
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tollgate_testkit::{Answer, Call, Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest, TestResponse};
 
 use crate::support::{
     self, Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway,
@@ -21,7 +21,7 @@ const DAY: i64 = 86_400_000;
 const TO_JANUARY_31: i64 = 71;
 
 /// A connection and its wallet.
-struct Customer {
+struct CustomerWallet {
     id: String,
     wallet: String,
 }
@@ -32,9 +32,10 @@ fn usd(dollars: i64) -> String {
 }
 
 /// A new connection with this amount in its wallet.
-async fn new_customer(gateway: &Gateway<'_>, balance: &str) -> Customer {
+async fn new_customer(gateway: &Gateway<'_>, balance: &str) -> CustomerWallet {
     let made = gateway.post("/connections", &json!({})).await.expect(201);
-    let customer = Customer { id: text(&made, "connection_id"), wallet: text(&made, "wallet_id") };
+    let customer =
+        CustomerWallet { id: text(&made, "connection_id"), wallet: text(&made, "wallet_id") };
     if balance != "0" {
         let path = format!("/wallets/{}/credits", customer.wallet);
         gateway.post(&path, &json!({"amount": balance})).await.expect(201);
@@ -57,7 +58,7 @@ async fn new_config(gateway: &Gateway<'_>, more: &Value) -> Value {
     gateway.post("/subscription_configs", &with(fields, more)).await.expect(201)
 }
 
-async fn subscribe(gateway: &Gateway<'_>, customer: &Customer, config: &Value) -> Value {
+async fn subscribe(gateway: &Gateway<'_>, customer: &CustomerWallet, config: &Value) -> Value {
     let body = json!({
         "connection_id": customer.id, "subscription_config_id": config["subscription_config_id"]
     });
@@ -72,18 +73,18 @@ fn path_of_config(config: &Value) -> String {
     format!("/subscription_configs/{}", text(config, "subscription_config_id"))
 }
 
-async fn change_to(gateway: &Gateway<'_>, subscription: &Value, config: &Value) -> Answer {
+async fn change_to(gateway: &Gateway<'_>, subscription: &Value, config: &Value) -> TestResponse {
     let body = json!({"subscription_config_id": config["subscription_config_id"]});
     gateway.post(&format!("{}/change", path_of(subscription)), &body).await
 }
 
-async fn buy(gateway: &Gateway<'_>, subscription: &Value, bundle: &Value) -> Answer {
+async fn buy(gateway: &Gateway<'_>, subscription: &Value, bundle: &Value) -> TestResponse {
     let body = json!({"credit_bundle_id": bundle["credit_bundle_id"]});
     gateway.post(&format!("{}/bundles", path_of(subscription)), &body).await
 }
 
 /// The subscription as the connection shows it.
-async fn shown(gateway: &Gateway<'_>, customer: &Customer) -> Value {
+async fn shown(gateway: &Gateway<'_>, customer: &CustomerWallet) -> Value {
     let answer =
         gateway.get(&format!("/connections/{}/subscription", customer.id)).await.expect(200);
     assert_eq!(names(&answer), ["subscription"]);
@@ -107,13 +108,13 @@ fn assert_cycle(subscription: &Value, start: &str, end: &str) {
 }
 
 /// Balance, held and available of a wallet.
-async fn wallet(gateway: &Gateway<'_>, customer: &Customer) -> [String; 3] {
+async fn wallet(gateway: &Gateway<'_>, customer: &CustomerWallet) -> [String; 3] {
     let wallet = gateway.get(&format!("/wallets/{}", customer.wallet)).await.expect(200);
     ["balance", "held", "available"].map(|name| text(&wallet, name))
 }
 
 /// All ledger lines of a wallet, oldest first.
-async fn ledger(gateway: &Gateway<'_>, customer: &Customer) -> Vec<Value> {
+async fn ledger(gateway: &Gateway<'_>, customer: &CustomerWallet) -> Vec<Value> {
     let (mut lines, mut cursor) = (Vec::new(), String::new());
     loop {
         let path = format!("/wallets/{}/transactions?limit=100&cursor={cursor}", customer.wallet);
@@ -142,22 +143,22 @@ fn lines(expected: &[(&str, &str, i64, i64)]) -> Vec<[String; 4]> {
 }
 
 /// A chat call of a connection under a meter.
-fn call_under(gateway: &Gateway<'_>, customer: &Customer, meter: &Value) -> Call {
+fn call_under(gateway: &Gateway<'_>, customer: &CustomerWallet, meter: &Value) -> TestRequest {
     let token =
         gateway.token(&json!({"connection_id": customer.id, "meter_slug": meter["meter_slug"]}));
     let u = gateway.provider.url("/v1/chat/completions");
     gateway.forward_to(&u).bearer(&token).json(&chat_body())
 }
 
-async fn spend(gateway: &Gateway<'_>, customer: &Customer, meter: &Value) {
-    gateway.provider.push(Reply::json(200, chat_answer()));
+async fn spend(gateway: &Gateway<'_>, customer: &CustomerWallet, meter: &Value) {
+    gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
     call_under(gateway, customer, meter).send().await.expect(200);
 }
 
 /// Runs `work` while a call is in flight, which is then answered with this status.
 async fn call_while(
     gateway: &Gateway<'_>,
-    customer: &Customer,
+    customer: &CustomerWallet,
     meter: &Value,
     status: u16,
     meanwhile: impl AsyncFnOnce(),
@@ -167,7 +168,7 @@ async fn call_while(
         200 => chat_answer(),
         _ => json!({"error": {"message": "no"}}),
     };
-    gateway.provider.push(Reply::json(status, answer).gate_head(&gate));
+    gateway.provider.push(ScriptedResponse::json(status, answer).gate_head(&gate));
     let (call, calls) = (call_under(gateway, customer, meter), gateway.provider.calls());
     let meanwhile = async {
         gateway.provider.wait_for_calls(calls + 1).await;
@@ -881,7 +882,7 @@ fn a_call_on_its_way_holds_credit() {
         .await;
         subscribe(gateway, &customer, &config).await;
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let open = call_under(gateway, &customer, &meter);
         let call = open.send();
         let look = async {
@@ -1028,11 +1029,11 @@ fn linked_and_other_meters_at_once_draw_what_is_theirs() {
         let customer = new_customer(gateway, "10").await;
         let fields = json!({"included_credit": "10", "product_ids": [linked["meter_id"]]});
         subscribe(gateway, &customer, &new_config(gateway, &fields).await).await;
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let calls: Vec<_> = (0..40)
             .map(|n| call_under(gateway, &customer, if n % 2 == 0 { &linked } else { &other }))
             .collect();
-        let answers = join_all(calls.iter().map(Call::send)).await;
+        let answers = join_all(calls.iter().map(TestRequest::send)).await;
         let paid = answers.iter().filter(|answer| answer.status == 200).count();
         assert_eq!(paid, 20, "10 of credit and 10 of the balance");
         assert_credits(&shown(gateway, &customer).await, 0, 0);
@@ -1131,14 +1132,14 @@ fn what_the_wallet_does_not_pay_draws_on_no_credit() {
         let fields = json!({"product_ids": [meter["meter_id"]]});
         subscribe(gateway, &customer, &new_config(gateway, &fields).await).await;
         // A call that the provider refuses.
-        gateway.provider.push(Reply::json(429, json!({"error": {"message": "no"}})));
+        gateway.provider.push(ScriptedResponse::json(429, json!({"error": {"message": "no"}})));
         let refused = call_under(gateway, &customer, &meter).send().await;
         assert_eq!(refused.status, 429);
         // A call that the customer does not pay.
         let token = gateway.token(&json!({
             "connection_id": customer.id, "meter_slug": meter["meter_slug"], "disable_billing": true
         }));
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let call = gateway.forward_to(&u).bearer(&token).json(&chat_body());
         call.send().await.expect(200);
@@ -1156,7 +1157,7 @@ fn a_spend_key_of_the_wallet_draws_on_its_credit() {
         subscribe(gateway, &customer, &new_config(gateway, &fields).await).await;
         let key = json!({"wallet_id": customer.wallet, "meter_id": meter["meter_id"]});
         let key = gateway.spend_key(&key).await;
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let call = gateway.forward_to(&u).bearer(&key.key).json(&chat_body());
         call.send().await.expect(200);
@@ -1174,11 +1175,11 @@ fn a_renewal_that_many_see_at_once_happens_once() {
         let config = new_config(gateway, &fields).await;
         let subscription = subscribe(gateway, &customer, &config).await;
         let path = path_of(&subscription);
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         pass_days(gateway, 62).await;
         let calls: Vec<_> = (0..10).map(|_| call_under(gateway, &customer, &meter)).collect();
         let (called, _, _, read) = tokio::join!(
-            join_all(calls.iter().map(Call::send)),
+            join_all(calls.iter().map(TestRequest::send)),
             join_all((0..5).map(|_| shown(gateway, &customer))),
             join_all((0..5).map(|_| wallet(gateway, &customer))),
             join_all((0..5).map(|_| gateway.get(&path))),
@@ -1936,9 +1937,9 @@ fn thirty_calls_at_once_draw_every_dollar_once() {
         .await;
         let subscription = subscribe(gateway, &customer, &config).await;
         buy(gateway, &subscription, &config["credit_bundles"][0]).await.expect(201);
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let calls: Vec<_> = (0..30).map(|_| call_under(gateway, &customer, &meter)).collect();
-        let answers = join_all(calls.iter().map(Call::send)).await;
+        let answers = join_all(calls.iter().map(TestRequest::send)).await;
         let paid = answers.iter().filter(|answer| answer.status == 200).count();
         assert_eq!(paid, 25, "14 of the cycle, 6 of the bundle, 5 of the balance");
         for answer in answers.iter().filter(|answer| answer.status != 200) {

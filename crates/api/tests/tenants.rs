@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_api::Settings;
-use tollgate_testkit::{Answer, Reply};
+use tollgate_testkit::{ScriptedResponse, TestResponse};
 
 use crate::support::browser::{Browser, pages};
 use crate::support::{self, Gateway, chat_answer, chat_body, each_gateway_with, settings, text};
@@ -145,7 +145,7 @@ impl Tenant {
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> Answer {
+    ) -> TestResponse {
         let call = gateway.call_without_key(method, path).bearer(&self.key);
         match body {
             Some(body) => call.json(body).send().await,
@@ -187,7 +187,7 @@ fn body(method: &str, route: &str, of: &Tenant) -> Option<Value> {
 
 /// Fails unless both answers are the same refusal.
 #[track_caller]
-fn assert_alike(what: &str, theirs: &Answer, nobodys: &Answer) {
+fn assert_alike(what: &str, theirs: &TestResponse, nobodys: &TestResponse) {
     assert_eq!(theirs.text(), nobodys.text(), "{what}");
     assert_eq!(theirs.status, nobodys.status, "{what}: {}", theirs.text());
     assert!((400..500).contains(&theirs.status), "{what}: {}", theirs.text());
@@ -196,7 +196,7 @@ fn assert_alike(what: &str, theirs: &Answer, nobodys: &Answer) {
 fn each_pair(test: impl AsyncFn(&Gateway<'_>, &Tenant, &Tenant)) {
     let settings = Settings { standard_rate_per_minute: 0, ..settings() };
     each_gateway_with(settings, async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let other = gateway.store.merchant().await;
         let one = Tenant::furnish(gateway, gateway.key(), "Alpha").await;
         let other = Tenant::furnish(gateway, other.key.reveal(), "Beta").await;
@@ -312,9 +312,9 @@ fn an_id_of_another_merchants_in_a_body_is_one_that_never_was() {
         let nobody = Tenant::nobody(&other.key);
         let before = one.everything(gateway).await;
         let own = |noun: &str| other.id(noun).to_owned();
-        type Body<'a> = Box<dyn Fn(&Tenant) -> Value + 'a>;
+        type BodyBuilder<'a> = Box<dyn Fn(&Tenant) -> Value + 'a>;
         let usage = json!({"input_tokens": 1});
-        let cases: Vec<(&str, String, Body<'_>)> = vec![
+        let cases: Vec<(&str, String, BodyBuilder<'_>)> = vec![
             (
                 "POST",
                 "/spend_keys".into(),

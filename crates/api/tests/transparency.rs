@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tollgate_testkit::{Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse};
 
 use crate::support::{
     self, Gateway, chat_answer, chat_body, each_gateway, each_gateway_at_real_prices, with,
@@ -44,7 +44,7 @@ fn every_byte_of_a_request_arrives() {
         &deep,
     ];
     each_gateway(async |gateway| {
-        gateway.provider.push_always(Reply::json(200, chat_answer()));
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
         let mut calls = 0;
         for body in bodies {
             for content_type in ["application/json", "application/json; charset=utf-8"] {
@@ -89,7 +89,7 @@ fn what_is_inserted_is_one_token_and_nothing_else() {
     ];
     each_gateway(async |gateway| {
         for (calls, body) in bodies.into_iter().enumerate() {
-            gateway.provider.push(Reply::events(["[DONE]"]));
+            gateway.provider.push(ScriptedResponse::events(["[DONE]"]));
             let call = gateway.forward(CHAT).bytes("application/json", body.as_bytes());
             assert_eq!(call.send().await.status, 200);
             let arrived = gateway.provider.requests()[calls].text().to_owned();
@@ -101,7 +101,7 @@ fn what_is_inserted_is_one_token_and_nothing_else() {
         }
         // An option that is false is changed to true, in its place.
         let body = r#"{"stream":true,"stream_options":{"include_usage": false },"model":"m-1"}"#;
-        gateway.provider.push(Reply::events(["[DONE]"]));
+        gateway.provider.push(ScriptedResponse::events(["[DONE]"]));
         gateway.forward(CHAT).bytes("application/json", body.as_bytes()).send().await;
         let arrived = gateway.provider.requests().pop().unwrap();
         assert_eq!(arrived.text(), body.replace("false", "true"));
@@ -132,7 +132,7 @@ fn every_byte_of_an_answer_arrives() {
                     if chunks == Some(1) && body.len() > 10_000 {
                         continue;
                     }
-                    let reply = Reply::bytes(status, content_type, body.clone())
+                    let reply = ScriptedResponse::bytes(status, content_type, body.clone())
                         .header("x-custom", "ü".escape_unicode().to_string().as_str())
                         .header("x-request-id", "r-1");
                     let reply = match chunks {
@@ -202,7 +202,8 @@ fn a_packed_answer_passes_packed_and_is_read_all_the_same() {
                 let packed = codings.split(", ").fold(body.clone().into_bytes(), fold);
                 for asks in [None, Some("gzip, br;q=0.5"), Some("identity")] {
                     let what = format!("{codings} {kind} {asks:?}");
-                    let reply = Reply::bytes(200, kind, "").encoded(encoding, packed.clone());
+                    let reply =
+                        ScriptedResponse::bytes(200, kind, "").encoded(encoding, packed.clone());
                     gateway.provider.push(reply.chunked_every(20));
                     let call = gateway.forward(CHAT).json(sent);
                     let call = match asks {
@@ -224,7 +225,9 @@ fn a_packed_answer_passes_packed_and_is_read_all_the_same() {
                 }
                 // A compressed answer that is cut: the part that can be read does not count as a report.
                 let cut = packed[..packed.len() / 2].to_vec();
-                gateway.provider.push(Reply::bytes(200, kind, "").encoded(encoding, cut.clone()));
+                gateway
+                    .provider
+                    .push(ScriptedResponse::bytes(200, kind, "").encoded(encoding, cut.clone()));
                 let answer = gateway.forward(CHAT).json(sent).send().await;
                 assert!(answer.complete && answer.body == cut, "{codings}");
                 let [status, source, cost] = newest(gateway).await;
@@ -245,7 +248,9 @@ fn a_stream_that_is_silent_stays_silent() {
         json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "Hi"}}]});
     each_gateway(async |gateway| {
         let gate = Gate::new();
-        gateway.provider.push(Reply::events([event.to_string(), "[DONE]".to_owned()]).gate(&gate));
+        gateway
+            .provider
+            .push(ScriptedResponse::events([event.to_string(), "[DONE]".to_owned()]).gate(&gate));
         let body =
             json!({"model": "m-1", "stream": true, "stream_options": {"include_usage": true}});
         let mut open = gateway.forward(CHAT).json(&body).open().await;
@@ -255,7 +260,7 @@ fn a_stream_that_is_silent_stays_silent() {
         assert!(silence.is_err(), "something came: {:?}", String::from_utf8_lossy(open.raw()));
         gate.open();
         while open.read_some().await {}
-        let answer = open.answer();
+        let answer = open.response();
         assert!(answer.complete);
         assert_eq!(answer.text(), format!("data: {event}\n\ndata: [DONE]\n\n"));
     });
@@ -303,7 +308,7 @@ fn usage_in_every_spelling_is_billed_as_it_is_told() {
     ];
     each_gateway(async |gateway| {
         for (what, answer, expected) in &cases {
-            gateway.provider.push(Reply::json(200, answer));
+            gateway.provider.push(ScriptedResponse::json(200, answer));
             gateway.chat().send().await.expect(200);
             let [status, source, cost] = newest(gateway).await;
             match expected {
@@ -350,7 +355,7 @@ fn cumulative_figures_are_not_added_up() {
         let usage = json!({"input_tokens": 1000, "output_tokens": 500});
         let message =
             json!({"type": "message", "id": "m", "model": "m-1", "content": [], "usage": usage});
-        gateway.provider.push(Reply::json(200, message));
+        gateway.provider.push(ScriptedResponse::json(200, message));
         gateway.forward("/anthropic/v1/messages").json(&body).send().await.expect(200);
         let single = newest(gateway).await;
         assert_eq!(single, ["completed", "reported", "0.0170000000"]);
@@ -363,7 +368,7 @@ fn cumulative_figures_are_not_added_up() {
             let events = std::iter::once(("message_start", start))
                 .chain(deltas)
                 .chain([("message_stop", json!({"type": "message_stop"}))]);
-            gateway.provider.push(Reply::named_events(events));
+            gateway.provider.push(ScriptedResponse::named_events(events));
             let answer = gateway.forward("/anthropic/v1/messages").json(&streamed).send().await;
             assert!(answer.complete);
             assert_eq!(newest(gateway).await, single, "{usages:?}");
@@ -388,7 +393,7 @@ fn an_old_azure_is_not_asked_and_a_new_one_keeps_it_from_the_client() {
         ] {
             let events = [&delta, &usage].into_iter().take(if knows { 2 } else { 1 });
             let events = events.map(Value::to_string).chain(["[DONE]".to_owned()]);
-            gateway.provider.push(Reply::events(events));
+            gateway.provider.push(ScriptedResponse::events(events));
             let path =
                 format!("/azure/openai/deployments/gpt-4o/chat/completions?api-version={version}");
             let call = gateway.forward(&path).bytes("application/json", body.as_bytes());

@@ -1,12 +1,12 @@
 //! `GET /usage`: the sums of each day, and the errors of invalid queries.
 
 use serde_json::{Value, json};
-use tollgate_testkit::Reply;
+use tollgate_testkit::ScriptedResponse;
 
 use crate::support::{Gateway, chat_answer, each_gateway, each_gateway_by_the_stores_clock};
 
 async fn chat(gateway: &Gateway<'_>, metadata: &str) {
-    gateway.provider.push(Reply::json(200, chat_answer()));
+    gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
     gateway.chat().header("x-service-metadata", metadata).send().await.expect(200);
 }
 

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tollgate_testkit::{Call, Gate, Reply};
+use tollgate_testkit::{Gate, ScriptedResponse, TestRequest};
 
 use crate::support::{
     self, Gateway, assert_issues, assert_refused, chat_answer, chat_body, each_gateway, names, text,
@@ -48,7 +48,7 @@ async fn meter_of(gateway: &Gateway<'_>, dollars: &str) -> Value {
     gateway.post("/meters", &meter).await.expect(201)
 }
 
-fn call_under(gateway: &Gateway<'_>, connection: &Value, meter: &Value) -> Call {
+fn call_under(gateway: &Gateway<'_>, connection: &Value, meter: &Value) -> TestRequest {
     let fields = json!({
         "connection_id": connection["connection_id"], "meter_slug": meter["meter_slug"]
     });
@@ -182,7 +182,7 @@ fn a_deleted_connection_pays_for_nothing_more_and_keeps_its_wallet_and_records()
         let made = connect(gateway, &json!({"reference_id": "r"})).await;
         let path = connection_path(&made);
         book(gateway, &made, "credits", "10").await;
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         call_under(gateway, &made, &meter).send().await.expect(200);
 
         assert_eq!(gateway.delete(&path).await.expect(200), json!({"success": true}));
@@ -213,7 +213,7 @@ fn a_call_on_its_way_is_paid_by_a_connection_that_is_deleted_meanwhile() {
         let made = connect(gateway, &json!({})).await;
         book(gateway, &made, "credits", "10").await;
         let gate = Gate::new();
-        gateway.provider.push(Reply::json(200, chat_answer()).gate_head(&gate));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()).gate_head(&gate));
         let call = call_under(gateway, &made, &meter);
         let path = connection_path(&made);
         let gone = async {
@@ -276,7 +276,7 @@ fn the_merchants_own_wallet_is_a_running_account() {
         assert_eq!(gateway.get(&path).await.expect(200), own);
 
         // The merchant's own wallet pays for its calls without any money.
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         let u = gateway.provider.url("/v1/chat/completions");
         let bare = gateway.forward_to(&u).bearer(gateway.key()).json(&chat_body());
         bare.send().await.expect(200);
@@ -306,7 +306,7 @@ fn an_overdraft_is_money_that_may_be_spent() {
         assert_eq!(limited["overdraft_limit"], "5.0000000000");
         assert_eq!(wallet(gateway, &made).await, usd([0, 0, 5]));
         for left in [1, -3] {
-            gateway.provider.push(Reply::json(200, chat_answer()));
+            gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
             call_under(gateway, &made, &meter).send().await.expect(200);
             assert_eq!(wallet(gateway, &made).await, usd([left - 5, 0, left]));
         }
@@ -316,7 +316,7 @@ fn an_overdraft_is_money_that_may_be_spent() {
 
         // Without a limit all calls pass, and a new limit applies at once.
         gateway.patch(&path, &json!({"overdraft_limit": null})).await.expect(200);
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         call_under(gateway, &made, &meter).send().await.expect(200);
         let none = gateway.patch(&path, &json!({"overdraft_limit": "0"})).await.expect(200);
         assert_eq!([&none["balance"], &none["available"]], ["-12.0000000000", "-12.0000000000"]);
@@ -330,7 +330,7 @@ fn a_call_that_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
     each_gateway(async |gateway| {
         let meter = meter_of(gateway, "0").await;
         let made = connect(gateway, &json!({})).await;
-        gateway.provider.push(Reply::json(200, chat_answer()));
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         call_under(gateway, &made, &meter).send().await.expect(200);
         assert_eq!(wallet(gateway, &made).await, usd([0, 0, 0]));
     });
@@ -449,7 +449,7 @@ fn a_movement_sent_twice_under_its_key_is_booked_once() {
         };
         for (what, balance) in [("credits", 7), ("debits", 0)] {
             let calls: Vec<_> = (0..8).map(|_| send(&made, what, what, "7")).collect();
-            let answers = join_all(calls.iter().map(Call::send)).await;
+            let answers = join_all(calls.iter().map(TestRequest::send)).await;
             let first = answers[0].expect(201);
             for answer in &answers {
                 assert_eq!(answer.expect(201), first);

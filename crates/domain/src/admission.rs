@@ -13,14 +13,14 @@ mod call;
 mod money;
 mod refusal;
 
-use tollgate_pricing::{Overflow, Rate, Terms};
+use tollgate_pricing::{Overflow, PricingTerms, Rate};
 
 pub use self::bound::{CostBound, MOST_HELD};
-pub use self::call::{Account, Call, CallKey, Facts};
-use self::money::{Costs, Purses};
-pub use self::refusal::{Refusal, Reset, Shortage};
+pub use self::call::{AdmissionFacts, Call, CallKey, MerchantAccount};
+use self::money::{FundingSources, PayerCosts};
+pub use self::refusal::{LimitReset, Refusal, Shortage};
 use crate::connection::ConnectionStatus;
-use crate::record::{Forwarded, MeterVersion, PendingRecord, ProviderKeyType};
+use crate::record::{ForwardedRequest, MeterVersion, PendingRecord, ProviderKeyType};
 use crate::spend_counters::SpendCounters;
 use crate::spend_key::{Enforcement, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
@@ -40,26 +40,30 @@ pub struct Admission {
 /// The first [`Refusal`] that applies, in the order of that enum.
 pub fn decide(
     call: &Call,
-    facts: &Facts<'_>,
+    facts: &AdmissionFacts<'_>,
     service_charge_rate: Rate,
 ) -> Result<Admission, Refusal> {
     let account = facts.account.ok_or(Refusal::KeyInvalid)?;
-    find(call, facts)?;
+    check_references(call, facts)?;
     if let Some(key) = facts.spend_key {
-        obey(call, key)?;
+        check_rules(call, key)?;
     }
     let terms = terms(call, facts, service_charge_rate);
-    let costs = |max_tokens| call.bound.quote(max_tokens, &terms).map(|most| Costs::of(&most));
-    let hold = Costs::of(&call.bound.hold(&terms)?);
+    let costs = |max_tokens| call.bound.quote(max_tokens, &terms).map(|most| PayerCosts::of(&most));
+    let hold = PayerCosts::of(&call.bound.hold(&terms)?);
     let created_at = match facts.spend_key {
         Some(key) => key.counters.admitted_at(call.created_at),
         None => call.created_at,
     };
     let mut counters = facts.spend_key.map(|key| key.counters.at(created_at));
     if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
-        pace(call, key, counters, created_at)?;
+        check_rate(call, key, counters, created_at)?;
     }
-    Purses::of(facts, &account, counters.as_ref(), created_at).afford(&call.bound, costs, &hold)?;
+    FundingSources::of(facts, &account, counters.as_ref(), created_at).check_funds(
+        &call.bound,
+        costs,
+        &hold,
+    )?;
     if let Some(counters) = &mut counters {
         counters.admit(created_at, hold.request).map_err(|Overflow| Refusal::BoundTooLarge)?;
     }
@@ -70,7 +74,7 @@ pub fn decide(
             return Err(Refusal::BoundTooLarge);
         }
         if hold.request.is_positive() && !wallet.has_room_for(hold.request) {
-            return Err(Refusal::out_of_room(wallet, is_known || facts.spend_key.is_none()));
+            return Err(Refusal::wallet_overflow(wallet, is_known || facts.spend_key.is_none()));
         }
     }
     let wallet = facts.wallet.filter(|_| facts.draws_on_credit && !call.disable_billing);
@@ -107,7 +111,7 @@ pub fn decide(
 }
 
 /// Checks that everything the call names exists.
-fn find(call: &Call, facts: &Facts<'_>) -> Result<(), Refusal> {
+fn check_references(call: &Call, facts: &AdmissionFacts<'_>) -> Result<(), Refusal> {
     if call.connection_id.is_some() && facts.connection.is_none() {
         return Err(Refusal::ConnectionNotFound);
     }
@@ -129,7 +133,7 @@ impl SpendRules {
     ///
     /// # Errors
     /// [`Refusal::SpendKeyPaused`] or [`Refusal::SpendKeyExpired`].
-    pub fn may_be_used(&self, now: Timestamp) -> Result<(), Refusal> {
+    pub fn check_usable(&self, now: Timestamp) -> Result<(), Refusal> {
         match (self.status, self.expires_at) {
             (SpendKeyStatus::Paused, _) => Err(Refusal::SpendKeyPaused),
             (SpendKeyStatus::Active, Some(expired_at)) if expired_at <= now => {
@@ -141,10 +145,10 @@ impl SpendRules {
 }
 
 /// Checks whether the rules of the key allow the call.
-fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
+fn check_rules(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
     let rules = &key.rules;
     let forwarded = &call.forwarded;
-    rules.may_be_used(call.created_at)?;
+    rules.check_usable(call.created_at)?;
     // A call without a model has no body, and so no format.
     if forwarded.model.is_some() && !rules.request_shape.accepts(call.shape) {
         return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape });
@@ -171,7 +175,7 @@ fn obey(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
 }
 
 /// Checks whether the key may make one more call now, and takes the call from its bucket.
-fn pace(
+fn check_rate(
     call: &Call,
     key: &SpendKey,
     counters: &mut SpendCounters,
@@ -181,7 +185,10 @@ fn pace(
         let taken = counters.bucket.take(call.created_at, limit.rpm, limit.burst);
         taken.map_err(|too_soon| Refusal::RateLimited {
             rpm: limit.rpm,
-            reset: Reset::new(call.created_at.plus_micros(too_soon.wait_micros), call.created_at),
+            reset: LimitReset::new(
+                call.created_at.plus_micros(too_soon.wait_micros),
+                call.created_at,
+            ),
         })?;
     }
     match key.rules.request_limit {
@@ -189,7 +196,7 @@ fn pace(
             Err(Refusal::RequestLimitReached {
                 used: *counters.requests.get(limit.cycle),
                 limit,
-                reset: limit.cycle.ends_at(admitted_at).map(|at| Reset::new(at, admitted_at)),
+                reset: limit.cycle.ends_at(admitted_at).map(|at| LimitReset::new(at, admitted_at)),
             })
         }
         _ => Ok(()),
@@ -197,9 +204,13 @@ fn pace(
 }
 
 /// The terms of the settlement if the call goes well. A call that is not metered costs nothing.
-fn terms<'a>(call: &Call, facts: &Facts<'a>, service_charge_rate: Rate) -> Terms<'a> {
-    let Forwarded { metered, provider_key_type, .. } = call.forwarded;
-    Terms {
+fn terms<'a>(
+    call: &Call,
+    facts: &AdmissionFacts<'a>,
+    service_charge_rate: Rate,
+) -> PricingTerms<'a> {
+    let ForwardedRequest { metered, provider_key_type, .. } = call.forwarded;
+    PricingTerms {
         meter: facts.meter.map(|meter| &meter.model),
         counter: 0,
         service_charge_rate,

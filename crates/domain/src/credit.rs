@@ -91,7 +91,7 @@ pub struct CreditHold {
 
 /// The payment of a call's cost, by account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drawn {
+pub struct CreditSettlement {
     /// The part from credit that cycles included.
     pub cycle: Amount,
     /// The part from credit that was bought.
@@ -135,13 +135,13 @@ impl Credits {
     ///
     /// # Errors
     /// [`Overflow`] when a sum leaves the range of an [`Amount`].
-    pub fn settle(&mut self, hold: CreditHold, cost: Amount) -> Result<Drawn, Overflow> {
+    pub fn settle(&mut self, hold: CreditHold, cost: Amount) -> Result<CreditSettlement, Overflow> {
         let wanted = cost.max(Amount::ZERO);
         let (cycle, cycle_expired) = self.cycle.settle(hold.cycle, hold.in_cycle, wanted)?;
         let wanted = wanted.checked_sub(cycle)?;
         let (bundle, bundle_expired) = self.bundle.settle(hold.bundle, hold.in_cycle, wanted)?;
         let balance = cost.checked_sub(cycle)?.checked_sub(bundle)?;
-        Ok(Drawn { cycle, bundle, balance, cycle_expired, bundle_expired })
+        Ok(CreditSettlement { cycle, bundle, balance, cycle_expired, bundle_expired })
     }
 }
 

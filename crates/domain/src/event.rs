@@ -23,7 +23,7 @@ pub struct Event {
     /// The merchant that it concerns.
     pub merchant_id: MerchantId,
     /// The fact, with its resource.
-    pub news: News,
+    pub payload: EventPayload,
     /// The time of the event.
     pub created_at: Timestamp,
 }
@@ -31,7 +31,7 @@ pub struct Event {
 /// The content of an event: a fact, with the resource as it was right after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "data")]
-pub enum News {
+pub enum EventPayload {
     /// A customer was created.
     #[serde(rename = "connection.created")]
     ConnectionCreated {
@@ -147,7 +147,7 @@ pub enum News {
     },
 }
 
-impl News {
+impl EventPayload {
     /// The kind of the event.
     pub const fn kind(&self) -> EventKind {
         match self {
@@ -201,7 +201,7 @@ impl Wallet {
     /// The events of a change of the balance from `before`: a fall below the threshold, and the use
     /// of all money and overdraft. Each is reported when the balance crosses the line, not while it
     /// stays beyond it.
-    pub fn news_since(&self, before: Amount) -> impl Iterator<Item = News> {
+    pub fn events_since(&self, before: Amount) -> impl Iterator<Item = EventPayload> {
         let has_fallen = |below: fn(Amount, Amount) -> bool, line: Option<Amount>| {
             line.is_some_and(|line| !below(before, line) && below(self.balance, line))
         };
@@ -209,8 +209,8 @@ impl Wallet {
         let low = has_fallen(|balance, line| balance < line, self.low_balance_threshold);
         let depleted = has_fallen(|balance, line| balance <= line, bottom);
         let wallet = || Box::new(self.clone());
-        let low = low.then(|| News::WalletBalanceLow { wallet: wallet() });
-        let depleted = depleted.then(|| News::WalletBalanceDepleted { wallet: wallet() });
+        let low = low.then(|| EventPayload::WalletBalanceLow { wallet: wallet() });
+        let depleted = depleted.then(|| EventPayload::WalletBalanceDepleted { wallet: wallet() });
         low.into_iter().chain(depleted)
     }
 }
@@ -226,15 +226,15 @@ impl SpendKey {
         admitted_at: Timestamp,
         hold: Amount,
         cost: Amount,
-    ) -> Result<Vec<News>, Overflow> {
+    ) -> Result<Vec<EventPayload>, Overflow> {
         self.counters.settle(admitted_at, hold, cost)?;
         let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
-        let reached: Vec<_> = self.counters.tell(limit).collect();
+        let reached: Vec<_> = self.counters.report_thresholds(limit).collect();
         let told = reached.into_iter().map(|percent| {
             let spend_key = Box::new(self.clone());
             match percent {
-                100 => News::SpendKeyLimitReached { spend_key },
-                threshold => News::SpendKeyThresholdReached { spend_key, threshold },
+                100 => EventPayload::SpendKeyLimitReached { spend_key },
+                threshold => EventPayload::SpendKeyThresholdReached { spend_key, threshold },
             }
         });
         Ok(told.collect())
@@ -248,7 +248,10 @@ mod tests {
     #[test]
     fn an_event_is_stored_under_the_word_of_its_kind() {
         let request_id = RequestId::generate(Timestamp::from_unix_micros(1));
-        for news in [News::RequestCompleted { request_id }, News::RequestFailed { request_id }] {
+        for news in [
+            EventPayload::RequestCompleted { request_id },
+            EventPayload::RequestFailed { request_id },
+        ] {
             let stored = serde_json::to_value(&news).unwrap();
             assert_eq!(stored["type"], news.kind().as_str());
             assert_eq!(stored["type"], serde_json::to_value(news.kind()).unwrap());

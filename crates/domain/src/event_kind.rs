@@ -66,7 +66,7 @@ kinds! {
 impl EventKind {
     /// Returns whether it concerns a single call. There are as many such events as calls, so they
     /// are written and sent only where a webhook selects them by name.
-    pub const fn is_of_a_request(self) -> bool {
+    pub const fn is_request_event(self) -> bool {
         matches!(self, Self::RequestCompleted | Self::RequestFailed | Self::RequestSuspicious)
     }
 }

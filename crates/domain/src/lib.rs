@@ -37,12 +37,12 @@ mod webhook;
 
 pub use billing_interval::BillingInterval;
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
-pub use credit::{Credit, CreditHold, Credits, Drawn, LedgerAccount, Rollover};
+pub use credit::{Credit, CreditHold, CreditSettlement, Credits, LedgerAccount, Rollover};
 pub use cycle::{Cycle, PerCycle};
 pub use delivery::{
     Attempt, Delivery, DeliveryFault, DeliveryStatus, Jitter, MAX_ANSWER_BYTES, OVERTAKEN_AFTER,
 };
-pub use event::{Event, News};
+pub use event::{Event, EventPayload};
 pub use event_kind::EventKind;
 pub use id::{
     ConnectionId, CreditBundleId, DeliveryId, EventId, Id, MerchantId, MeterId, NodeId,
@@ -55,19 +55,21 @@ pub use merchant::{Merchant, SecretKey};
 pub use metadata::{Metadata, MetadataError};
 pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
 pub use missing_price::MissingPrice;
-pub use rate_limit::{Gcra, TooSoon};
+pub use rate_limit::{Gcra, RateExceeded};
 pub use record::{
-    Forwarded, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
+    ForwardedRequest, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
     RequestStatus,
 };
 pub use session::{Session, SessionHash, SessionToken};
-pub use span::{Day, LocalTime, Span, SpanError};
+pub use span::{LocalTime, SpanDay, TimeSpan, TimeSpanError};
 pub use spend_counters::{SpendCounters, SpendLimit};
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestFormat, RequestLimit, RequestShape, SpendKey,
     SpendKeyChanges, SpendKeyStatus, SpendRules,
 };
-pub use subscription::{CreditMovement, PendingChange, Step, Subscriber, Subscription};
+pub use subscription::{
+    CreditMovement, PendingChange, Subscriber, Subscription, SubscriptionTransition,
+};
 pub use subscription_config::{
     BundleChange, ConfigTerms, ConfigVersion, CreditBundle, NewCreditBundle, NewSubscriptionConfig,
     SubscriptionConfig, SubscriptionConfigChanges,

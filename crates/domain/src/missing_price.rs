@@ -1,9 +1,9 @@
 //! Missing prices: models and units without a price row.
 
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::{PerUnit, PriceSource, Priced, Usage};
+use tollgate_pricing::{CostBreakdown, PerUnit, PriceSource, Usage};
 
-use crate::event::News;
+use crate::event::EventPayload;
 use crate::record::PricedUsage;
 
 /// A price that a call needed and that is in no price list.
@@ -24,12 +24,12 @@ impl MissingPrice {
 
     /// A model without any price at a provider. The name is empty for a call without a model.
     pub fn of_model(provider: &str, model: &str) -> Self {
-        Self { provider: kept(provider), model: kept(model), unit: None }
+        Self { provider: clip(provider), model: clip(model), unit: None }
     }
 
     /// The price that a call lacks; `None` where all prices were found, where the provider stated
     /// the cost, or where nothing was used.
-    pub fn of(provider: &str, model: &str, usage: &Usage, priced: &Priced) -> Option<Self> {
+    pub fn of(provider: &str, model: &str, usage: &Usage, priced: &CostBreakdown) -> Option<Self> {
         let missing = || Self::of_model(provider, model);
         match priced.source {
             _ if is_nothing(usage) => None,
@@ -60,9 +60,9 @@ impl MissingPrice {
     }
 
     /// The event that reports it.
-    pub fn news(&self) -> News {
+    pub fn event_payload(&self) -> EventPayload {
         let Self { provider, model, unit } = self.clone();
-        News::PriceMissing { provider, model, unit }
+        EventPayload::PriceMissing { provider, model, unit }
     }
 }
 
@@ -71,7 +71,7 @@ fn is_nothing(usage: &Usage) -> bool {
 }
 
 /// The part of a name that is kept.
-fn kept(name: &str) -> String {
+fn clip(name: &str) -> String {
     let mut kept = String::new();
     for one in name.chars() {
         let one = if one.is_control() { char::REPLACEMENT_CHARACTER } else { one };
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
     use tollgate_pricing::Unit;
 
-    fn priced(source: PriceSource, unpriced_unit: Option<Unit>) -> Priced {
-        Priced { source, unpriced_unit, ..Priced::default() }
+    fn priced(source: PriceSource, unpriced_unit: Option<Unit>) -> CostBreakdown {
+        CostBreakdown { source, unpriced_unit, ..CostBreakdown::default() }
     }
 
     #[test]

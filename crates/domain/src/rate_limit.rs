@@ -18,7 +18,7 @@ pub struct Gcra {
 
 /// The error of an empty bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooSoon {
+pub struct RateExceeded {
     /// The time until the next call passes, in microseconds.
     pub wait_micros: i64,
 }
@@ -40,16 +40,21 @@ impl Gcra {
     /// Takes one call from the bucket. `per_minute` and `burst` must be at least 1.
     ///
     /// # Errors
-    /// [`TooSoon`] with the time to wait, when the bucket is empty. The bucket does not change
+    /// [`RateExceeded`] with the time to wait, when the bucket is empty. The bucket does not change
     /// then.
-    pub fn take(&mut self, now: Timestamp, per_minute: u32, burst: u32) -> Result<(), TooSoon> {
+    pub fn take(
+        &mut self,
+        now: Timestamp,
+        per_minute: u32,
+        burst: u32,
+    ) -> Result<(), RateExceeded> {
         let (interval, capacity) = interval_and_capacity(per_minute, burst);
         let now = nanos(now);
         let full_at = self.full_at_nanos.max(now).saturating_add(interval);
         let wait = full_at.saturating_sub(capacity).saturating_sub(now);
         if wait > 0 {
             let wait_micros = wait.saturating_add(NANOS_PER_MICRO - 1) / NANOS_PER_MICRO;
-            return Err(TooSoon { wait_micros });
+            return Err(RateExceeded { wait_micros });
         }
         self.full_at_nanos = full_at;
         Ok(())
@@ -101,7 +106,7 @@ mod tests {
         let mut bucket = Gcra::default();
         assert_eq!(bucket.take(NOW, 2, 2), Ok(()));
         assert_eq!(bucket.take(NOW, 2, 2), Ok(()));
-        assert_eq!(bucket.take(NOW, 2, 2), Err(TooSoon { wait_micros: 30_000_000 }));
+        assert_eq!(bucket.take(NOW, 2, 2), Err(RateExceeded { wait_micros: 30_000_000 }));
         assert_eq!(bucket.take(NOW.plus_millis(30_000), 2, 2), Ok(()));
         assert!(bucket.is_full(NOW.plus_millis(90_000)));
     }
@@ -122,9 +127,9 @@ mod tests {
     fn a_rate_that_is_raised_lets_go_at_once() {
         let mut bucket = Gcra::default();
         assert_eq!(bucket.take(NOW, 1, 1), Ok(()));
-        assert_eq!(bucket.take(NOW, 1, 1), Err(TooSoon { wait_micros: 60_000_000 }));
+        assert_eq!(bucket.take(NOW, 1, 1), Err(RateExceeded { wait_micros: 60_000_000 }));
         bucket = bucket.under_new_rate(NOW, 1, 60, 1);
-        assert_eq!(bucket.take(NOW, 60, 1), Err(TooSoon { wait_micros: 1_000_000 }));
+        assert_eq!(bucket.take(NOW, 60, 1), Err(RateExceeded { wait_micros: 1_000_000 }));
         assert_eq!(bucket.take(NOW.plus_millis(1_000), 60, 1), Ok(()));
     }
 }

@@ -48,7 +48,7 @@ const fn yes() -> bool {
 /// The provider's side of a call, as it is recorded. The serialized form is stored for every call,
 /// so it leaves out the usual values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Forwarded {
+pub struct ForwardedRequest {
     /// The provider's name.
     pub provider: String,
     /// Method and URL, without secrets.
@@ -123,7 +123,7 @@ pub struct PendingRecord {
     /// Whether the credential requests that the customer is not billed.
     pub disable_billing: bool,
     /// The provider's side of the call.
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedRequest,
     /// The amount held on the spend key, whichever wallet pays.
     pub spend_hold: Amount,
     /// The amount held on the balance of the request's wallet.

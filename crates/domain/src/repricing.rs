@@ -7,21 +7,22 @@
 //! repricing. A return to the first prices therefore gives exactly the first cost.
 
 use tollgate_pricing::{
-    Amount, BaseCost, Overflow, Part, Payer, PriceBook, PriceSource, Priced, RateType, Served,
+    Amount, BaseCost, CostBreakdown, Overflow, Payer, PerModelUsage, PriceBook, PriceSource,
+    RateType, ServedCall,
 };
 
 use crate::record::{PendingRecord, ProviderKeyType, RequestRecord, RequestStatus};
 
 /// The cost of a call for each payer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
+pub struct CostShares {
     /// The part of the wallet of the request.
     pub wallet: Amount,
     /// The part of the merchant's own wallet.
     pub merchant: Amount,
 }
 
-impl Shares {
+impl CostShares {
     /// The shares of a record.
     pub const fn of(record: &RequestRecord) -> Self {
         Self { wallet: record.quote.total_wallet_cost, merchant: record.quote.total_merchant_cost }
@@ -41,7 +42,7 @@ impl Shares {
     /// The difference to `other`, share by share.
     ///
     /// # Errors
-    /// As [`Shares::plus`].
+    /// As [`CostShares::plus`].
     pub fn minus(self, other: Self) -> Result<Self, Overflow> {
         Ok(Self {
             wallet: self.wallet.checked_sub(other.wallet)?,
@@ -57,9 +58,9 @@ impl Shares {
 
 /// A call at other prices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repriced {
+pub struct RepricedCost {
     /// The cost for each payer at these prices.
-    pub shares: Shares,
+    pub shares: CostShares,
     /// Whether the service charge was kept, because there is no fee from which its rate follows.
     pub service_charge_kept: bool,
 }
@@ -83,12 +84,12 @@ pub fn price_again(
     pending: &PendingRecord,
     record: &RequestRecord,
     book: &PriceBook,
-) -> Result<Priced, Overflow> {
+) -> Result<CostBreakdown, Overflow> {
     let asked = pending.forwarded.model.as_deref();
     let models: Vec<&str> = record.model.as_deref().into_iter().chain(asked).collect();
-    let parts: Vec<Part> =
+    let parts: Vec<PerModelUsage> =
         record.applied.iter().filter_map(|applied| applied.part.clone()).collect();
-    book.price(&Served {
+    book.price(&ServedCall {
         provider: &record.provider,
         models: &models,
         tiers: record.applied.first().map_or(&[], |applied| &applied.tiers),
@@ -108,12 +109,12 @@ pub fn reprice(
     pending: &PendingRecord,
     record: &RequestRecord,
     base: BaseCost,
-) -> Result<Repriced, Overflow> {
+) -> Result<RepricedCost, Overflow> {
     let quote = &record.quote;
     let base = base.total()?;
     let fee_before = quote.fee.amount()?;
     let fee = match record.rate_type {
-        RateType::Percentage => quote.fee.of_base(base)?.amount()?,
+        RateType::Percentage => quote.fee.recalculate_for(base)?.amount()?,
         RateType::Fixed => fee_before,
     };
     let charge = quote.service_charge.amount;
@@ -132,8 +133,8 @@ pub fn reprice(
     ];
     let paid_by =
         |payer: Payer| Amount::sum(parts.iter().filter(|part| part.1 == payer).map(|part| part.0));
-    Ok(Repriced {
-        shares: Shares { wallet: paid_by(Payer::Wallet)?, merchant: paid_by(Payer::Merchant)? },
+    Ok(RepricedCost {
+        shares: CostShares { wallet: paid_by(Payer::Wallet)?, merchant: paid_by(Payer::Merchant)? },
         service_charge_kept: charge_now.is_none(),
     })
 }

@@ -5,7 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
-    AppliedPrices, BaseCost, Meter, Payer, PriceSource, Quote, Rate, RateType, Terms, TokenBasis,
+    AppliedPrices, BaseCost, Meter, Payer, PriceSource, PricingTerms, Quote, Rate, RateType,
+    TokenBasis,
 };
 
 use crate::missing_price::MissingPrice;
@@ -44,20 +45,20 @@ impl Ending {
     }
 
     /// Returns whether the provider accepted the call, so that the meter charges.
-    const fn accepted(self) -> bool {
+    const fn is_accepted(self) -> bool {
         matches!(self, Self::Answered | Self::Abandoned | Self::Broken)
     }
 
     /// Returns whether the wallet pays for the answer. If no answer arrived, the merchant pays what
     /// the provider may bill.
-    const fn delivered(self) -> bool {
+    const fn is_delivered(self) -> bool {
         !matches!(self, Self::Unanswered | Self::Lost)
     }
 }
 
 /// The outcome of a call, as the forward path saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct CallReport {
     /// The ending.
     pub ending: Ending,
     /// The HTTP status of the provider, if there is one.
@@ -81,7 +82,7 @@ pub struct Report {
     pub suspicious: bool,
 }
 
-impl Report {
+impl CallReport {
     /// The report of a call of which nothing is known, and which may have been sent.
     pub fn unknown(pending: &PendingRecord, ending: Ending, now: Timestamp) -> Self {
         let forwarded = &pending.forwarded;
@@ -118,11 +119,11 @@ impl Report {
 
 /// A settled call: its record, and the move of its tier counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettlementResult {
     /// The final record.
     pub record: RequestRecord,
     /// The number of units to add to the tier counter.
-    pub counter_moves: u64,
+    pub counter_delta: u64,
     /// Whether the cost was beyond the range of an amount. The call is then free and unpriced.
     pub overflowed: bool,
 }
@@ -131,56 +132,60 @@ pub struct Settled {
 /// value of that meter's tier counter.
 ///
 /// It cannot fail. A cost beyond the range of an amount (a price mistyped by nine digits) leaves
-/// the call unpriced and sets [`Settled::overflowed`].
+/// the call unpriced and sets [`SettlementResult::overflowed`].
 pub fn settle(
     pending: &PendingRecord,
-    report: &Report,
+    report: &CallReport,
     meter: Option<&Meter>,
     counter: u64,
     service_charge_rate: Rate,
-) -> Settled {
+) -> SettlementResult {
     let terms = terms(pending, report, meter, counter, service_charge_rate);
     let Ok(quote) = Quote::new(&report.priced.usage, report.priced.base, &terms) else {
-        return let_go(pending, report, meter);
+        return settle_free(pending, report, meter);
     };
     let counter_moves = if pending.disable_billing { 0 } else { quote.counted_units };
     let mut record = record(pending, report, report.priced, quote, meter);
     record.applied.clone_from(&report.applied);
     record.service_charge_rate = meter.map(|_| service_charge_rate);
-    Settled { record, counter_moves, overflowed: false }
+    SettlementResult { record, counter_delta: counter_moves, overflowed: false }
 }
 
 /// Settles `pending` at no cost, because its cost is beyond the range of an amount.
-fn let_go(pending: &PendingRecord, report: &Report, meter: Option<&Meter>) -> Settled {
+fn settle_free(
+    pending: &PendingRecord,
+    report: &CallReport,
+    meter: Option<&Meter>,
+) -> SettlementResult {
     let free = Quote::free(&terms(pending, report, meter, 0, Rate::ZERO));
     let record = record(pending, report, unpriced(report.priced), free, meter);
-    Settled { record, counter_moves: 0, overflowed: true }
+    SettlementResult { record, counter_delta: 0, overflowed: true }
 }
 
 /// The terms by which the call is priced.
 fn terms<'a>(
     pending: &PendingRecord,
-    report: &Report,
+    report: &CallReport,
     meter: Option<&'a Meter>,
     counter: u64,
     service_charge_rate: Rate,
-) -> Terms<'a> {
-    Terms {
+) -> PricingTerms<'a> {
+    PricingTerms {
         meter,
         counter,
         service_charge_rate,
         wallet_pays: pending.wallet_id.is_some()
             && !pending.disable_billing
-            && report.ending.delivered(),
+            && report.ending.is_delivered(),
         base_due: pending.forwarded.provider_key_type == ProviderKeyType::Managed,
-        fee_due: pending.forwarded.metered && report.ending.accepted(),
+        fee_due: pending.forwarded.metered && report.ending.is_accepted(),
     }
 }
 
 /// The record of a call with this report and quote.
 fn record(
     pending: &PendingRecord,
-    report: &Report,
+    report: &CallReport,
     priced: PricedUsage,
     quote: Quote,
     meter: Option<&Meter>,
@@ -233,14 +238,14 @@ pub fn merchant_may_pay(
     let payers = meter.map(|meter| [meter.base_cost_payer, meter.service_charge_payer]);
     !has_wallet
         || disable_billing
-        || !ending.delivered()
+        || !ending.is_delivered()
         || payers.is_some_and(|payers| payers.contains(&Payer::Merchant))
 }
 
 /// The record of a call in flight.
 pub fn in_flight(pending: &PendingRecord, meter: Option<&Meter>) -> RequestRecord {
     let mut record =
-        settle(pending, &Report::not_sent(pending.created_at), meter, 0, Rate::ZERO).record;
+        settle(pending, &CallReport::not_sent(pending.created_at), meter, 0, Rate::ZERO).record;
     record.status = RequestStatus::Pending;
     record.timestamp = None;
     record

@@ -79,14 +79,14 @@ impl Serialize for LocalTime {
 
 /// The quarter hours from one instant to another, with the days that they lie in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct TimeSpan {
     start: OffsetDateTime,
     end: OffsetDateTime,
 }
 
-/// A day of a [`Span`], clipped to the span.
+/// A day of a [`TimeSpan`], clipped to the span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Day {
+pub struct SpanDay {
     /// The date in the span's offset.
     pub date: Date,
     /// Its first instant in the span.
@@ -95,14 +95,14 @@ pub struct Day {
     pub end: LocalTime,
 }
 
-/// An error in the ends of a [`Span`].
+/// An error in the ends of a [`TimeSpan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpanError {
+pub enum TimeSpanError {
     /// The offset of the start is not a whole number of quarter hours.
     Offset,
     /// The end is not after the start.
     Empty,
-    /// The span is longer than [`Span::MAX_DAYS`].
+    /// The span is longer than [`TimeSpan::MAX_DAYS`].
     TooLong,
 }
 
@@ -110,7 +110,7 @@ const QUARTER_SECONDS: i64 = 15 * 60;
 /// The number of quarter hours in a day.
 const QUARTERS_PER_DAY: i64 = 96;
 
-impl Span {
+impl TimeSpan {
     /// The longest span, in days.
     pub const MAX_DAYS: i64 = 366;
 
@@ -119,16 +119,16 @@ impl Span {
     ///
     /// # Errors
     /// All errors of the two ends, at once.
-    pub fn new(start: LocalTime, end: LocalTime) -> Result<Self, Vec<SpanError>> {
+    pub fn new(start: LocalTime, end: LocalTime) -> Result<Self, Vec<TimeSpanError>> {
         let mut errors = Vec::new();
         if !start.has_usual_offset() {
-            errors.push(SpanError::Offset);
+            errors.push(TimeSpanError::Offset);
         }
         let length = end.0 - start.0;
         if !length.is_positive() {
-            errors.push(SpanError::Empty);
+            errors.push(TimeSpanError::Empty);
         } else if length > Duration::days(Self::MAX_DAYS) {
-            errors.push(SpanError::TooLong);
+            errors.push(TimeSpanError::TooLong);
         }
         let end = end.quarter_after().to_offset(start.0.offset());
         let span = Self { start: start.quarter_before(), end };
@@ -162,11 +162,11 @@ impl Span {
     }
 
     /// Its days, oldest first.
-    pub fn days(&self) -> impl Iterator<Item = Day> + use<> {
+    pub fn days(&self) -> impl Iterator<Item = SpanDay> + use<> {
         let Self { start, end } = *self;
         let first = midnight(start.date(), start.offset());
         let midnights = (0..).map(move |day| first + Duration::days(day));
-        midnights.take_while(move |&at| at < end).map(move |at| Day {
+        midnights.take_while(move |&at| at < end).map(move |at| SpanDay {
             date: at.date(),
             start: LocalTime(at.max(start)),
             end: LocalTime((at + Duration::DAY).min(end)),
@@ -186,8 +186,8 @@ fn midnight(date: Date, offset: UtcOffset) -> OffsetDateTime {
 mod tests {
     use super::*;
 
-    fn span(start: &str, end: &str) -> Result<Span, Vec<SpanError>> {
-        Span::new(start.parse().unwrap(), end.parse().unwrap())
+    fn span(start: &str, end: &str) -> Result<TimeSpan, Vec<TimeSpanError>> {
+        TimeSpan::new(start.parse().unwrap(), end.parse().unwrap())
     }
 
     #[test]
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn what_is_no_span_is_said_all_at_once() {
-        use SpanError::*;
-        let cases: [(&str, &str, &[SpanError]); 4] = [
+        use TimeSpanError::*;
+        let cases: [(&str, &str, &[TimeSpanError]); 4] = [
             ("2026-11-02T00:01:00+00:07", "2026-11-01T00:00:01Z", &[Offset, Empty]),
             ("2026-11-01T00:00:00+00:07", "2026-11-02T00:00:00Z", &[Offset]),
             ("2026-11-01T00:00:00Z", "2026-11-01T01:00:00+01:00", &[Empty]),

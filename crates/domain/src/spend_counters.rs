@@ -117,7 +117,7 @@ impl SpendCounters {
 
     /// Returns the thresholds of `limit` that are reached and were not reported in this cycle, in
     /// percent and ascending. They count as reported from now on.
-    pub fn tell(&mut self, limit: SpendLimit) -> impl Iterator<Item = u8> + use<> {
+    pub fn report_thresholds(&mut self, limit: SpendLimit) -> impl Iterator<Item = u8> + use<> {
         let spent = i128::from(self.spent.get(limit.cycle).units());
         let whole = i128::from(limit.amount.units());
         let told = self.told_percent.get(limit.cycle);

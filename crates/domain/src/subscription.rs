@@ -7,7 +7,7 @@
 use tollgate_pricing::{Amount, Overflow};
 
 use crate::credit::{Credit, Credits, LedgerAccount, Rollover};
-use crate::event::News;
+use crate::event::EventPayload;
 use crate::id::{ConnectionId, MerchantId, MeterId, SubscriptionId, WalletId};
 use crate::subscription_config::{ConfigTerms, CreditBundle, SubscriptionConfig};
 use crate::subscription_state::{
@@ -73,13 +73,13 @@ pub struct CreditMovement {
 
 /// A change of a subscription, with its movements and its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SubscriptionTransition {
     /// The time of effect.
     pub at: Timestamp,
     /// The movements of credit.
     pub movements: Vec<CreditMovement>,
     /// The event.
-    pub news: News,
+    pub payload: EventPayload,
 }
 
 /// A customer that subscribes.
@@ -100,7 +100,7 @@ impl Subscription {
         config: SubscriptionConfig,
         credits: &mut Credits,
         now: Timestamp,
-    ) -> (Self, Step) {
+    ) -> (Self, SubscriptionTransition) {
         let mut begun = Self {
             subscription_id: SubscriptionId::generate(now),
             merchant_id: subscriber.merchant_id,
@@ -118,11 +118,11 @@ impl Subscription {
         };
         credits.cycles = credits.cycles.saturating_add(1);
         let movements = begun.begin_cycle(credits).into_iter().collect();
-        let news = News::SubscriptionCreated {
+        let news = EventPayload::SubscriptionCreated {
             subscription: Box::new(begun.state(credits)),
             amount_due: begun.config.period_amount,
         };
-        (begun, Step { at: now, movements, news })
+        (begun, SubscriptionTransition { at: now, movements, payload: news })
     }
 
     /// Returns whether a cycle has passed that is not ended yet.
@@ -131,22 +131,26 @@ impl Subscription {
     }
 
     /// Returns whether calls under a meter draw on its credit from now on.
-    pub fn lets_draw(&self, meter_id: MeterId) -> bool {
-        self.status == SubscriptionStatus::Active && self.config.terms().let_draw(meter_id)
+    pub fn allows_draw(&self, meter_id: MeterId) -> bool {
+        self.status == SubscriptionStatus::Active && self.config.terms().allows_draw(meter_id)
     }
 
     /// Ends every cycle that has passed, each by the terms of its time. Returns the steps, oldest
     /// first.
-    pub fn bring_up_to(&mut self, now: Timestamp, credits: &mut Credits) -> Vec<Step> {
+    pub fn renew_until(
+        &mut self,
+        now: Timestamp,
+        credits: &mut Credits,
+    ) -> Vec<SubscriptionTransition> {
         let mut steps = Vec::new();
         while self.is_due(now) {
-            steps.push(self.end_of_cycle(credits));
+            steps.push(self.complete_cycle(credits));
         }
         steps
     }
 
     /// Ends the present cycle, by the pending change or with a renewal.
-    fn end_of_cycle(&mut self, credits: &mut Credits) -> Step {
+    fn complete_cycle(&mut self, credits: &mut Credits) -> SubscriptionTransition {
         let at = self.cycle_end_at;
         let pending = self.pending_change.take();
         if pending == Some(PendingChange::Cancellation) {
@@ -156,7 +160,7 @@ impl Subscription {
         let is_changed = pending.is_some();
         if let Some(PendingChange::Downgrade(config)) = pending {
             if config.billing_interval != self.config.billing_interval {
-                self.count_from(at);
+                self.restart_cycles(at);
             }
             self.config = *config;
         }
@@ -164,10 +168,10 @@ impl Subscription {
         let subscription = Box::new(self.state(credits));
         let amount_due = self.config.period_amount;
         let news = match is_changed {
-            true => News::SubscriptionChanged { subscription, amount_due },
-            false => News::SubscriptionRenewed { subscription, amount_due },
+            true => EventPayload::SubscriptionChanged { subscription, amount_due },
+            false => EventPayload::SubscriptionRenewed { subscription, amount_due },
         };
-        Step { at, movements, news }
+        SubscriptionTransition { at, movements, payload: news }
     }
 
     /// Lets the subscription end with its present cycle. A second call changes nothing.
@@ -176,7 +180,7 @@ impl Subscription {
     }
 
     /// Ends the subscription at once. All credit that no call has reserved expires.
-    pub fn end(&mut self, credits: &mut Credits, at: Timestamp) -> Step {
+    pub fn end(&mut self, credits: &mut Credits, at: Timestamp) -> SubscriptionTransition {
         let mut movements = Vec::new();
         let cycle = credits.cycles;
         movements.extend(expire(LedgerAccount::CycleCredit, &mut credits.cycle, cycle));
@@ -185,8 +189,9 @@ impl Subscription {
         self.cancelled_at = Some(at);
         self.cycle_end_at = at;
         self.pending_change = None;
-        let news = News::SubscriptionCancelled { subscription: Box::new(self.state(credits)) };
-        Step { at, movements, news }
+        let news =
+            EventPayload::SubscriptionCancelled { subscription: Box::new(self.state(credits)) };
+        SubscriptionTransition { at, movements, payload: news }
     }
 
     /// Changes to another configuration. A change to a more expensive one takes effect at once,
@@ -197,7 +202,7 @@ impl Subscription {
         to: SubscriptionConfig,
         credits: &mut Credits,
         now: Timestamp,
-    ) -> Option<Step> {
+    ) -> Option<SubscriptionTransition> {
         self.pending_change = None;
         if to.subscription_config_id == self.config.subscription_config_id {
             return None;
@@ -208,25 +213,25 @@ impl Subscription {
         }
         let mut movements = end_cycle(credits, self.config.terms_at(now));
         self.config = to;
-        self.count_from(now);
+        self.restart_cycles(now);
         movements.extend(self.begin_cycle(credits));
-        let news = News::SubscriptionChanged {
+        let news = EventPayload::SubscriptionChanged {
             subscription: Box::new(self.state(credits)),
             amount_due: self.config.period_amount,
         };
-        Some(Step { at: now, movements, news })
+        Some(SubscriptionTransition { at: now, movements, payload: news })
     }
 
     /// Adds the credit of a bought bundle.
     ///
     /// # Errors
     /// [`Overflow`] when the credit leaves the range of an [`Amount`].
-    pub fn buy(
+    pub fn buy_bundle(
         &self,
         bundle: &CreditBundle,
         credits: &mut Credits,
         now: Timestamp,
-    ) -> Result<Step, Overflow> {
+    ) -> Result<SubscriptionTransition, Overflow> {
         // The sum of both credits must be an amount, too.
         credits.remaining().checked_add(bundle.credit_amount)?;
         credits.bundle.remaining = credits.bundle.remaining.checked_add(bundle.credit_amount)?;
@@ -237,15 +242,15 @@ impl Subscription {
             balance_after: credits.bundle.remaining,
             idempotency_key: None,
         }];
-        let news = News::CreditBundlePurchased {
+        let news = EventPayload::CreditBundlePurchased {
             credit_bundle: Box::new(bundle.clone()),
             subscription: Box::new(self.state(credits)),
             amount_due: bundle.cost,
         };
-        Ok(Step { at: now, movements, news })
+        Ok(SubscriptionTransition { at: now, movements, payload: news })
     }
 
-    fn count_from(&mut self, anchor: Timestamp) {
+    fn restart_cycles(&mut self, anchor: Timestamp) {
         self.anchor_at = anchor;
         self.cycle = 0;
         self.cycle_end_at = anchor;

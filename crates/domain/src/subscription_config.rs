@@ -24,7 +24,7 @@ pub struct ConfigTerms {
 
 impl ConfigTerms {
     /// Returns whether calls under a meter draw on the credit.
-    pub fn let_draw(&self, meter_id: MeterId) -> bool {
+    pub fn allows_draw(&self, meter_id: MeterId) -> bool {
         self.meter_ids.is_empty() || self.meter_ids.contains(&meter_id)
     }
 }

@@ -145,10 +145,10 @@ impl<'de> Deserialize<'de> for Timestamp {
 
 /// The source of the time: the system's clock, or one that a test moves.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     System,
     Manual(Arc<AtomicI64>),
 }
@@ -156,28 +156,28 @@ enum Source {
 impl Clock {
     /// The system's clock.
     pub const fn system() -> Self {
-        Self(Source::System)
+        Self(ClockSource::System)
     }
 
     /// A clock that shows `start` until it is moved. Clones move together.
     pub fn manual(start: Timestamp) -> Self {
-        Self(Source::Manual(Arc::new(AtomicI64::new(start.0))))
+        Self(ClockSource::Manual(Arc::new(AtomicI64::new(start.0))))
     }
 
     /// The present instant.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System => {
+            ClockSource::System => {
                 let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
                 Timestamp(i64::try_from(nanos / 1_000).unwrap_or(i64::MAX))
             }
-            Source::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
+            ClockSource::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
         }
     }
 
     /// Moves a manual clock forward. The system's clock does not change.
     pub fn advance_millis(&self, millis: i64) {
-        if let Source::Manual(at) = &self.0 {
+        if let ClockSource::Manual(at) = &self.0 {
             at.fetch_add(millis.saturating_mul(1_000), Ordering::SeqCst);
         }
     }

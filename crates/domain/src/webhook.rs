@@ -35,7 +35,7 @@ impl Webhook {
     pub fn wants(&self, kind: EventKind) -> bool {
         match &self.events {
             Some(events) => events.contains(&kind),
-            None => !kind.is_of_a_request(),
+            None => !kind.is_request_event(),
         }
     }
 }
@@ -142,11 +142,11 @@ const MAX_OLD_SECRETS: usize = 4;
 pub struct WebhookSecrets {
     newest: WebhookSecret,
     /// Newest first.
-    old: Vec<OldSecret>,
+    old: Vec<ReplacedSecret>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct OldSecret {
+struct ReplacedSecret {
     secret: WebhookSecret,
     until: Timestamp,
 }
@@ -167,7 +167,7 @@ impl WebhookSecrets {
         let secret = std::mem::replace(&mut self.newest, WebhookSecret::generate());
         let until = now.plus_millis(OLD_SECRET_MILLIS);
         self.old.retain(|old| now < old.until);
-        self.old.insert(0, OldSecret { secret, until });
+        self.old.insert(0, ReplacedSecret { secret, until });
         self.old.truncate(MAX_OLD_SECRETS);
     }
 

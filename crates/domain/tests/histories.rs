@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 
-use crate::desk::{Desk, at, call, cost, spend_limit};
+use crate::spend_key_model::{SpendKeyModel, at, call, cost, spend_limit};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum HistoryStep {
     /// A call of at most `input` tokens in and `output` tokens out.
     Call {
         input: u64,
@@ -40,17 +40,17 @@ enum Step {
 const SECOND: i64 = 1_000;
 const DAY: i64 = 24 * 60 * 60 * SECOND;
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let step = prop_oneof![
-        6 => (1..60_u64, 0..60_u64).prop_map(|(input, output)| Step::Call { input, output }),
-        4 => (any::<usize>(), 0..=100_u64).prop_map(|(which, percent)| Step::End { which, percent }),
+        6 => (1..60_u64, 0..60_u64).prop_map(|(input, output)| HistoryStep::Call { input, output }),
+        4 => (any::<usize>(), 0..=100_u64).prop_map(|(which, percent)| HistoryStep::End { which, percent }),
         1 => (any::<usize>(), 0..=100_u64)
-            .prop_map(|(which, percent)| Step::Correct { which, percent }),
+            .prop_map(|(which, percent)| HistoryStep::Correct { which, percent }),
         2 => prop_oneof![
             Just(1), Just(SECOND), Just(DAY / 4), Just(DAY - 1), Just(DAY), Just(7 * DAY),
             Just(28 * DAY), Just(31 * DAY)
-        ].prop_map(|millis| Step::Wait { millis }),
-        1 => (1..5_000_i64).prop_map(|millis| Step::Behind { millis }),
+        ].prop_map(|millis| HistoryStep::Wait { millis }),
+        1 => (1..5_000_i64).prop_map(|millis| HistoryStep::Behind { millis }),
     ];
     proptest::collection::vec(step, 1..80)
 }
@@ -73,25 +73,30 @@ fn cycles() -> impl Strategy<Value = Cycle> {
 }
 
 /// Plays `steps`, and calls `check` after each.
-fn play(desk: &mut Desk, start: Timestamp, steps: &[Step], check: impl Fn(&Desk)) {
+fn play(
+    desk: &mut SpendKeyModel,
+    start: Timestamp,
+    steps: &[HistoryStep],
+    check: impl Fn(&SpendKeyModel),
+) {
     let (mut now, mut behind) = (start, 0);
     for step in steps {
         match *step {
-            Step::Call { input, output } => {
+            HistoryStep::Call { input, output } => {
                 let _ = desk.admit(&call(input, output, now.plus_millis(-behind)));
                 behind = 0;
             }
-            Step::End { which, percent } => settle(desk, which, percent, false),
-            Step::Correct { which, percent } => settle(desk, which, percent, true),
-            Step::Wait { millis } => now = now.plus_millis(millis),
-            Step::Behind { millis } => behind = millis,
+            HistoryStep::End { which, percent } => settle(desk, which, percent, false),
+            HistoryStep::Correct { which, percent } => settle(desk, which, percent, true),
+            HistoryStep::Wait { millis } => now = now.plus_millis(millis),
+            HistoryStep::Behind { millis } => behind = millis,
         }
         desk.assert_counted();
         check(desk);
     }
 }
 
-fn settle(desk: &mut Desk, which: usize, percent: u64, ended: bool) {
+fn settle(desk: &mut SpendKeyModel, which: usize, percent: u64, ended: bool) {
     let candidates: Vec<_> = (0..desk.calls.len())
         .filter(|&index| desk.calls.get(index).unwrap().cost.is_some() == ended)
         .collect();
@@ -102,7 +107,7 @@ fn settle(desk: &mut Desk, which: usize, percent: u64, ended: bool) {
 }
 
 /// One instant of each cycle in which a call was admitted.
-fn cycles_of(desk: &Desk, cycle: Cycle) -> Vec<Timestamp> {
+fn cycles_of(desk: &SpendKeyModel, cycle: Cycle) -> Vec<Timestamp> {
     let mut instants: Vec<Timestamp> = Vec::new();
     for call in &desk.calls {
         if !instants.iter().any(|seen| cycle.is_same(*seen, call.admitted_at)) {
@@ -124,7 +129,7 @@ proptest! {
             enforcement: Enforcement::Strict,
             ..SpendRules::default()
         };
-        play(&mut Desk::new(rules, "1"), start, &steps, |desk| {
+        play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
             for instant in cycles_of(desk, cycle) {
                 assert!(desk.is_corrected() || desk.weight_in(cycle, instant) <= cost(limit));
             }
@@ -137,7 +142,7 @@ proptest! {
     ) {
         let rules =
             SpendRules { spend_limit: spend_limit(limit, cycle), ..SpendRules::default() };
-        play(&mut Desk::new(rules, "1"), start, &steps, |desk| {
+        play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
             for instant in cycles_of(desk, cycle) {
                 let in_cycle = || desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
                 let dearest = in_cycle().map(|call| call.hold).max().unwrap_or_default();
@@ -152,10 +157,10 @@ proptest! {
         start in starts(), steps in steps(), balance in 1..400_i64,
     ) {
         let rules = SpendRules { enforcement: Enforcement::Strict, ..SpendRules::default() };
-        let mut desk = Desk::new(rules, "0");
+        let mut desk = SpendKeyModel::new(rules, "0");
         desk.wallet.balance = Amount::from_units(balance * 10_000);
         let steps: Vec<_> =
-            steps.into_iter().filter(|step| !matches!(step, Step::Correct { .. })).collect();
+            steps.into_iter().filter(|step| !matches!(step, HistoryStep::Correct { .. })).collect();
         play(&mut desk, start, &steps, |desk| assert!(desk.wallet.available() >= Amount::ZERO));
     }
 
@@ -167,7 +172,7 @@ proptest! {
             request_limit: Some(RequestLimit { count, cycle }),
             ..SpendRules::default()
         };
-        play(&mut Desk::new(rules, "1"), start, &steps, |desk| {
+        play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
             for instant in cycles_of(desk, cycle) {
                 let made = desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
                 assert!(u64::try_from(made.count()).unwrap() <= count);
@@ -181,7 +186,7 @@ proptest! {
         gaps in proptest::collection::vec(0..3_000_i64, 1..200),
     ) {
         let rate_limit = Some(RateLimit { rpm, burst });
-        let mut desk = Desk::new(SpendRules { rate_limit, ..SpendRules::default() }, "1");
+        let mut desk = SpendKeyModel::new(SpendRules { rate_limit, ..SpendRules::default() }, "1");
         let mut now = start;
         for gap in gaps {
             now = now.plus_millis(gap);
@@ -200,7 +205,7 @@ proptest! {
     ) {
         let rules =
             SpendRules { spend_limit: spend_limit(limit, cycle), ..SpendRules::default() };
-        let mut desk = Desk::new(rules, "1");
+        let mut desk = SpendKeyModel::new(rules, "1");
         play(&mut desk, start, &steps, |_| ());
         let mut told: BTreeMap<u8, Vec<Timestamp>> = BTreeMap::new();
         for (percent, at) in desk.told {

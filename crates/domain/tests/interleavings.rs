@@ -3,10 +3,10 @@
 
 use tollgate_domain::*;
 
-use crate::desk::{Desk, at, call, cost, spend_limit};
+use crate::spend_key_model::{SpendKeyModel, at, call, cost, spend_limit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CallPhase {
     Waiting,
     Refused,
     Open(usize),
@@ -22,21 +22,26 @@ const OUTPUT: u64 = 30;
 
 /// The number of different histories, and the most calls that were in flight at once.
 #[derive(Default)]
-struct Seen {
+struct ExplorationStats {
     histories: usize,
     most_open: usize,
     some_refused: bool,
     all_passed: bool,
 }
 
-fn explore(desk: &Desk, states: [State; CALLS], check: &impl Fn(&Desk), seen: &mut Seen) {
+fn explore(
+    desk: &SpendKeyModel,
+    states: [CallPhase; CALLS],
+    check: &impl Fn(&SpendKeyModel),
+    seen: &mut ExplorationStats,
+) {
     desk.assert_counted();
     check(desk);
-    let open = states.iter().filter(|state| matches!(state, State::Open(_))).count();
+    let open = states.iter().filter(|state| matches!(state, CallPhase::Open(_))).count();
     seen.most_open = seen.most_open.max(open);
     let mut is_final = true;
     for (position, state) in states.into_iter().enumerate() {
-        let mut go = |next: State, change: &dyn Fn(&mut Desk)| {
+        let mut go = |next: CallPhase, change: &dyn Fn(&mut SpendKeyModel)| {
             is_final = false;
             let (mut desk, mut states) = (desk.clone(), states);
             change(&mut desk);
@@ -47,45 +52,45 @@ fn explore(desk: &Desk, states: [State; CALLS], check: &impl Fn(&Desk), seen: &m
         };
         match state {
             // The calls are alike, so the order of the waiting calls makes no difference.
-            State::Waiting
-                if states.iter().position(|one| *one == State::Waiting) != Some(position) =>
+            CallPhase::Waiting
+                if states.iter().position(|one| *one == CallPhase::Waiting) != Some(position) =>
             {
                 is_final = false;
             }
-            State::Waiting => {
+            CallPhase::Waiting => {
                 let mut after = desk.clone();
                 let admitted = after.admit(&call(INPUT, OUTPUT, at("2026-11-21T12:00:00Z")));
-                let next = admitted.map_or(State::Refused, State::Open);
+                let next = admitted.map_or(CallPhase::Refused, CallPhase::Open);
                 go(next, &|desk| *desk = after.clone());
             }
-            State::Open(index) => {
+            CallPhase::Open(index) => {
                 // The call ends in full, in part, or is lost.
-                go(State::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
-                go(State::Ended, &|desk| desk.settle(index, cost(INPUT)));
-                go(State::Lost(index), &|desk| desk.settle(index, cost(INPUT)));
+                go(CallPhase::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
+                go(CallPhase::Ended, &|desk| desk.settle(index, cost(INPUT)));
+                go(CallPhase::Lost(index), &|desk| desk.settle(index, cost(INPUT)));
             }
-            State::Lost(index) => {
-                go(State::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
+            CallPhase::Lost(index) => {
+                go(CallPhase::Ended, &|desk| desk.settle(index, cost(INPUT + OUTPUT)));
             }
-            State::Refused | State::Ended => {}
+            CallPhase::Refused | CallPhase::Ended => {}
         }
     }
     if is_final {
         seen.histories += 1;
-        seen.some_refused |= states.contains(&State::Refused);
-        seen.all_passed |= !states.contains(&State::Refused);
+        seen.some_refused |= states.contains(&CallPhase::Refused);
+        seen.all_passed |= !states.contains(&CallPhase::Refused);
         assert_eq!(desk.wallet.held, tollgate_pricing::Amount::ZERO, "nothing stays held");
     }
 }
 
-fn explored(enforcement: Enforcement, check: impl Fn(&Desk)) -> Seen {
+fn explored(enforcement: Enforcement, check: impl Fn(&SpendKeyModel)) -> ExplorationStats {
     let rules = SpendRules {
         spend_limit: spend_limit(100, Cycle::Total),
         enforcement,
         ..SpendRules::default()
     };
-    let mut seen = Seen::default();
-    explore(&Desk::new(rules, "1"), [State::Waiting; CALLS], &check, &mut seen);
+    let mut seen = ExplorationStats::default();
+    explore(&SpendKeyModel::new(rules, "1"), [CallPhase::Waiting; CALLS], &check, &mut seen);
     assert!(seen.histories > 1_000, "{}", seen.histories);
     assert!(seen.some_refused && seen.all_passed, "both ends are in reach");
     seen

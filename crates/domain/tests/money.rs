@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
-use tollgate_domain::admission::{Account, Call, CallKey, CostBound, Facts, Refusal, decide};
-use tollgate_domain::settlement::{Ending, Report, Settled, settle};
+use tollgate_domain::admission::{
+    AdmissionFacts, Call, CallKey, CostBound, MerchantAccount, Refusal, decide,
+};
+use tollgate_domain::settlement::{CallReport, Ending, SettlementResult, settle};
 use tollgate_domain::*;
 use tollgate_pricing::*;
 
@@ -27,9 +29,9 @@ fn wallet(balance: &str, held: &str, overdraft_limit: Option<&str>) -> Wallet {
     }
 }
 
-fn account_of(wallet: &Wallet) -> Account<'_> {
+fn account_of(wallet: &Wallet) -> MerchantAccount<'_> {
     let limited = wallet.overdraft_limit.is_some().then_some(wallet);
-    Account { wallet_id: wallet.wallet_id, guarded: limited }
+    MerchantAccount { wallet_id: wallet.wallet_id, guarded: limited }
 }
 
 fn connection(status: ConnectionStatus) -> Connection {
@@ -73,8 +75,8 @@ fn priced(tokens: u64, base: &str) -> PricedUsage {
     }
 }
 
-fn forwarded(provider_key_type: ProviderKeyType) -> Forwarded {
-    Forwarded {
+fn forwarded(provider_key_type: ProviderKeyType) -> ForwardedRequest {
+    ForwardedRequest {
         provider: "openai".to_owned(),
         endpoint: "POST https://api.openai.com/v1/chat/completions".to_owned(),
         metered: true,
@@ -118,7 +120,7 @@ fn refusals_come_in_their_order() {
         let account = account.map(account_of);
         decide(
             &call(),
-            &Facts {
+            &AdmissionFacts {
                 account,
                 spend_key: None,
                 connection,
@@ -155,7 +157,7 @@ fn the_hold_is_the_upper_bound_of_what_the_wallet_would_pay() {
     let active = connection(ConnectionStatus::Active);
     let full = wallet("1", "0", Some("0"));
     let held = |call: &Call, meter: &MerchantMeter| {
-        let facts = Facts {
+        let facts = AdmissionFacts {
             account: Some(account_of(&own)),
             spend_key: None,
             key_connection: None,
@@ -195,7 +197,7 @@ fn a_wallet_admits_while_anything_is_left_and_not_after() {
         ("-1000", "0", None, true),
     ] {
         let wallet = wallet(balance, held, overdraft);
-        let facts = Facts {
+        let facts = AdmissionFacts {
             account: Some(account_of(&own)),
             spend_key: None,
             key_connection: None,
@@ -214,7 +216,7 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
     let own = wallet("0", "0", None);
     let (active, empty) = (connection(ConnectionStatus::Active), wallet("0", "0", Some("0")));
     let plan = meter(Payer::Wallet);
-    let facts = Facts {
+    let facts = AdmissionFacts {
         account: Some(account_of(&own)),
         spend_key: None,
         key_connection: None,
@@ -232,7 +234,7 @@ fn a_merchants_account_is_guarded_once_it_has_a_limit() {
     let bare = Call { connection_id: None, meter_slug: None, ..call() };
     for (limit, admitted) in [(None, true), (Some("0"), false), (Some("1"), true)] {
         let own = wallet("0", "0", limit);
-        let facts = Facts {
+        let facts = AdmissionFacts {
             account: Some(account_of(&own)),
             spend_key: None,
             key_connection: None,
@@ -277,11 +279,11 @@ fn settled(
     ending: Ending,
     priced: PricedUsage,
     base_payer: Payer,
-) -> Settled {
+) -> SettlementResult {
     let report = match ending {
-        Ending::Unanswered | Ending::Lost => Report::unknown(pending, ending, NOW),
-        Ending::NotSent => Report::not_sent(NOW),
-        _ => Report { ending, priced, ..Report::not_sent(NOW) },
+        Ending::Unanswered | Ending::Lost => CallReport::unknown(pending, ending, NOW),
+        Ending::NotSent => CallReport::not_sent(NOW),
+        _ => CallReport { ending, priced, ..CallReport::not_sent(NOW) },
     };
     settle(pending, &report, Some(&meter(base_payer).model), 0, Rate::ZERO)
 }
@@ -311,7 +313,7 @@ fn every_ending_charges_as_the_table_says() {
         assert_eq!((record.status, record.priced.usage_source), (status, source), "{ending:?}");
         assert_eq!(record.quote.total_wallet_cost, amount(by_wallet), "{ending:?}");
         assert_eq!(record.quote.total_merchant_cost, amount(by_merchant), "{ending:?}");
-        assert_eq!(settled.counter_moves, counted, "{ending:?}");
+        assert_eq!(settled.counter_delta, counted, "{ending:?}");
     }
 }
 
@@ -336,7 +338,7 @@ fn the_merchant_pays_what_the_meter_or_the_lack_of_a_wallet_says() {
         assert_eq!(quote.total_wallet_cost, amount(by_wallet), "{pending:?}");
         assert_eq!(quote.total_merchant_cost, amount(by_merchant), "{pending:?}");
         assert_eq!(quote.base_payer, payer, "{pending:?}");
-        assert_eq!(settled.counter_moves, counted, "{pending:?}");
+        assert_eq!(settled.counter_delta, counted, "{pending:?}");
     }
 }
 

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
 use proptest::prelude::*;
-use tollgate_domain::repricing::{Shares, is_priced_by_list, price_again, reprice};
-use tollgate_domain::settlement::{Ending, Report, settle};
+use tollgate_domain::repricing::{CostShares, is_priced_by_list, price_again, reprice};
+use tollgate_domain::settlement::{CallReport, Ending, settle};
 use tollgate_domain::*;
 use tollgate_pricing::*;
 
@@ -34,7 +34,7 @@ fn pending() -> PendingRecord {
         merchant_wallet_id: WalletId::generate(NOW),
         meter: Some(MeterVersion { meter_id: MeterId::generate(NOW), version: 1 }),
         disable_billing: false,
-        forwarded: Forwarded {
+        forwarded: ForwardedRequest {
             provider: "house".to_owned(),
             endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
             metered: true,
@@ -52,14 +52,14 @@ fn pending() -> PendingRecord {
     }
 }
 
-fn report(tokens: u64, base: BaseCost) -> Report {
+fn report(tokens: u64, base: BaseCost) -> CallReport {
     let priced = PricedUsage {
         usage: Usage::tokens(tokens, 0),
         usage_source: UsageSource::Reported,
         base,
         price_source: PriceSource::Catalog,
     };
-    Report { ending: Ending::Answered, priced, ..Report::not_sent(NOW) }
+    CallReport { ending: Ending::Answered, priced, ..CallReport::not_sent(NOW) }
 }
 
 fn percentage(tiers: &[(u64, &str)]) -> Meter {
@@ -67,8 +67,8 @@ fn percentage(tiers: &[(u64, &str)]) -> Meter {
     Meter::new(RateType::Percentage, TierUnit::Tokens, tiers.collect()).unwrap()
 }
 
-fn shares(wallet: &str, merchant: &str) -> Shares {
-    Shares { wallet: amount(wallet), merchant: amount(merchant) }
+fn shares(wallet: &str, merchant: &str) -> CostShares {
+    CostShares { wallet: amount(wallet), merchant: amount(merchant) }
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_percentage_follows_the_base_line_by_line_and_the_service_charge_follows_the
     meter.service_charge_payer = Payer::Merchant;
     let pending = pending();
     let record = settle(&pending, &report(1_000, base(0)), Some(&meter), 700, rate("0.1")).record;
-    assert_eq!(Shares::of(&record), Shares::default());
+    assert_eq!(CostShares::of(&record), CostShares::default());
 
     let now = reprice(&pending, &record, BaseCost { input: amount("1"), output: amount("1") });
     let now = now.unwrap();
@@ -116,7 +116,7 @@ fn without_a_fee_to_tell_the_rate_from_the_service_charge_stays_and_that_is_said
 #[test]
 fn what_nobody_was_charged_for_by_a_list_is_left_alone() {
     let pending = pending();
-    let of = |report: Report| settle(&pending, &report, None, 0, Rate::ZERO).record;
+    let of = |report: CallReport| settle(&pending, &report, None, 0, Rate::ZERO).record;
     let mut unpriced = report(10, base(0));
     unpriced.priced.price_source = PriceSource::Unpriced;
     let mut stated = report(10, base(5));
@@ -124,7 +124,7 @@ fn what_nobody_was_charged_for_by_a_list_is_left_alone() {
     assert!(is_priced_by_list(&of(report(10, base(5)))));
     assert!(is_priced_by_list(&of(unpriced)));
     assert!(!is_priced_by_list(&of(stated)));
-    assert!(!is_priced_by_list(&of(Report::not_sent(NOW))));
+    assert!(!is_priced_by_list(&of(CallReport::not_sent(NOW))));
     assert!(!is_priced_by_list(&settlement::in_flight(&pending, None)));
 }
 
@@ -142,13 +142,13 @@ fn book(rows: &[(&str, u32)]) -> PriceBook {
 #[test]
 fn parts_and_tiers_of_the_applied_prices_are_priced_again_each_by_its_model() {
     let pending = pending();
-    let part = |model: Option<&str>, input| Part {
+    let part = |model: Option<&str>, input| PerModelUsage {
         model: model.map(str::to_owned),
         quantities: Usage::tokens(input, 0).quantities,
     };
     let usage = Usage::tokens(1_000_000, 0);
     let parts = [part(Some("m-small"), 400_000)];
-    let served = Served {
+    let served = ServedCall {
         provider: "house",
         models: &["m"],
         tiers: &["priority".to_owned()],
@@ -182,7 +182,7 @@ fn a_record_without_applied_prices_is_priced_by_its_model_else_by_the_one_asked_
 }
 
 #[derive(Clone, Debug)]
-struct Terms {
+struct RepricingCase {
     rate_type: RateType,
     payers: [Payer; 2],
     tiers: Vec<(u64, u64)>,
@@ -199,7 +199,7 @@ fn payer() -> impl Strategy<Value = Payer> {
     prop_oneof![Just(Payer::Wallet), Just(Payer::Merchant)]
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
+fn terms() -> impl Strategy<Value = RepricingCase> {
     let rate_type = prop_oneof![Just(RateType::Fixed), Just(RateType::Percentage)];
     let tiers = prop::collection::vec((1_u64..5_000, 0_u64..300), 0..3);
     let ending = prop_oneof![
@@ -221,7 +221,7 @@ fn terms() -> impl Strategy<Value = Terms> {
                 start += more;
                 tiers.push((start, rate));
             }
-            Terms {
+            RepricingCase {
                 rate_type,
                 payers,
                 tiers,
@@ -236,7 +236,7 @@ fn terms() -> impl Strategy<Value = Terms> {
         })
 }
 
-impl Terms {
+impl RepricingCase {
     fn meter(&self) -> Option<Meter> {
         let tiers = self.tiers.iter().map(|&(start, units)| Tier {
             start,
@@ -272,13 +272,13 @@ proptest! {
         let (pending, meter) = (terms.pending(), terms.meter());
         let charge = rate(&format!("0.{:03}", terms.service_charge));
         let settled = |units| {
-            let report = Report { ending: terms.ending, ..report(tokens, base(units)) };
+            let report = CallReport { ending: terms.ending, ..report(tokens, base(units)) };
             settle(&pending, &report, meter.as_ref(), terms.counter, charge).record
         };
         let record = settled(before);
         let repriced = |units| reprice(&pending, &record, base(units)).unwrap();
-        prop_assert_eq!(repriced(after).shares, Shares::of(&settled(after)));
-        prop_assert_eq!(repriced(before).shares, Shares::of(&record));
+        prop_assert_eq!(repriced(after).shares, CostShares::of(&settled(after)));
+        prop_assert_eq!(repriced(before).shares, CostShares::of(&record));
         prop_assert!(!repriced(after).service_charge_kept);
     }
 }

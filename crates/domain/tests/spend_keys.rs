@@ -6,7 +6,7 @@ use tollgate_domain::admission::{Call, Refusal, Shortage};
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 
-use crate::desk::{Desk, amount, at, call, cost, spend_limit};
+use crate::spend_key_model::{SpendKeyModel, amount, at, call, cost, spend_limit};
 
 const NOW: &str = "2026-11-21T12:00:00Z";
 
@@ -19,7 +19,7 @@ fn now() -> Timestamp {
 #[test]
 fn refusals_come_in_their_order() {
     let everything_wrong = || {
-        let mut desk = Desk::new(
+        let mut desk = SpendKeyModel::new(
             SpendRules {
                 status: SpendKeyStatus::Paused,
                 request_shape: RequestShape::ShapeB,
@@ -43,7 +43,7 @@ fn refusals_come_in_their_order() {
     unbounded.bound.unbounded = Some(vec!["tools".to_owned(), "0".to_owned()]);
     let mut desk = everything_wrong();
     let mut refusals = Vec::new();
-    let mut next = |desk: &mut Desk, call: &Call, repair: fn(&mut SpendKey)| {
+    let mut next = |desk: &mut SpendKeyModel, call: &Call, repair: fn(&mut SpendKey)| {
         refusals.push(desk.admit(call).unwrap_err());
         repair(&mut desk.key);
     };
@@ -105,9 +105,9 @@ fn a_key_with_a_list_of_models_accepts_no_body_that_names_others_beside() {
     routed.names_other_models = true;
     let listed =
         SpendRules { allowed_models: Some(vec!["m-1".to_owned()]), ..SpendRules::default() };
-    let refused = Desk::new(listed, "1").admit(&routed).unwrap_err();
+    let refused = SpendKeyModel::new(listed, "1").admit(&routed).unwrap_err();
     assert_eq!(refused, Refusal::ModelNotAllowed { model: None });
-    assert!(Desk::new(SpendRules::default(), "1").admit(&routed).is_ok());
+    assert!(SpendKeyModel::new(SpendRules::default(), "1").admit(&routed).is_ok());
 }
 
 #[test]
@@ -121,13 +121,13 @@ fn a_call_without_a_body_has_no_format_and_no_model() {
     list.forwarded.metered = false;
     list.forwarded.model = None;
     list.shape = None;
-    assert!(Desk::new(rules, "0").admit(&list).is_ok());
+    assert!(SpendKeyModel::new(rules, "0").admit(&list).is_ok());
 }
 
 #[test]
 fn a_key_expires_at_its_instant_and_not_before() {
     let rules = SpendRules { expires_at: Some(now()), ..SpendRules::default() };
-    let mut desk = Desk::new(rules, "1");
+    let mut desk = SpendKeyModel::new(rules, "1");
     assert!(desk.admit(&call(1, 0, now().plus_micros(-1))).is_ok());
     assert_eq!(
         desk.admit(&call(1, 0, now())).unwrap_err(),
@@ -144,13 +144,13 @@ fn a_bounded_limit_lets_the_last_call_cross_and_a_strict_one_does_not() {
             enforcement,
             ..SpendRules::default()
         };
-        let mut desk = Desk::new(rules, "1");
+        let mut desk = SpendKeyModel::new(rules, "1");
         let passed = (0..10).filter(|_| desk.admit(&call(10, 30, now())).is_ok()).count();
         assert_eq!(passed, admitted, "{enforcement:?}");
     }
 }
 
-fn shortage(desk: &mut Desk, call: &Call) -> Shortage {
+fn shortage(desk: &mut SpendKeyModel, call: &Call) -> Shortage {
     match desk.admit(call).unwrap_err() {
         Refusal::SpendLimitReached { shortage, .. }
         | Refusal::WalletInsufficient { shortage, .. } => shortage,
@@ -166,7 +166,7 @@ fn a_strict_refusal_names_the_largest_maximum_that_passes() {
         ..SpendRules::default()
     };
     for (balance, largest) in [("1", Some(90)), ("0.00005", Some(40)), ("0.00001", None)] {
-        let mut desk = Desk::new(strict.clone(), balance);
+        let mut desk = SpendKeyModel::new(strict.clone(), balance);
         let told = shortage(&mut desk, &call(10, 1_000_000, now()));
         assert_eq!(told.largest_max_tokens, largest, "{balance}");
         let Some(largest) = largest else { continue };
@@ -183,11 +183,11 @@ fn what_is_held_may_come_back_and_what_is_spent_does_not() {
             enforcement,
             ..SpendRules::default()
         };
-        let mut desk = Desk::new(rules, "1");
+        let mut desk = SpendKeyModel::new(rules, "1");
         let first = desk.admit(&call(100, 0, now())).unwrap();
-        assert!(shortage(&mut desk, &call(100, 0, now())).is_held_by_calls_in_flight());
+        assert!(shortage(&mut desk, &call(100, 0, now())).is_temporary());
         desk.settle(first, cost(100));
-        assert!(!shortage(&mut desk, &call(100, 0, now())).is_held_by_calls_in_flight());
+        assert!(!shortage(&mut desk, &call(100, 0, now())).is_temporary());
     }
 }
 
@@ -199,16 +199,16 @@ fn without_a_price_a_limit_on_money_cannot_be_kept() {
     let model = Refusal::CostBoundUnknown { field: vec!["model".to_owned()] };
     let limited =
         SpendRules { spend_limit: spend_limit(100, Cycle::Total), ..SpendRules::default() };
-    assert_eq!(Desk::new(limited, "1").admit(&unpriced).unwrap_err(), model);
+    assert_eq!(SpendKeyModel::new(limited, "1").admit(&unpriced).unwrap_err(), model);
     let strict = SpendRules { enforcement: Enforcement::Strict, ..SpendRules::default() };
-    assert_eq!(Desk::new(strict, "1").admit(&unpriced).unwrap_err(), model);
-    assert!(Desk::new(SpendRules::default(), "1").admit(&unpriced).is_ok());
+    assert_eq!(SpendKeyModel::new(strict, "1").admit(&unpriced).unwrap_err(), model);
+    assert!(SpendKeyModel::new(SpendRules::default(), "1").admit(&unpriced).is_ok());
 }
 
 #[test]
 fn a_call_that_costs_nothing_is_not_refused_for_money() {
     let rules = SpendRules { spend_limit: spend_limit(1, Cycle::Total), ..SpendRules::default() };
-    let mut desk = Desk::new(rules, "1");
+    let mut desk = SpendKeyModel::new(rules, "1");
     let first = desk.admit(&call(1, 0, now())).unwrap();
     desk.settle(first, cost(1));
     desk.wallet.balance = amount("-5");
@@ -221,11 +221,11 @@ fn a_call_that_costs_nothing_is_not_refused_for_money() {
 /// left.
 #[test]
 fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
-    use tollgate_domain::admission::{Account, Facts, decide};
+    use tollgate_domain::admission::{AdmissionFacts, MerchantAccount, decide};
     use tollgate_pricing::*;
     let strict = SpendRules { enforcement: Enforcement::Strict, ..SpendRules::default() };
     for (balance, admitted) in [("0.0002", true), ("0.0001999999", false)] {
-        let desk = Desk::new(strict.clone(), balance);
+        let desk = SpendKeyModel::new(strict.clone(), balance);
         let tiers = vec![Tier { start: 0, rate: 1.into() }];
         let mut model = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap();
         model.base_cost_payer = Payer::Merchant;
@@ -239,8 +239,9 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
             model,
             created_at: now(),
         };
-        let account = Account { wallet_id: desk.wallet.wallet_id, guarded: Some(&desk.wallet) };
-        let facts = Facts {
+        let account =
+            MerchantAccount { wallet_id: desk.wallet.wallet_id, guarded: Some(&desk.wallet) };
+        let facts = AdmissionFacts {
             account: Some(account),
             spend_key: Some(&desk.key),
             connection: None,
@@ -258,7 +259,7 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
 /// An absurd maximum is refused. It must neither wrap a counter nor crowd out other calls.
 #[test]
 fn one_call_may_not_hold_more_than_a_million() {
-    let mut desk = Desk::new(SpendRules::default(), "0");
+    let mut desk = SpendKeyModel::new(SpendRules::default(), "0");
     desk.wallet.overdraft_limit = None;
     for tokens in [1_000_000_000_001, u64::MAX] {
         let refused = desk.admit(&call(tokens, 0, now())).unwrap_err();
@@ -275,7 +276,7 @@ fn one_call_may_not_hold_more_than_a_million() {
 #[test]
 fn counters_show_the_cycle_that_it_is_and_limits_may_change_theirs() {
     let rules = SpendRules { spend_limit: spend_limit(100, Cycle::Daily), ..SpendRules::default() };
-    let mut desk = Desk::new(rules, "1");
+    let mut desk = SpendKeyModel::new(rules, "1");
     let friday = at("2026-11-20T23:59:59Z");
     let first = desk.admit(&call(60, 0, friday)).unwrap();
     desk.settle(first, cost(60));
@@ -299,7 +300,7 @@ fn a_call_that_ends_after_its_cycle_moves_the_totals_only() {
         enforcement: Enforcement::Strict,
         ..SpendRules::default()
     };
-    let mut desk = Desk::new(rules, "1");
+    let mut desk = SpendKeyModel::new(rules, "1");
     let late = desk.admit(&call(100, 0, at("2026-12-31T23:59:59.999999Z"))).unwrap();
     let early = desk.admit(&call(100, 0, at("2027-01-01T00:00:00Z"))).unwrap();
     desk.settle(late, cost(90));
@@ -314,7 +315,7 @@ fn a_call_that_ends_after_its_cycle_moves_the_totals_only() {
 /// Calls of another node can carry the time of a clock that is a little behind.
 #[test]
 fn time_does_not_go_back_for_a_key() {
-    let mut desk = Desk::new(SpendRules::default(), "1");
+    let mut desk = SpendKeyModel::new(SpendRules::default(), "1");
     let midnight = at("2026-11-21T00:00:00Z");
     desk.admit(&call(1, 0, midnight)).unwrap();
     let behind = desk.admit(&call(1, 0, midnight.plus_micros(-5))).unwrap();
@@ -325,8 +326,8 @@ fn time_does_not_go_back_for_a_key() {
 #[test]
 fn each_threshold_is_told_once_a_cycle() {
     let rules = SpendRules { spend_limit: spend_limit(100, Cycle::Daily), ..SpendRules::default() };
-    let mut desk = Desk::new(rules, "1");
-    let spend = |desk: &mut Desk, tokens: u64, at: Timestamp| {
+    let mut desk = SpendKeyModel::new(rules, "1");
+    let spend = |desk: &mut SpendKeyModel, tokens: u64, at: Timestamp| {
         let index = desk.admit(&call(tokens, 0, at)).unwrap();
         desk.settle(index, cost(tokens));
         desk.told.drain(..).map(|(percent, _)| percent).collect::<Vec<_>>()

@@ -47,14 +47,14 @@ fn monthly(included: &str, rollover: Rollover) -> SubscriptionConfig {
 }
 
 /// A subscription with its wallet's credits, and every line that was booked on them.
-struct Account {
+struct SubscriptionAccount {
     subscription: Subscription,
     credits: Credits,
     lines: Vec<CreditMovement>,
     told: Vec<(Timestamp, String)>,
 }
 
-impl Account {
+impl SubscriptionAccount {
     fn of(config: SubscriptionConfig) -> Self {
         let now = at(START);
         let subscriber = Subscriber {
@@ -69,9 +69,9 @@ impl Account {
         account
     }
 
-    fn book(&mut self, steps: impl IntoIterator<Item = Step>) {
+    fn book(&mut self, steps: impl IntoIterator<Item = SubscriptionTransition>) {
         for step in steps {
-            self.told.push((step.at, step.news.kind().as_str().to_owned()));
+            self.told.push((step.at, step.payload.kind().as_str().to_owned()));
             self.lines.extend(step.movements);
         }
         for (account, credit) in [
@@ -92,7 +92,7 @@ impl Account {
         assert_eq!(keys.len(), keyed.count(), "no key serves two lines");
     }
 
-    fn use_up(&mut self, cost: &str) -> Drawn {
+    fn use_up(&mut self, cost: &str) -> CreditSettlement {
         let hold = self.credits.reserve(amount(cost)).unwrap();
         let drawn = self.credits.settle(hold, amount(cost)).unwrap();
         for (account, drawn, credit) in [
@@ -113,7 +113,7 @@ impl Account {
     }
 
     fn pass_to(&mut self, instant: &str) {
-        let steps = self.subscription.bring_up_to(at(instant), &mut self.credits);
+        let steps = self.subscription.renew_until(at(instant), &mut self.credits);
         self.book(steps);
     }
 
@@ -126,7 +126,7 @@ impl Account {
             credit_amount: amount(credit),
             created_at: at(START),
         };
-        let step = self.subscription.buy(&bundle, &mut self.credits, at(START)).unwrap();
+        let step = self.subscription.buy_bundle(&bundle, &mut self.credits, at(START)).unwrap();
         self.book([step]);
     }
 
@@ -146,7 +146,7 @@ impl Account {
 #[test]
 fn of_25_included_and_15_used_the_next_cycle_has_35_with_full_and_25_with_none() {
     for (rollover, next) in [(Rollover::Full, "35"), (Rollover::None, "25")] {
-        let mut account = Account::of(monthly("25", rollover));
+        let mut account = SubscriptionAccount::of(monthly("25", rollover));
         assert_eq!(account.left().0, amount("25"));
         assert_eq!(account.use_up("15").cycle, amount("15"));
         account.pass_to("2026-02-28T11:59:59.999999Z");
@@ -183,7 +183,8 @@ fn twelve_cycles_that_nobody_saw_end_as_if_each_had_been_seen() {
     {
         for rollover in [Rollover::Full, Rollover::None] {
             let plan = config("30", interval, terms("25", rollover, Rollover::None));
-            let (mut seen, mut unseen) = (Account::of(plan.clone()), Account::of(plan));
+            let (mut seen, mut unseen) =
+                (SubscriptionAccount::of(plan.clone()), SubscriptionAccount::of(plan));
             for account in [&mut seen, &mut unseen] {
                 account.buy("7");
                 account.use_up("5");
@@ -217,7 +218,7 @@ fn a_cycle_that_ended_unseen_ends_by_the_terms_of_its_time() {
             terms: terms("1", Rollover::Full, Rollover::Full),
         },
     ];
-    let mut account = Account::of(plan);
+    let mut account = SubscriptionAccount::of(plan);
     account.pass_to("2026-02-28T12:00:00Z");
     assert_eq!(account.left().0, amount("25"), "25 expired");
     account.pass_to("2026-05-01T00:00:00Z");
@@ -228,7 +229,7 @@ fn a_cycle_that_ended_unseen_ends_by_the_terms_of_its_time() {
 fn what_was_bought_is_drawn_after_what_was_included_and_follows_its_own_rule() {
     for (rule, left) in [(Rollover::Full, "8"), (Rollover::None, "0")] {
         let plan = config("30", BillingInterval::Month, terms("5", Rollover::None, rule));
-        let mut account = Account::of(plan);
+        let mut account = SubscriptionAccount::of(plan);
         account.buy("10");
         let drawn = account.use_up("7");
         assert_eq!(
@@ -247,7 +248,7 @@ fn what_was_bought_is_drawn_after_what_was_included_and_follows_its_own_rule() {
 
 #[test]
 fn a_dearer_plan_begins_at_once_and_a_cheaper_one_when_the_cycle_ends() {
-    let mut account = Account::of(monthly("25", Rollover::Full));
+    let mut account = SubscriptionAccount::of(monthly("25", Rollover::Full));
     account.use_up("15");
     let dearer = config("50", BillingInterval::Year, terms("60", Rollover::None, Rollover::Full));
     let now = at("2026-02-10T06:00:00Z");
@@ -276,7 +277,7 @@ fn a_dearer_plan_begins_at_once_and_a_cheaper_one_when_the_cycle_ends() {
 
 #[test]
 fn a_cheaper_plan_of_the_same_length_keeps_the_day_that_cycles_are_counted_from() {
-    let mut account = Account::of(monthly("25", Rollover::None));
+    let mut account = SubscriptionAccount::of(monthly("25", Rollover::None));
     account.subscription.change(monthly("5", Rollover::None), &mut account.credits, at(START));
     account.pass_to("2026-02-28T12:00:00Z");
     assert_eq!(account.cycle().1, at("2026-03-31T12:00:00Z"));
@@ -284,7 +285,7 @@ fn a_cheaper_plan_of_the_same_length_keeps_the_day_that_cycles_are_counted_from(
 
 #[test]
 fn what_is_pending_is_undone_by_the_present_plan_and_replaced_by_another() {
-    let mut account = Account::of(monthly("25", Rollover::Full));
+    let mut account = SubscriptionAccount::of(monthly("25", Rollover::Full));
     let present = account.subscription.config.clone();
     account.subscription.cancel();
     account.subscription.cancel();
@@ -303,7 +304,7 @@ fn what_is_pending_is_undone_by_the_present_plan_and_replaced_by_another() {
 
 #[test]
 fn a_cancellation_takes_effect_when_the_cycle_ends_and_all_credit_expires() {
-    let mut account = Account::of(monthly("25", Rollover::Full));
+    let mut account = SubscriptionAccount::of(monthly("25", Rollover::Full));
     account.buy("10");
     account.subscription.cancel();
     account.pass_to("2026-02-28T11:00:00Z");
@@ -318,7 +319,7 @@ fn a_cancellation_takes_effect_when_the_cycle_ends_and_all_credit_expires() {
 #[test]
 fn credit_reserved_by_a_call_survives_a_renewal_until_the_call_ends() {
     for (rollover, after) in [(Rollover::None, "25"), (Rollover::Full, "48")] {
-        let mut account = Account::of(monthly("25", rollover));
+        let mut account = SubscriptionAccount::of(monthly("25", rollover));
         let hold = account.credits.reserve(amount("10")).unwrap();
         account.pass_to("2026-02-28T12:00:00Z");
         assert_eq!(account.credits.held(), amount("10"));
@@ -330,18 +331,18 @@ fn credit_reserved_by_a_call_survives_a_renewal_until_the_call_ends() {
 
 #[test]
 fn credit_that_rolls_over_for_ever_stays_within_an_amount() {
-    let mut account = Account::of(monthly("900000000", Rollover::Full));
+    let mut account = SubscriptionAccount::of(monthly("900000000", Rollover::Full));
     account.pass_to("2027-01-31T12:00:00Z");
     assert_eq!(account.left().0, Amount::MAX);
 }
 
 #[test]
 fn an_event_reads_back_as_it_was_written() {
-    let mut account = Account::of(monthly("25", Rollover::Full));
+    let mut account = SubscriptionAccount::of(monthly("25", Rollover::Full));
     account.subscription.cancel();
-    let news = News::SubscriptionCancelled {
+    let news = EventPayload::SubscriptionCancelled {
         subscription: Box::new(account.subscription.state(&account.credits)),
     };
     let json = serde_json::to_string(&news).unwrap();
-    assert_eq!(serde_json::from_str::<News>(&json).unwrap(), news);
+    assert_eq!(serde_json::from_str::<EventPayload>(&json).unwrap(), news);
 }

@@ -3,11 +3,11 @@
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::Ordering;
 
-use crate::instruments::{Histogram, Seconds, Unit};
+use crate::instruments::{Histogram, HistogramUnit, MicrosAsSeconds};
 
 /// The type of a family of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricType {
     /// A number that only grows.
     Counter,
     /// A number that rises and falls.
@@ -18,7 +18,7 @@ pub enum Kind {
     Info,
 }
 
-impl Kind {
+impl MetricType {
     const fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -47,10 +47,10 @@ pub struct Exposition {
 
 /// A family of series, while its samples are written.
 #[derive(Debug)]
-pub struct Family<'a> {
+pub struct MetricFamily<'a> {
     text: &'a mut String,
     name: String,
-    kind: Kind,
+    kind: MetricType,
 }
 
 impl Exposition {
@@ -65,16 +65,16 @@ impl Exposition {
 
     /// Begins a family. Its type and help are written even without samples, so that all names are
     /// known from the start.
-    pub fn family(&mut self, kind: Kind, name: &str, help: &str) -> Family<'_> {
+    pub fn family(&mut self, kind: MetricType, name: &str, help: &str) -> MetricFamily<'_> {
         let name = format!("{}_{name}", self.prefix);
         write(&mut self.text, format_args!("# TYPE {name} {}\n", kind.name()));
-        write(&mut self.text, format_args!("# HELP {name} {}\n", Escaped(help)));
-        Family { text: &mut self.text, name, kind }
+        write(&mut self.text, format_args!("# HELP {name} {}\n", EscapedText(help)));
+        MetricFamily { text: &mut self.text, name, kind }
     }
 
     /// Writes a gauge with one sample and no labels.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(Kind::Gauge, name, help).sample(&[], value);
+        self.family(MetricType::Gauge, name, help).sample(&[], value);
     }
 
     /// Ends the text and returns it.
@@ -84,7 +84,7 @@ impl Exposition {
     }
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     /// Writes a sample.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line(self.kind.suffix(), labels, None, value);
@@ -93,8 +93,8 @@ impl Family<'_> {
     /// Writes the samples of a histogram.
     pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
         let shown = |value: u64| match histogram.unit {
-            Unit::Microseconds => Seconds(value).to_string(),
-            Unit::Each => format!("{value}.0"),
+            HistogramUnit::Microseconds => MicrosAsSeconds(value).to_string(),
+            HistogramUnit::Each => format!("{value}.0"),
         };
         let bounds = histogram.bounds.iter().map(|bound| shown(*bound));
         let mut count: u64 = 0;
@@ -117,7 +117,7 @@ impl Family<'_> {
         let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
         let mut before = "{";
         for (name, value) in labels {
-            write(self.text, format_args!("{before}{name}=\"{}\"", Escaped(value)));
+            write(self.text, format_args!("{before}{name}=\"{}\"", EscapedText(value)));
             before = ",";
         }
         let after = if before == "{" { "" } else { "}" };
@@ -126,9 +126,9 @@ impl Family<'_> {
 }
 
 /// A text with escapes for the characters that would end a label or a line.
-struct Escaped<'a>(&'a str);
+struct EscapedText<'a>(&'a str);
 
-impl Display for Escaped<'_> {
+impl Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|letter| match letter {
             '\\' => f.write_str("\\\\"),
@@ -155,11 +155,12 @@ mod tests {
             times.observe(micros);
         }
         let mut text = Exposition::new("x");
-        text.family(Kind::Counter, "calls", "Calls").sample(&[("to", "a\"b\\c\n")], 3);
-        text.family(Kind::Histogram, "wait_seconds", "A wait").histogram(&[("to", "a")], &times);
+        text.family(MetricType::Counter, "calls", "Calls").sample(&[("to", "a\"b\\c\n")], 3);
+        text.family(MetricType::Histogram, "wait_seconds", "A wait")
+            .histogram(&[("to", "a")], &times);
         text.gauge("open", "What is open", 5);
-        text.family(Kind::Info, "build", "Which it is").sample(&[("version", "1")], 1);
-        text.family(Kind::Gauge, "none", "Nothing");
+        text.family(MetricType::Info, "build", "Which it is").sample(&[("version", "1")], 1);
+        text.family(MetricType::Gauge, "none", "Nothing");
         let expected = r#"# TYPE x_calls counter
 # HELP x_calls Calls
 x_calls_total{to="a\"b\\c\n"} 3

@@ -55,7 +55,7 @@ impl Gauge {
 
 /// The unit of a histogram's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum HistogramUnit {
     Microseconds,
     Each,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Unit {
 /// The number of values in each of a row of buckets.
 #[derive(Debug)]
 pub struct Histogram {
-    pub(crate) unit: Unit,
+    pub(crate) unit: HistogramUnit,
     /// The largest value of each bucket. Values above all bounds are in the last bucket.
     pub(crate) bounds: &'static [u64],
     pub(crate) buckets: Box<[AtomicU64]>,
@@ -73,15 +73,15 @@ pub struct Histogram {
 impl Histogram {
     /// Creates a histogram of times. `bounds` are in microseconds and ascend.
     pub fn of_times(bounds: &'static [u64]) -> Self {
-        Self::new(Unit::Microseconds, bounds)
+        Self::new(HistogramUnit::Microseconds, bounds)
     }
 
     /// Creates a histogram of numbers. `bounds` ascend.
     pub fn of_numbers(bounds: &'static [u64]) -> Self {
-        Self::new(Unit::Each, bounds)
+        Self::new(HistogramUnit::Each, bounds)
     }
 
-    fn new(unit: Unit, bounds: &'static [u64]) -> Self {
+    fn new(unit: HistogramUnit, bounds: &'static [u64]) -> Self {
         let buckets = bounds.iter().map(|_| 0).chain([0]).map(AtomicU64::new);
         Self { unit, bounds, buckets: buckets.collect(), sum: AtomicU64::new(0) }
     }
@@ -108,9 +108,9 @@ impl Histogram {
 
 /// A number of microseconds, written as seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seconds(pub u64);
+pub struct MicrosAsSeconds(pub u64);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for MicrosAsSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MICROS: u64 = 1_000_000;
         let (whole, micros) = (self.0 / MICROS, self.0 % MICROS);
@@ -147,7 +147,7 @@ mod tests {
             (1_000_000, "1.0"),
             (61_000_001, "61.000001"),
         ] {
-            assert_eq!(Seconds(micros).to_string(), text);
+            assert_eq!(MicrosAsSeconds(micros).to_string(), text);
         }
     }
 

@@ -7,5 +7,5 @@
 mod exposition;
 mod instruments;
 
-pub use exposition::{Exposition, Family, Kind};
-pub use instruments::{Counter, Gauge, Histogram, Seconds};
+pub use exposition::{Exposition, MetricFamily, MetricType};
+pub use instruments::{Counter, Gauge, Histogram, MicrosAsSeconds};

@@ -3,7 +3,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate_pricing::{
-    BaseCost, Meter, Quote, Rate, RateType, Terms, Tier, TierUnit, UnitPrices, Usage,
+    BaseCost, Meter, PricingTerms, Quote, Rate, RateType, Tier, TierUnit, UnitPrices, Usage,
 };
 
 fn quote_with_three_tiers(c: &mut Criterion) {
@@ -20,7 +20,7 @@ fn quote_with_three_tiers(c: &mut Criterion) {
     c.bench_function("quote_with_three_tiers (target: under 1 µs)", |b| {
         b.iter(|| {
             let base = BaseCost::of(black_box(&usage), black_box(&prices)).unwrap_or_default();
-            let terms = Terms {
+            let terms = PricingTerms {
                 meter: meter.as_ref(),
                 counter: black_box(10),
                 service_charge_rate: rate("0.019"),

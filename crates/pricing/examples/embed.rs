@@ -1,7 +1,7 @@
 //! Prices one call and prints its quote line by line.
 
 use tollgate_pricing::{
-    BaseCost, Meter, Quote, Rate, RateType, Terms, Tier, TierUnit, UnitPrices, Usage,
+    BaseCost, Meter, PricingTerms, Quote, Rate, RateType, Tier, TierUnit, UnitPrices, Usage,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let usage = Usage::tokens(4_000_000, 1_000_000);
     let base = BaseCost::of(&usage, &prices)?;
-    let terms = Terms {
+    let terms = PricingTerms {
         meter: Some(&meter),
         counter: 0,
         service_charge_rate: Rate::ZERO,

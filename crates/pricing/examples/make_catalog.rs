@@ -8,7 +8,7 @@ use std::error::Error;
 
 use time::Date;
 use tollgate_pricing::PriceRow;
-use tollgate_pricing::import::Format;
+use tollgate_pricing::import::ImportFormat;
 
 /// The largest answers, in tokens, of models for which neither list states them any more.
 const LARGEST_ANSWERS: [(&str, &str, u64); 1] = [("openai", "o1-preview", 100_000)];
@@ -19,10 +19,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: make_catalog GENAI_PRICES.json LITELLM.json DAY SOURCE…".into());
     };
     let day: Date = serde_json::from_str(&format!("{day:?}"))?;
-    let read = |format: Format, path: &str| -> Result<_, Box<dyn Error>> {
+    let read = |format: ImportFormat, path: &str| -> Result<_, Box<dyn Error>> {
         Ok(format.read(&std::fs::read_to_string(path)?)?)
     };
-    let first = read(Format::GenaiPrices, genai_prices)?;
+    let first = read(ImportFormat::GenaiPrices, genai_prices)?;
     for note in &first.notes {
         eprintln!("genai-prices: {note}");
     }
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(others) = file.fallbacks.get_mut("azure") {
         others.retain(|other| ["openai", "anthropic"].contains(&other.as_str()));
     }
-    for note in file.fill(read(Format::Litellm, litellm)?, day) {
+    for note in file.fill(read(ImportFormat::Litellm, litellm)?, day) {
         eprintln!("litellm: {note}");
     }
     for (provider, id, tokens) in LARGEST_ANSWERS {
@@ -44,8 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     file.sources = sources.to_vec();
     tollgate_pricing::import::tidy(&mut file);
-    for mistake in tollgate_pricing::import::mistakes(&file) {
-        eprintln!("mistake: {mistake}");
+    for error in tollgate_pricing::import::find_row_errors(&file) {
+        eprintln!("error: {error}");
     }
     print!("{}", file.to_text());
     Ok(())

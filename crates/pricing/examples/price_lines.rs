@@ -11,10 +11,10 @@ use std::io::{BufRead, Write};
 
 use serde::Deserialize;
 use time::{Date, Time};
-use tollgate_pricing::{Catalog, PerUnit, PriceBook, Served, Usage};
+use tollgate_pricing::{Catalog, PerUnit, PriceBook, ServedCall, Usage};
 
 #[derive(Deserialize)]
-struct Call {
+struct CallLine {
     provider: String,
     model: String,
     on: Date,
@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let book = PriceBook::new(Catalog::default(), catalog);
     let mut answers = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
-        let call: Call = serde_json::from_str(&line?)?;
+        let call: CallLine = serde_json::from_str(&line?)?;
         let usage = Usage { quantities: call.quantities, provider_cost: None };
-        let priced = book.price(&Served {
+        let priced = book.price(&ServedCall {
             provider: &call.provider,
             models: &[&call.model],
             tiers: &call.tiers,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::amount::Amount;
 use crate::amount::round_ratio;
 use crate::exact::Overflow;
-use crate::usage::{Scale, Side, Unit, UnitPrices, Usage};
+use crate::usage::{CostSide, PriceScale, Unit, UnitPrices, Usage};
 
 /// The provider's price of a call, in two lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +31,10 @@ impl BaseCost {
     /// # Errors
     /// [`Overflow`] when a side is beyond the range of an [`Amount`].
     pub fn of(usage: &Usage, prices: &UnitPrices) -> Result<Self, Overflow> {
-        let input = side_cost(usage, prices, Side::Input)?;
+        let input = side_cost(usage, prices, CostSide::Input)?;
         match usage.provider_cost {
             Some(total) => Ok(Self::from_total(input, total)),
-            None => Ok(Self { input, output: side_cost(usage, prices, Side::Output)? }),
+            None => Ok(Self { input, output: side_cost(usage, prices, CostSide::Output)? }),
         }
     }
 
@@ -65,7 +65,7 @@ impl BaseCost {
     }
 }
 
-fn side_cost(usage: &Usage, prices: &UnitPrices, side: Side) -> Result<Amount, Overflow> {
+fn side_cost(usage: &Usage, prices: &UnitPrices, side: CostSide) -> Result<Amount, Overflow> {
     let mut sum = 0_u128;
     for &unit in Unit::ALL.iter().filter(|unit| unit.side() == side) {
         let quantity = *usage.quantities.get(unit);
@@ -74,8 +74,8 @@ fn side_cost(usage: &Usage, prices: &UnitPrices, side: Side) -> Result<Amount, O
         }
         let Some(price) = prices.price(unit) else { continue };
         let per_price = match unit.scale() {
-            Scale::PerMillion => 1,
-            Scale::Each => 1_000_000,
+            PriceScale::PerMillion => 1,
+            PriceScale::Each => 1_000_000,
         };
         // Every factor divides the exact value in 10⁻²⁴ USD, so a product beyond 128 bits is far beyond
         // the range of an amount.

@@ -9,7 +9,7 @@ use time::{Date, Time};
 
 use crate::base_cost::BaseCost;
 use crate::exact::Overflow;
-use crate::hours::{Hours, Moment};
+use crate::hours::{DailyHours, Moment};
 use crate::model::{ModelPattern, forms, lower_case};
 use crate::price_row::PriceRow;
 use crate::usage::{Unit, Usage};
@@ -22,19 +22,19 @@ use crate::usage::{Unit, Usage};
 /// rows that hold at a moment, the latest `effective_from` counts; of those with the same day, a row
 /// for some hours goes before the row for the rest of the day. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub struct Catalog(Arc<Lists>);
+pub struct Catalog(Arc<CatalogInner>);
 
 #[derive(Debug, Default)]
-struct Lists {
+struct CatalogInner {
     file: CatalogFile,
-    providers: HashMap<String, ProviderPrices>,
+    providers: HashMap<String, ProviderIndex>,
     /// The times at which the hours of rows begin.
     begins: BTreeSet<Time>,
 }
 
 /// Indices of rows, newest first; rows for some hours before the row for the whole day.
 #[derive(Debug, Default)]
-struct ProviderPrices {
+struct ProviderIndex {
     /// By id in lower case.
     exact: HashMap<String, Vec<usize>>,
     /// By pattern, longest first.
@@ -105,7 +105,7 @@ impl From<Overflow> for CostError {
 
 /// A price row found for a model, and the pattern that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed<'a> {
+pub struct PriceMatch<'a> {
     /// The row.
     pub row: &'a PriceRow,
     /// The pattern of the row that matched.
@@ -126,11 +126,11 @@ impl CatalogFile {
 
 impl From<CatalogFile> for Catalog {
     fn from(mut file: CatalogFile) -> Self {
-        let mut providers: HashMap<String, ProviderPrices> = HashMap::new();
+        let mut providers: HashMap<String, ProviderIndex> = HashMap::new();
         let mut begins = BTreeSet::new();
         for (place, row) in file.rows.iter_mut().enumerate() {
             row.bands.sort_by_key(|band| band.above_input_tokens);
-            begins.extend(row.hours.map(Hours::begin));
+            begins.extend(row.hours.map(DailyHours::begin));
             let prices = providers.entry(row.provider.clone()).or_default();
             for model in &row.models {
                 match model.is_exact() {
@@ -151,7 +151,7 @@ impl From<CatalogFile> for Catalog {
                 std::cmp::Reverse((model.literal_len(), rank(*place)))
             });
         }
-        Self(Arc::new(Lists { file, providers, begins }))
+        Self(Arc::new(CatalogInner { file, providers, begins }))
     }
 }
 
@@ -193,7 +193,8 @@ impl Catalog {
     ///
     /// The value is the first day of their prices. Ids that only a pattern matches are not included.
     pub fn models(&self, provider: &str, on: Date) -> BTreeMap<&str, Option<Date>> {
-        let rows = self.0.file.rows.iter().filter(|row| row.provider == provider && row.holds(on));
+        let rows =
+            self.0.file.rows.iter().filter(|row| row.provider == provider && row.applies_on(on));
         let mut models = BTreeMap::new();
         for row in rows {
             for model in row.models.iter().filter(|model| model.is_exact()) {
@@ -208,8 +209,8 @@ impl Catalog {
     ///
     /// A row is left out if later rows replace it for each of its models.
     pub fn rows_on(&self, on: Date) -> impl Iterator<Item = &PriceRow> {
-        let held = || self.0.file.rows.iter().filter(move |row| row.holds(on));
-        let mut latest: HashMap<(&str, &str, Option<Hours>), Option<Date>> = HashMap::new();
+        let held = || self.0.file.rows.iter().filter(move |row| row.applies_on(on));
+        let mut latest: HashMap<(&str, &str, Option<DailyHours>), Option<Date>> = HashMap::new();
         for row in held() {
             for model in &row.models {
                 let since = latest.entry((&row.provider, model.as_str(), row.hours)).or_default();
@@ -249,7 +250,12 @@ impl Catalog {
     ///
     /// Without a time of the day, rows for some hours are skipped. A provider without a row for the
     /// model falls back to the providers of [`CatalogFile::fallbacks`].
-    pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
+    pub fn find(
+        &self,
+        provider: &str,
+        model: &str,
+        at: impl Into<Moment>,
+    ) -> Option<PriceMatch<'_>> {
         let at = at.into();
         self.find_at(provider, model, at).or_else(|| {
             let others = self.0.file.fallbacks.get(provider)?;
@@ -257,9 +263,10 @@ impl Catalog {
         })
     }
 
-    fn find_at(&self, provider: &str, model: &str, at: Moment) -> Option<Listed<'_>> {
+    fn find_at(&self, provider: &str, model: &str, at: Moment) -> Option<PriceMatch<'_>> {
         let prices = self.0.providers.get(provider)?;
-        let in_effect = |&place: &usize| self.0.file.rows.get(place).filter(|row| row.holds_at(at));
+        let in_effect =
+            |&place: &usize| self.0.file.rows.get(place).filter(|row| row.applies_at(at));
         let exactly = |form: &str| {
             let row = prices.exact.get(form)?.iter().find_map(in_effect)?;
             let named = |model: &&ModelPattern| model.as_str().eq_ignore_ascii_case(form);
@@ -267,7 +274,7 @@ impl Catalog {
         };
         // Most ids are listed exactly, and an exact id goes before everything else.
         if let Some((row, pattern)) = exactly(&lower_case(model.trim())) {
-            return Some(Listed { row, pattern, source: PriceSource::Catalog });
+            return Some(PriceMatch { row, pattern, source: PriceSource::Catalog });
         }
         let forms = forms(provider, model);
         let exact = forms.iter().enumerate().find_map(|(place, form)| {
@@ -288,7 +295,7 @@ impl Catalog {
             })
         });
         let (row, pattern) = by_pattern.or_else(|| exact.map(|(_, _, row, named)| (row, named)))?;
-        Some(Listed { row, pattern, source: PriceSource::Catalog })
+        Some(PriceMatch { row, pattern, source: PriceSource::Catalog })
     }
 }
 
@@ -337,7 +344,7 @@ impl PriceBook {
     }
 
     /// The names of the providers that have a stand-in.
-    pub fn stood_in_for(&self) -> impl Iterator<Item = &str> {
+    pub fn providers_with_stand_in(&self) -> impl Iterator<Item = &str> {
         self.stand_ins.keys().map(String::as_str)
     }
 
@@ -377,18 +384,23 @@ impl PriceBook {
     /// Without a time of the day, rows for some hours are skipped. The search order is: the operator's
     /// list for the provider, then for its stand-in; the catalogue for the provider, then for its
     /// stand-in.
-    pub fn find(&self, provider: &str, model: &str, at: impl Into<Moment>) -> Option<Listed<'_>> {
+    pub fn find(
+        &self,
+        provider: &str,
+        model: &str,
+        at: impl Into<Moment>,
+    ) -> Option<PriceMatch<'_>> {
         let at = at.into();
         let names = self.names(provider);
         let custom = names.clone().find_map(|name| self.custom.find(name, model, at));
-        let custom = custom.map(|listed| Listed { source: PriceSource::Custom, ..listed });
+        let custom = custom.map(|listed| PriceMatch { source: PriceSource::Custom, ..listed });
         custom.or_else(|| names.clone().find_map(|name| self.catalog.find(name, model, at)))
     }
 
     /// Every row for `model` at `provider` at some hour of the UTC day `on`.
     ///
     /// The row for most of the day is first, then those for some hours.
-    pub fn find_all(&self, provider: &str, model: &str, on: Date) -> Vec<Listed<'_>> {
+    pub fn find_all(&self, provider: &str, model: &str, on: Date) -> Vec<PriceMatch<'_>> {
         let mut all: Vec<_> = self.find(provider, model, on).into_iter().collect();
         let begins = self.custom.0.begins.union(&self.catalog.0.begins);
         let at_hours = begins.filter_map(|&begin| self.find(provider, model, (on, begin)));

@@ -38,16 +38,16 @@ impl From<(Date, Time)> for Moment {
 /// the next day. Equal values are an error.
 ///
 /// ```
-/// use tollgate_pricing::Hours;
+/// use tollgate_pricing::DailyHours;
 ///
-/// let night: Hours = serde_json::from_str(r#"{"from": "22:30", "to": "06:00"}"#)?;
+/// let night: DailyHours = serde_json::from_str(r#"{"from": "22:30", "to": "06:00"}"#)?;
 /// assert!(night.contain(time::Time::MIDNIGHT));
 /// assert_eq!(night.to_string(), "22:30 to 06:00");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
-pub struct Hours {
+#[serde(try_from = "SerializedHours", into = "SerializedHours")]
+pub struct DailyHours {
     /// The first minute of the day.
     from: Minute,
     /// The minute after the last.
@@ -57,7 +57,7 @@ pub struct Hours {
 /// The serialized form of hours.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct SerializedHours {
     from: Minute,
     to: Minute,
 }
@@ -120,30 +120,30 @@ impl fmt::Display for Minute {
     }
 }
 
-impl TryFrom<Written> for Hours {
+impl TryFrom<SerializedHours> for DailyHours {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let Written { from, to } = written;
+    fn try_from(written: SerializedHours) -> Result<Self, Self::Error> {
+        let SerializedHours { from, to } = written;
         Self::new(from, to).ok_or("from and to must differ: what holds all day has no hours")
     }
 }
 
-impl From<Hours> for Written {
-    fn from(Hours { from, to }: Hours) -> Self {
+impl From<DailyHours> for SerializedHours {
+    fn from(DailyHours { from, to }: DailyHours) -> Self {
         Self { from, to }
     }
 }
 
-impl Hours {
+impl DailyHours {
     /// The hours between two minutes; `None` if they are equal.
     pub(crate) fn new(from: Minute, to: Minute) -> Option<Self> {
         (from != to).then_some(Self { from, to })
     }
 
     /// Whether a time of the day (UTC) is within the hours.
-    pub fn contain(self, time: Time) -> bool {
-        self.contain_minute(u16::from(time.hour()) * 60 + u16::from(time.minute()))
+    pub fn contains(self, time: Time) -> bool {
+        self.contains_minute(u16::from(time.hour()) * 60 + u16::from(time.minute()))
     }
 
     /// The time of the day (UTC) at which the hours begin.
@@ -157,11 +157,11 @@ impl Hours {
     }
 
     /// Whether both hours share a minute.
-    pub fn overlap(self, other: Self) -> bool {
-        self.contain_minute(other.from.0) || other.contain_minute(self.from.0)
+    pub fn overlaps(self, other: Self) -> bool {
+        self.contains_minute(other.from.0) || other.contains_minute(self.from.0)
     }
 
-    pub(crate) fn contain_minute(self, minute: u16) -> bool {
+    pub(crate) fn contains_minute(self, minute: u16) -> bool {
         let (Minute(from), Minute(to)) = (self.from, self.to);
         match from < to {
             true => (from..to).contains(&minute),
@@ -185,7 +185,7 @@ impl Hours {
     }
 }
 
-impl fmt::Display for Hours {
+impl fmt::Display for DailyHours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to {}", self.from, self.to)
     }
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
     use time::macros::time;
 
-    fn hours(from: &str, to: &str) -> Hours {
-        Hours::new(from.parse().unwrap(), to.parse().unwrap()).unwrap()
+    fn hours(from: &str, to: &str) -> DailyHours {
+        DailyHours::new(from.parse().unwrap(), to.parse().unwrap()).unwrap()
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
             (time!(4:29:59.999_999_999), true),
             (time!(4:30), false),
         ] {
-            assert_eq!(day.contain(at), holds, "{at}");
+            assert_eq!(day.contains(at), holds, "{at}");
         }
     }
 
@@ -224,11 +224,11 @@ mod tests {
             (time!(0:30), false),
             (time!(12:00), false),
         ] {
-            assert_eq!(night.contain(at), holds, "{at}");
+            assert_eq!(night.contains(at), holds, "{at}");
         }
         let until_midnight = hours("10:00", "00:00");
-        assert!(until_midnight.contain(time!(23:59)));
-        assert!(!until_midnight.contain(time!(0:00)));
+        assert!(until_midnight.contains(time!(23:59)));
+        assert!(!until_midnight.contains(time!(0:00)));
     }
 
     #[test]
@@ -242,8 +242,8 @@ mod tests {
         ];
         for ((a, b), (c, d), expected) in table {
             let (one, other) = (hours(a, b), hours(c, d));
-            assert_eq!(one.overlap(other), expected, "{one}, {other}");
-            assert_eq!(other.overlap(one), expected, "{other}, {one}");
+            assert_eq!(one.overlaps(other), expected, "{one}, {other}");
+            assert_eq!(other.overlaps(one), expected, "{other}, {one}");
         }
     }
 
@@ -259,10 +259,10 @@ mod tests {
             r#"{"from": "01:00", "to": "02:00", "zone": "UTC"}"#,
             r#"{"from": 1, "to": 2}"#,
         ] {
-            assert!(serde_json::from_str::<Hours>(json).is_err(), "{json}");
+            assert!(serde_json::from_str::<DailyHours>(json).is_err(), "{json}");
         }
         let text = r#"{"from":"22:00","to":"06:05"}"#;
-        let read: Hours = serde_json::from_str(text).unwrap();
+        let read: DailyHours = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
         assert_eq!(read.begin(), time!(22:00));
     }
@@ -270,8 +270,8 @@ mod tests {
     #[test]
     fn runs_go_through_midnight() {
         let night = hours("22:00", "02:00");
-        let runs = Hours::runs(|minute| night.contain_minute(minute));
+        let runs = DailyHours::runs(|minute| night.contains_minute(minute));
         assert_eq!(runs, [(Some(hours("02:00", "22:00")), false), (Some(night), true)]);
-        assert_eq!(Hours::runs(|_| 7), [(None, 7)]);
+        assert_eq!(DailyHours::runs(|_| 7), [(None, 7)]);
     }
 }

@@ -16,13 +16,15 @@ mod usage;
 
 pub use amount::{Amount, ParseAmountError};
 pub use base_cost::BaseCost;
-pub use catalog::{Catalog, CatalogError, CatalogFile, CostError, Listed, PriceBook, PriceSource};
+pub use catalog::{
+    Catalog, CatalogError, CatalogFile, CostError, PriceBook, PriceMatch, PriceSource,
+};
 pub use exact::Overflow;
-pub use hours::{Hours, Moment};
+pub use hours::{DailyHours, Moment};
 pub use meter::{Fee, FeeLine, Meter, MeterError, Payer, RateType, Tier, TierUnit, TokenBasis};
 pub use model::ModelPattern;
-pub use price::{AppliedPrices, Part, Priced, Served};
-pub use price_row::{Band, PriceRow, Selected, TierPrices};
-pub use quote::{Quote, ServiceCharge, Terms};
+pub use price::{AppliedPrices, CostBreakdown, PerModelUsage, ServedCall};
+pub use price_row::{EffectivePrices, PriceBand, PriceRow, TierPrices};
+pub use quote::{PricingTerms, Quote, ServiceCharge};
 pub use rate::{ParseRateError, Rate};
-pub use usage::{PerUnit, Scale, Side, Unit, UnitPrices, Usage, UsageSource};
+pub use usage::{CostSide, PerUnit, PriceScale, Unit, UnitPrices, Usage, UsageSource};

@@ -172,7 +172,7 @@ impl Fee {
     ///
     /// # Errors
     /// [`Overflow`] when a line is beyond the range of an [`Amount`].
-    pub fn of_base(&self, base: Amount) -> Result<Self, Overflow> {
+    pub fn recalculate_for(&self, base: Amount) -> Result<Self, Overflow> {
         let all_units = self.lines.iter().fold(0_u64, |all, line| all.saturating_add(line.units));
         let lines = self.lines.iter().map(|line| {
             let cost = percentage_cost(&line.tier, line.units, all_units, base)?;
@@ -237,7 +237,7 @@ impl Meter {
 
     /// The meter with one tier at its highest rate. It gives upper bounds while the tier of a call is
     /// not known.
-    pub fn at_dearest_rate(&self) -> Self {
+    pub fn at_highest_rate(&self) -> Self {
         let rate = self.tiers.iter().map(|tier| tier.rate).max().unwrap_or(Rate::ZERO);
         Self { tiers: vec![Tier { start: 0, rate }], ..self.clone() }
     }

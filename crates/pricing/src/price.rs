@@ -5,15 +5,15 @@ use time::{Date, Time};
 
 use crate::amount::Amount;
 use crate::base_cost::BaseCost;
-use crate::catalog::{Listed, PriceBook, PriceSource};
+use crate::catalog::{PriceBook, PriceMatch, PriceSource};
 use crate::exact::Overflow;
-use crate::hours::{Hours, Moment};
+use crate::hours::{DailyHours, Moment};
 use crate::model::ModelPattern;
 use crate::usage::{PerUnit, Unit, UnitPrices, Usage};
 
 /// The usage of one model of a call that several models served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PerModelUsage {
     /// The model; absent if the answer does not name it. Then it is the call's model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -23,7 +23,7 @@ pub struct Part {
 
 /// A call as it was served.
 #[derive(Clone, Copy, Debug)]
-pub struct Served<'a> {
+pub struct ServedCall<'a> {
     /// The provider's name.
     pub provider: &'a str,
     /// The names of the model: the one in the answer before the requested one. The first that has a
@@ -39,7 +39,7 @@ pub struct Served<'a> {
     pub usage: &'a Usage,
     /// The usage of each model, if several served the call. Usage that is in no part belongs to the
     /// call's own model.
-    pub parts: &'a [Part],
+    pub parts: &'a [PerModelUsage],
 }
 
 /// The prices applied to a call or a part of it, as its record keeps them.
@@ -57,7 +57,7 @@ pub struct AppliedPrices {
     pub effective_from: Option<Date>,
     /// The hours of the day (UTC) at which the row applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hours: Option<Hours>,
+    pub hours: Option<DailyHours>,
     /// The tiers in which the call was served.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<String>,
@@ -68,12 +68,12 @@ pub struct AppliedPrices {
     pub prices: UnitPrices,
     /// The part of the usage that they were applied to; absent for the whole usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub part: Option<Part>,
+    pub part: Option<PerModelUsage>,
 }
 
 /// The base cost of a call, and the prices that gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Priced {
+pub struct CostBreakdown {
     /// The base cost.
     pub base: BaseCost,
     /// The source of the cost. One part without a price makes the call unpriced.
@@ -93,23 +93,23 @@ impl PriceBook {
     ///
     /// # Errors
     /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
-    pub fn price(&self, served: &Served<'_>) -> Result<Priced, Overflow> {
+    pub fn price(&self, served: &ServedCall<'_>) -> Result<CostBreakdown, Overflow> {
         let at = Moment { day: served.on, time: served.time };
         let own = served.models.iter().find_map(|model| self.find(served.provider, model, at));
-        self.price_by(served, own)
+        self.price_with_row(served, own)
     }
 
     /// As [`PriceBook::price`], by the row `own` that was found for the call's own model.
     ///
     /// # Errors
     /// As [`PriceBook::price`].
-    pub fn price_by(
+    pub fn price_with_row(
         &self,
-        served: &Served<'_>,
-        own: Option<Listed<'_>>,
-    ) -> Result<Priced, Overflow> {
+        served: &ServedCall<'_>,
+        own: Option<PriceMatch<'_>>,
+    ) -> Result<CostBreakdown, Overflow> {
         let at = Moment { day: served.on, time: served.time };
-        let mut priced = Priced::default();
+        let mut priced = CostBreakdown::default();
         let mut sources = Vec::new();
         let mut rest = served.usage.quantities;
         for part in served.parts {
@@ -122,7 +122,7 @@ impl PriceBook {
             sources.push(priced.add(served, listed.or(own), Some(part.clone()))?);
         }
         if rest != PerUnit::default() || served.parts.is_empty() {
-            let part = Part { model: None, quantities: rest };
+            let part = PerModelUsage { model: None, quantities: rest };
             let part = Some(part).filter(|_| !served.parts.is_empty());
             sources.push(priced.add(served, own, part)?);
         }
@@ -137,7 +137,7 @@ impl PriceBook {
     }
 }
 
-impl Listed<'_> {
+impl PriceMatch<'_> {
     /// The cost of a usage by this row, in the standard tier.
     ///
     /// # Errors
@@ -147,13 +147,13 @@ impl Listed<'_> {
     }
 }
 
-impl Priced {
+impl CostBreakdown {
     /// Adds the cost of a part by its row; returns the list that the row is from.
     fn add(
         &mut self,
-        served: &Served<'_>,
-        listed: Option<Listed<'_>>,
-        part: Option<Part>,
+        served: &ServedCall<'_>,
+        listed: Option<PriceMatch<'_>>,
+        part: Option<PerModelUsage>,
     ) -> Result<PriceSource, Overflow> {
         let Some(listed) = listed else { return Ok(PriceSource::Unpriced) };
         let quantities = part.as_ref().map_or(served.usage.quantities, |part| part.quantities);

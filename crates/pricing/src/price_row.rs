@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use time::Date;
 
-use crate::hours::{Hours, Moment};
+use crate::hours::{DailyHours, Moment};
 use crate::model::ModelPattern;
 use crate::rate::Rate;
-use crate::usage::{Side, Unit, UnitPrices};
+use crate::usage::{CostSide, Unit, UnitPrices};
 
 /// The prices of calls whose whole prompt is longer than a bound.
 ///
 /// The length includes cached tokens. The prices apply to all tokens of such a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "BTreeMap<String, Figure>")]
-pub struct Band {
+#[serde(try_from = "BTreeMap<String, BandValue>")]
+pub struct PriceBand {
     /// The bound: the band begins above this number of prompt tokens.
     pub above_input_tokens: u64,
     /// The prices in the band.
@@ -26,22 +26,22 @@ pub struct Band {
 /// A value of a band: its bound, or a price.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Figure {
+enum BandValue {
     Bound(u64),
     Price(Option<Rate>),
 }
 
 /// Reads key by key, so that an unknown key is an error here too.
-impl TryFrom<BTreeMap<String, Figure>> for Band {
+impl TryFrom<BTreeMap<String, BandValue>> for PriceBand {
     type Error = String;
 
-    fn try_from(figures: BTreeMap<String, Figure>) -> Result<Self, Self::Error> {
+    fn try_from(figures: BTreeMap<String, BandValue>) -> Result<Self, Self::Error> {
         let (mut bound, mut prices) = (None, UnitPrices::default());
         for (key, figure) in figures {
             let unit = Unit::ALL.iter().find(|unit| unit.price_key() == key);
             match (key.as_str(), unit, figure) {
-                ("above_input_tokens", _, Figure::Bound(tokens)) => bound = Some(tokens),
-                (_, Some(&unit), Figure::Price(price)) => *prices.get_mut(unit) = price,
+                ("above_input_tokens", _, BandValue::Bound(tokens)) => bound = Some(tokens),
+                (_, Some(&unit), BandValue::Price(price)) => *prices.get_mut(unit) = price,
                 ("above_input_tokens", ..) => return Err("above_input_tokens: a number".into()),
                 (_, Some(_), _) => return Err(format!("{key}: a price in a string")),
                 _ => return Err(format!("unknown field `{key}` of a band")),
@@ -69,7 +69,7 @@ pub enum TierPrices {
         prices: Box<UnitPrices>,
         /// Bands of long prompts, ascending.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        bands: Vec<Band>,
+        bands: Vec<PriceBand>,
     },
 }
 
@@ -95,7 +95,7 @@ pub struct PriceRow {
     /// The hours of the day (UTC) at which these prices apply. Absent: all hours that no other row of the
     /// same model and day has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hours: Option<Hours>,
+    pub hours: Option<DailyHours>,
     /// The source of the figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -109,7 +109,7 @@ pub struct PriceRow {
     pub prices: UnitPrices,
     /// Bands of long prompts, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bands: Vec<Band>,
+    pub bands: Vec<PriceBand>,
     /// The prices in the provider's tiers, by the name that the answer gives them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, TierPrices>,
@@ -117,7 +117,7 @@ pub struct PriceRow {
 
 /// The prices of a row that apply to one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selected {
+pub struct EffectivePrices {
     /// The prices.
     pub prices: UnitPrices,
     /// The bound of the applied band, in prompt tokens; `None` below all bands.
@@ -128,15 +128,15 @@ pub struct Selected {
 
 impl PriceRow {
     /// Whether the row applies on the UTC day `on`, at some or all of its hours.
-    pub fn holds(&self, on: Date) -> bool {
+    pub fn applies_on(&self, on: Date) -> bool {
         self.effective_from.is_none_or(|from| from <= on)
             && self.effective_to.is_none_or(|to| on <= to)
     }
 
     /// Whether the row applies at a moment.
-    pub fn holds_at(&self, at: Moment) -> bool {
-        let in_hours = |hours: Hours| at.time.is_some_and(|time| hours.contain(time));
-        self.holds(at.day) && self.hours.is_none_or(in_hours)
+    pub fn applies_at(&self, at: Moment) -> bool {
+        let in_hours = |hours: DailyHours| at.time.is_some_and(|time| hours.contains(time));
+        self.applies_on(at.day) && self.hours.is_none_or(in_hours)
     }
 
     /// The rank among the rows of one model: the highest that applies counts. Later days rank above
@@ -149,7 +149,7 @@ impl PriceRow {
     ///
     /// Factors of several tiers are multiplied. Tokens in the tier `provisioned` cost nothing, as they
     /// were paid for in advance.
-    pub fn prices_for<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> Selected {
+    pub fn prices_for<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> EffectivePrices {
         let (mut prices, mut bands) = (&self.prices, &self.bands);
         let mut factors = Vec::new();
         let mut unlisted_tiers = Vec::new();
@@ -179,7 +179,7 @@ impl PriceRow {
                 *prices.get_mut(unit) = named.then_some(Rate::ZERO);
             }
         }
-        Selected {
+        EffectivePrices {
             prices,
             above_input_tokens: band.map(|band| band.above_input_tokens),
             unlisted_tiers,
@@ -192,11 +192,11 @@ impl PriceRow {
     /// most expensive band within reach. Of the token units only `input` and `output` are set. A call of
     /// at most that size costs no more than by these prices, whatever kind its tokens are (cached, written
     /// to a cache, audio, reasoning).
-    pub fn dearest<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
+    pub fn highest_prices<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
         // A call may exceed the capacity paid for in advance; then the other prices apply.
         let charged = tiers.iter().map(AsRef::as_ref).filter(|tier| *tier != PROVISIONED);
         let tiers: Vec<&str> = charged.collect();
-        let reached = |bands: &[Band]| -> Vec<u64> {
+        let reached = |bands: &[PriceBand]| -> Vec<u64> {
             let starts = bands.iter().map(|band| band.above_input_tokens);
             starts
                 .filter(|start| input_tokens > *start)
@@ -230,8 +230,8 @@ impl PriceRow {
 /// The unit whose price bounds this one. Units that can replace each other have one bound.
 const fn bounded_by(unit: Unit) -> Unit {
     match (unit.counts_tokens(), unit.side()) {
-        (true, Side::Input) => Unit::Input,
-        (true, Side::Output) => Unit::Output,
+        (true, CostSide::Input) => Unit::Input,
+        (true, CostSide::Output) => Unit::Output,
         (false, _) => unit,
     }
 }

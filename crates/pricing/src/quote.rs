@@ -11,7 +11,7 @@ use crate::usage::Usage;
 
 /// The terms under which a call is priced.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
+pub struct PricingTerms<'a> {
     /// The meter that prices the call, if any.
     pub meter: Option<&'a Meter>,
     /// The units counted under the meter before this call, as [`Meter::count`] counts.
@@ -63,7 +63,7 @@ pub struct Quote {
 
 impl Quote {
     /// A quote of zero, with the payers that `terms` name.
-    pub fn free(terms: &Terms<'_>) -> Self {
+    pub fn free(terms: &PricingTerms<'_>) -> Self {
         let payer = |of_meter: fn(&Meter) -> Payer| match terms.wallet_pays {
             true => terms.meter.map_or(Payer::Wallet, of_meter),
             false => Payer::Merchant,
@@ -85,12 +85,12 @@ impl Quote {
 
     /// The quote of a call with a base cost of `base`.
     ///
-    /// The fee is zero without a meter or if [`Terms::fee_due`] is false. Each line of the fee, and the
+    /// The fee is zero without a meter or if [`PricingTerms::fee_due`] is false. Each line of the fee, and the
     /// service charge, is rounded half-even once.
     ///
     /// # Errors
     /// [`Overflow`] when a line or a total is beyond the range of an [`Amount`].
-    pub fn new(usage: &Usage, base: BaseCost, terms: &Terms<'_>) -> Result<Self, Overflow> {
+    pub fn new(usage: &Usage, base: BaseCost, terms: &PricingTerms<'_>) -> Result<Self, Overflow> {
         let mut quote = Self { base, ..Self::free(terms) };
         let base_total = base.total()?;
         if let Some(meter) = terms.meter.filter(|_| terms.fee_due) {

@@ -7,7 +7,7 @@ use crate::rate::Rate;
 
 /// The side of the cost that a unit counts towards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum CostSide {
     /// Counts towards `input_cost`.
     Input,
     /// Counts towards `output_cost`, as do units that are neither input nor output.
@@ -16,7 +16,7 @@ pub enum Side {
 
 /// The quantity that a price is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
+pub enum PriceScale {
     /// The price is for a million. Microseconds are priced by the million, which is a second.
     PerMillion,
     /// The price is for each one.
@@ -39,13 +39,13 @@ macro_rules! units {
             }
 
             /// The side of the cost that the unit counts towards.
-            pub const fn side(self) -> Side {
-                match self { $( Self::$Unit => Side::$side, )* }
+            pub const fn side(self) -> CostSide {
+                match self { $( Self::$Unit => CostSide::$side, )* }
             }
 
             /// The quantity that the unit's price is for.
-            pub const fn scale(self) -> Scale {
-                match self { $( Self::$Unit => Scale::$scale, )* }
+            pub const fn scale(self) -> PriceScale {
+                match self { $( Self::$Unit => PriceScale::$scale, )* }
             }
 
             /// The unit whose price applies if this one has none.
@@ -161,15 +161,15 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 impl PerUnit<u64> {
     /// The quantities of the input units; all others are zero.
     pub fn inputs(&self) -> Self {
-        self.of_side(Side::Input)
+        self.of_side(CostSide::Input)
     }
 
     /// The quantities of the output units; all others are zero.
     pub fn outputs(&self) -> Self {
-        self.of_side(Side::Output)
+        self.of_side(CostSide::Output)
     }
 
-    fn of_side(&self, side: Side) -> Self {
+    fn of_side(&self, side: CostSide) -> Self {
         let mut kept = *self;
         for &unit in Unit::ALL.iter().filter(|unit| unit.side() != side) {
             *kept.get_mut(unit) = 0;

@@ -123,22 +123,22 @@ fn tokens_of_provisioned_capacity_cost_nothing_and_lower_no_bound() {
         assert_eq!(selected.prices.price(unit), Some(Rate::ZERO), "{unit:?}");
     }
     assert_eq!(selected.prices.web_search, row.prices.web_search);
-    assert_eq!(row.dearest(9, &["provisioned"]), row.dearest::<&str>(9, &[]));
-    let all = row.dearest(9, &["fast", "us", "provisioned"]);
+    assert_eq!(row.highest_prices(9, &["provisioned"]), row.highest_prices::<&str>(9, &[]));
+    let all = row.highest_prices(9, &["fast", "us", "provisioned"]);
     assert_eq!(all.output.map(|rate| rate.to_string()).as_deref(), Some("24"));
 }
 
 #[test]
 fn prices_of_nothing_are_mistakes_wherever_they_stand() {
-    let mistakes = |row: &str| {
+    let errors = |row: &str| {
         let file = format!(r#"{{"rows": [{{"provider": "openai", {row}}}]}}"#);
-        let found = import::mistakes(&CatalogFile::from_json(&file).unwrap());
+        let found = import::find_row_errors(&CatalogFile::from_json(&file).unwrap());
         found.into_iter().map(|one| one.text).collect::<Vec<_>>().join("; ")
     };
     let priced =
-        |more: &str| mistakes(&format!(r#""models": ["m"], "prices": {{"input": "1"}}, {more}"#));
+        |more: &str| errors(&format!(r#""models": ["m"], "prices": {{"input": "1"}}, {more}"#));
     let free = |models: &str| {
-        mistakes(&format!(r#""models": [{models}], "free": true, "prices": {{"input": "0"}}"#))
+        errors(&format!(r#""models": [{models}], "free": true, "prices": {{"input": "0"}}"#))
     };
     assert_eq!(free(r#""m", "m:free""#), "");
     assert_eq!(free(r#""m", "*-m""#), "free: *-m is a pattern, and only ids can be free");
@@ -161,7 +161,7 @@ fn prices_of_nothing_are_mistakes_wherever_they_stand() {
     );
     assert_eq!(priced(r#""tiers": {"provisioned": {"factor": "0"}}"#), "");
     assert_eq!(
-        mistakes(r#""models": ["m"], "prices": {}, "tiers": {"t": {"prices": {"input": "1"}}}"#),
+        errors(r#""models": ["m"], "prices": {}, "tiers": {"t": {"prices": {"input": "1"}}}"#),
         "has no price above 0; if that is meant, set free"
     );
 }
@@ -218,7 +218,7 @@ fn a_fine_tuned_model_never_takes_the_price_of_its_base() {
 #[test]
 fn the_embedded_catalogue_has_no_mistakes() {
     let catalog = Catalog::embedded().unwrap();
-    assert_eq!(import::mistakes(catalog.file()), []);
+    assert_eq!(import::find_row_errors(catalog.file()), []);
     assert!(!catalog.file().sources.is_empty());
     for row in &catalog.file().rows {
         assert!(row.source.is_some(), "{row:?}");
@@ -267,8 +267,8 @@ fn the_embedded_catalogue_prices_models_of_every_provider() {
 fn an_id_is_found_in_whichever_form_it_is_written() {
     let catalog = Catalog::embedded().unwrap();
     /// A provider, an id, and the provider and pattern of its row.
-    type Case<'a> = (&'a str, &'a str, Option<(&'a str, &'a str)>);
-    let table: [Case<'_>; 24] = [
+    type LookupCase<'a> = (&'a str, &'a str, Option<(&'a str, &'a str)>);
+    let table: [LookupCase<'_>; 24] = [
         // Exact, with the date of a snapshot, in other case, under the provider's name.
         ("openai", "gpt-4o-mini", Some(("openai", "gpt-4o-mini"))),
         ("openai", "gpt-4o-mini-2024-07-18", Some(("openai", "gpt-4o-mini-2024-07-18"))),

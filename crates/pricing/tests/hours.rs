@@ -3,8 +3,8 @@
 use serde_json::json;
 use time::macros::{date, time};
 use time::{Date, Time};
-use tollgate_pricing::import::{self, Change, Format, Imported, Update};
-use tollgate_pricing::{Catalog, CatalogFile, PriceBook, PriceSource, Rate, Served, Usage};
+use tollgate_pricing::import::{self, ImportFormat, ImportOptions, ImportedPrices, PriceChange};
+use tollgate_pricing::{Catalog, CatalogFile, PriceBook, PriceSource, Rate, ServedCall, Usage};
 
 use crate::common::{genai_prices, in_tier, litellm, models, prices, standard};
 
@@ -102,7 +102,7 @@ fn a_call_is_priced_by_the_hour_and_says_so() {
     let book = PriceBook::new(Catalog::default(), list);
     let usage = Usage::tokens(1_000_000, 0);
     let priced = |time: Option<Time>| {
-        let served = Served {
+        let served = ServedCall {
             provider: "openai",
             models: &["m"],
             tiers: &[],
@@ -124,25 +124,25 @@ fn a_call_is_priced_by_the_hour_and_says_so() {
 
 #[test]
 fn rows_for_the_same_hours_or_hours_that_overlap_are_mistakes() {
-    let mistakes = |rows: &[String]| -> Vec<String> {
+    let errors = |rows: &[String]| -> Vec<String> {
         let file = file(&rows.iter().map(String::as_str).collect::<Vec<_>>());
-        import::mistakes(&file).iter().map(|one| one.text.clone()).collect()
+        import::find_row_errors(&file).iter().map(|one| one.text.clone()).collect()
     };
     let (early, late) = (at_hours("01:00", "04:00"), at_hours("04:00", "10:00"));
     let none: [&str; 0] = [];
-    assert_eq!(mistakes(&[row("", "1"), row(&early, "2"), row(&late, "2")]), none);
+    assert_eq!(errors(&[row("", "1"), row(&early, "2"), row(&late, "2")]), none);
     assert_eq!(
-        mistakes(&[row(&early, "1"), row(&early, "2")]),
+        errors(&[row(&early, "1"), row(&early, "2")]),
         ["m is listed twice for the same day and hours"]
     );
     assert_eq!(
-        mistakes(&[row(&early, "1"), row(&at_hours("22:00", "01:01"), "2")]),
+        errors(&[row(&early, "1"), row(&at_hours("22:00", "01:01"), "2")]),
         ["hours: 22:00 to 01:01 overlap 01:00 to 04:00, for which m is listed, too"]
     );
-    assert_eq!(mistakes(&[row("", "1"), row("", "2")]), ["m is listed twice for the same day"]);
+    assert_eq!(errors(&[row("", "1"), row("", "2")]), ["m is listed twice for the same day"]);
 }
 
-fn of(list: &Imported) -> Vec<(Option<Date>, String, String)> {
+fn of(list: &ImportedPrices) -> Vec<(Option<Date>, String, String)> {
     let hours = |row: &tollgate_pricing::PriceRow| {
         row.hours.map(|hours| hours.to_string()).unwrap_or_default()
     };
@@ -150,7 +150,7 @@ fn of(list: &Imported) -> Vec<(Option<Date>, String, String)> {
 }
 
 /// Two prices by date, and two for the hours of the peak.
-fn with_peak(input: &str, peak: &str) -> Imported {
+fn with_peak(input: &str, peak: &str) -> ImportedPrices {
     genai_prices(&format!(
         r#"{{"id": "m", "match": {{"equals": "m"}}, "prices": [
             {{"prices": {{"input_mtok": 4}}}},
@@ -210,7 +210,7 @@ fn where_hours_of_a_list_overlap_the_last_counts() {
         ]
     );
     let file = CatalogFile { rows: list.rows, ..CatalogFile::default() };
-    assert_eq!(import::mistakes(&file), []);
+    assert_eq!(import::find_row_errors(&file), []);
 }
 
 #[test]
@@ -253,34 +253,39 @@ fn what_is_cheaper_off_peak_is_dearer_at_the_other_hours() {
     assert!(list.notes.iter().any(|note| note.text.contains("days of the week")));
 }
 
-fn take(file: &CatalogFile, list: Imported, format: Format) -> (CatalogFile, Vec<Change>) {
-    let update = Update { from: TODAY, max_factor: Rate::from(3), only_missing: false };
+fn take(
+    file: &CatalogFile,
+    list: ImportedPrices,
+    format: ImportFormat,
+) -> (CatalogFile, Vec<PriceChange>) {
+    let update = ImportOptions { from: TODAY, max_factor: Rate::from(3), only_missing: false };
     let (updated, changes) = file.updated(list, format, &update);
-    assert_eq!(import::mistakes(&updated), [], "{}", updated.to_text());
+    assert_eq!(import::find_row_errors(&updated), [], "{}", updated.to_text());
     (updated, changes)
 }
 
-fn figures(changes: &[Change]) -> Vec<String> {
+fn figures(changes: &[PriceChange]) -> Vec<String> {
     let shown = |rate: Option<Rate>| rate.map_or("-".to_owned(), |rate| rate.to_string());
-    let line = |one: &Change| format!("{} {}>{}", one.figure, shown(one.old), shown(one.new));
+    let line = |one: &PriceChange| format!("{} {}>{}", one.figure, shown(one.old), shown(one.new));
     changes.iter().map(line).collect()
 }
 
 #[test]
 fn hours_imported_twice_change_nothing_the_second_time() {
-    let (first, changes) = take(&CatalogFile::default(), with_peak("1", "2"), Format::GenaiPrices);
+    let (first, changes) =
+        take(&CatalogFile::default(), with_peak("1", "2"), ImportFormat::GenaiPrices);
     assert_eq!(
         figures(&changes),
         ["input ->1", "input 01:00 to 04:00 ->2", "input 06:00 to 10:00 ->2"]
     );
-    let (second, changes) = take(&first, with_peak("1", "2"), Format::GenaiPrices);
+    let (second, changes) = take(&first, with_peak("1", "2"), ImportFormat::GenaiPrices);
     assert_eq!((second, changes), (first, vec![]));
 }
 
 #[test]
 fn a_day_and_its_hours_change_together() {
-    let (old, _) = take(&CatalogFile::default(), with_peak("1", "2"), Format::GenaiPrices);
-    let (new, changes) = take(&old, with_peak("1", "3"), Format::GenaiPrices);
+    let (old, _) = take(&CatalogFile::default(), with_peak("1", "2"), ImportFormat::GenaiPrices);
+    let (new, changes) = take(&old, with_peak("1", "3"), ImportFormat::GenaiPrices);
     assert_eq!(figures(&changes), ["input 01:00 to 04:00 2>3", "input 06:00 to 10:00 2>3"]);
     assert!(new.rows.iter().all(|row| models(row) == ["m"]));
     let catalog = Catalog::from(new);
@@ -297,7 +302,7 @@ fn a_day_and_its_hours_change_together() {
     // A list without hours ends the hours from that day on.
     let plain =
         genai_prices(r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1}}"#);
-    let (new, changes) = take(&old, plain, Format::GenaiPrices);
+    let (new, changes) = take(&old, plain, ImportFormat::GenaiPrices);
     assert_eq!(figures(&changes), ["input 01:00 to 04:00 2>-", "input 06:00 to 10:00 2>-"]);
     let catalog = Catalog::from(new);
     assert_eq!(input_at(&catalog, TODAY, time!(2:00)).as_deref(), Some("1"));
@@ -306,9 +311,9 @@ fn a_day_and_its_hours_change_together() {
 
 #[test]
 fn hours_of_another_list_stay_and_begin_anew_with_the_day() {
-    let (old, _) = take(&CatalogFile::default(), with_peak("1", "2"), Format::GenaiPrices);
+    let (old, _) = take(&CatalogFile::default(), with_peak("1", "2"), ImportFormat::GenaiPrices);
     let other = litellm(r#""m": {"litellm_provider": "openai", "input_cost_per_token": 1.5e-6}"#);
-    let (new, changes) = take(&old, other, Format::Litellm);
+    let (new, changes) = take(&old, other, ImportFormat::Litellm);
     assert_eq!(figures(&changes), ["input 1>1.5"]);
     let catalog = Catalog::from(new);
     assert_eq!(input_at(&catalog, TODAY, time!(2:00)).as_deref(), Some("2"));
@@ -318,7 +323,7 @@ fn hours_of_another_list_stay_and_begin_anew_with_the_day() {
 #[test]
 fn hours_of_a_list_take_the_place_of_those_they_overlap() {
     let old = file(&[&row("", "1"), &row(&at_hours("02:00", "05:00"), "2")]);
-    let (new, changes) = take(&old, with_peak("1", "2"), Format::GenaiPrices);
+    let (new, changes) = take(&old, with_peak("1", "2"), ImportFormat::GenaiPrices);
     assert_eq!(
         figures(&changes),
         ["input 01:00 to 04:00 ->2", "input 06:00 to 10:00 ->2", "input 02:00 to 05:00 2>-"]

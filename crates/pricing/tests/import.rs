@@ -2,13 +2,13 @@
 
 use time::Date;
 use time::macros::date;
-use tollgate_pricing::import::{Format, Imported};
+use tollgate_pricing::import::{ImportFormat, ImportedPrices};
 
 use crate::common::{genai_prices, in_tier, litellm, models, prices, standard};
 
 const TODAY: Date = date!(2026 - 11 - 21);
 
-fn has_note(list: &Imported, model: &str, text: &str) -> bool {
+fn has_note(list: &ImportedPrices, model: &str, text: &str) -> bool {
     list.notes.iter().any(|note| note.model == model && note.text.contains(text))
 }
 
@@ -142,7 +142,7 @@ mod of_genai_prices {
             {"id": "x-ai", "models": [{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 1}}]},
             {"id": "azure", "fallback_model_providers": ["openai", "x-ai", "nobody"], "models": []},
             {"id": "nobody", "models": [{"id": "m", "match": {"equals": "m"}, "prices": {}}]}]"#;
-        let list = Format::GenaiPrices.read(text).unwrap();
+        let list = ImportFormat::GenaiPrices.read(text).unwrap();
         assert_eq!(list.rows[0].provider, "xai");
         assert_eq!(list.fallbacks["azure"], ["openai", "xai"]);
         let notes: Vec<_> = list.notes.iter().map(ToString::to_string).collect();
@@ -152,9 +152,9 @@ mod of_genai_prices {
     #[test]
     fn what_is_no_such_list_is_an_error() {
         for text in ["", "{}", "[{}]", r#"[{"id": "openai", "models": [{"id": "m"}]}]"#] {
-            assert!(Format::GenaiPrices.read(text).is_err(), "{text}");
+            assert!(ImportFormat::GenaiPrices.read(text).is_err(), "{text}");
         }
-        assert!(Format::Litellm.read("[]").is_err());
+        assert!(ImportFormat::Litellm.read("[]").is_err());
     }
 }
 
@@ -164,7 +164,7 @@ mod what_is_odd {
 
     const GOOD: &str = r#"{"id": "ok", "match": {"equals": "ok"}, "prices": {"input_mtok": 1}}"#;
 
-    fn left(list: &Imported) -> Vec<String> {
+    fn left(list: &ImportedPrices) -> Vec<String> {
         list.rows
             .iter()
             .map(|row| format!("{}: {}", models(row).join(" "), standard(row)))
@@ -285,8 +285,8 @@ mod what_is_odd {
 
     #[test]
     fn a_mark_of_the_byte_order_is_passed_over() {
-        assert!(Format::GenaiPrices.read("\u{feff}[]").is_ok());
-        assert!(Format::Litellm.read("\u{feff}{}").is_ok());
+        assert!(ImportFormat::GenaiPrices.read("\u{feff}[]").is_ok());
+        assert!(ImportFormat::Litellm.read("\u{feff}{}").is_ok());
     }
 }
 

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_pricing::{
-    Amount, Band, BaseCost, Meter, Payer, PriceRow, Quote, Rate, RateType, Terms, Tier, TierPrices,
-    TierUnit, UnitPrices, Usage,
+    Amount, BaseCost, Meter, Payer, PriceBand, PriceRow, PricingTerms, Quote, Rate, RateType, Tier,
+    TierPrices, TierUnit, UnitPrices, Usage,
 };
 
 fn rates() -> impl Strategy<Value = Rate> {
@@ -50,7 +50,8 @@ fn row_of_bands_and_tiers(factor: Rate) -> PriceRow {
         web_search: Some(Rate::from(7)),
         ..UnitPrices::default()
     };
-    let band = |above: u64, input: u32| Band { above_input_tokens: above, prices: prices(input) };
+    let band =
+        |above: u64, input: u32| PriceBand { above_input_tokens: above, prices: prices(input) };
     let own = TierPrices::Prices { prices: Box::new(prices(3)), bands: vec![band(15, 30)] };
     PriceRow {
         prices: prices(1),
@@ -94,7 +95,7 @@ proptest! {
         prop_assert_eq!(selected.prices.web_search, Some(Rate::from(7)));
         prop_assert_eq!(selected.unlisted_tiers.len(), usize::from(unknown));
         // The bound covers every call of at most this number of tokens, whichever of the tiers serve it.
-        let bound = row.dearest(tokens, &["own", "times", "unknown"]);
+        let bound = row.highest_prices(tokens, &["own", "times", "unknown"]);
         prop_assert!(bound.input >= selected.prices.input);
     }
 
@@ -126,7 +127,7 @@ proptest! {
         let usage = Usage::tokens(input, output);
         let prices = UnitPrices { input: Some(input_price), output: Some(output_price), ..UnitPrices::default() };
         let base = BaseCost::of(&usage, &prices)?;
-        let terms = Terms { meter: meter.as_ref(), counter, service_charge_rate: charge, wallet_pays, base_due, fee_due };
+        let terms = PricingTerms { meter: meter.as_ref(), counter, service_charge_rate: charge, wallet_pays, base_due, fee_due };
         let quote = Quote::new(&usage, base, &terms)?;
 
         let owed = if base_due { quote.base.total()? } else { Amount::ZERO };

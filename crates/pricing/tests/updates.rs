@@ -2,7 +2,9 @@
 
 use time::Date;
 use time::macros::date;
-use tollgate_pricing::import::{self, Change, Format, Imported, Kind, Update};
+use tollgate_pricing::import::{
+    self, ChangeKind, ImportFormat, ImportOptions, ImportedPrices, PriceChange,
+};
 use tollgate_pricing::{CatalogFile, PriceRow, Rate};
 
 use crate::common::{genai_prices, in_tier, litellm, models, standard};
@@ -14,10 +16,14 @@ fn file(rows: &str) -> CatalogFile {
     file.unwrap_or_else(|why| unreachable!("{why}"))
 }
 
-fn take(file: &CatalogFile, list: Imported, format: Format) -> (CatalogFile, Vec<Change>) {
-    let update = Update { from: TODAY, max_factor: Rate::from(3), only_missing: false };
+fn take(
+    file: &CatalogFile,
+    list: ImportedPrices,
+    format: ImportFormat,
+) -> (CatalogFile, Vec<PriceChange>) {
+    let update = ImportOptions { from: TODAY, max_factor: Rate::from(3), only_missing: false };
     let (updated, changes) = file.updated(list, format, &update);
-    assert_eq!(import::mistakes(&updated), [], "{}", updated.to_text());
+    assert_eq!(import::find_row_errors(&updated), [], "{}", updated.to_text());
     (updated, changes)
 }
 
@@ -35,17 +41,17 @@ fn a_list_imported_twice_changes_nothing_the_second_time() {
                 "price_variants": [{"when": {"processing": "batch"}, "prices": {"input_mtok": 1}}]}"#,
         )
     };
-    let (first, changes) = take(&CatalogFile::default(), list(), Format::GenaiPrices);
-    assert!(changes.iter().all(|change| change.kind == Kind::Added && !change.refused));
-    let (second, changes) = take(&first, list(), Format::GenaiPrices);
+    let (first, changes) = take(&CatalogFile::default(), list(), ImportFormat::GenaiPrices);
+    assert!(changes.iter().all(|change| change.kind == ChangeKind::Added && !change.refused));
+    let (second, changes) = take(&first, list(), ImportFormat::GenaiPrices);
     assert_eq!((second, changes), (first, vec![]));
 }
 
 #[test]
 fn the_embedded_catalogue_imported_onto_itself_changes_nothing() {
     let file = tollgate_pricing::Catalog::embedded().unwrap().file().clone();
-    let list = || Imported { rows: file.rows.clone(), ..Imported::default() };
-    for format in [Format::GenaiPrices, Format::Litellm] {
+    let list = || ImportedPrices { rows: file.rows.clone(), ..ImportedPrices::default() };
+    for format in [ImportFormat::GenaiPrices, ImportFormat::Litellm] {
         let (same, changes) = take(&file, list(), format);
         assert_eq!(changes, []);
         assert!(same == file, "{format:?}");
@@ -60,7 +66,7 @@ fn a_changed_price_ends_the_day_before_and_the_past_stays() {
     let list = genai_prices(
         r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 3, "output_mtok": 8}}"#,
     );
-    let (new, changes) = take(&old, list, Format::GenaiPrices);
+    let (new, changes) = take(&old, list, ImportFormat::GenaiPrices);
     let rows: Vec<_> = new
         .rows
         .iter()
@@ -76,7 +82,7 @@ fn a_changed_price_ends_the_day_before_and_the_past_stays() {
         ]
     );
     let [change] = changes.as_slice() else { panic!("{changes:?}") };
-    assert_eq!((change.kind, &*change.figure), (Kind::Changed, "input"));
+    assert_eq!((change.kind, &*change.figure), (ChangeKind::Changed, "input"));
     assert_eq!((change.old, change.new), ("2".parse().ok(), "3".parse().ok()));
 }
 
@@ -87,7 +93,7 @@ fn prices_to_come_are_taken_with_their_day() {
         r#"{"id": "m", "match": {"equals": "m"}, "prices": [{"prices": {"input_mtok": 2}},
             {"constraint": {"start_date": "2027-01-01"}, "prices": {"input_mtok": 1}}]}"#,
     );
-    let (new, changes) = take(&old, list, Format::GenaiPrices);
+    let (new, changes) = take(&old, list, ImportFormat::GenaiPrices);
     assert_eq!(changes.len(), 1);
     assert_eq!(changes[0].from, Some(date!(2027 - 01 - 01)));
     assert_eq!(new.rows[0].effective_to, Some(date!(2026 - 12 - 31)));
@@ -108,7 +114,7 @@ fn large_changes_and_those_from_or_to_zero_are_refused() {
     ];
     for (model, refused) in table {
         let list = genai_prices(&format!(r#"{{"id": {model}}}"#));
-        let (_, changes) = take(&old, list, Format::GenaiPrices);
+        let (_, changes) = take(&old, list, ImportFormat::GenaiPrices);
         let found = changes.iter().filter(|change| change.refused).count();
         assert_eq!(found, refused, "{model}: {changes:?}");
     }
@@ -128,12 +134,12 @@ fn what_a_list_does_not_name_stays_unless_the_row_is_the_lists_alone() {
             r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 2, "output_mtok": 8}}"#,
         )
     };
-    let (mine, changes) = take(&row("a contract"), list(), Format::GenaiPrices);
+    let (mine, changes) = take(&row("a contract"), list(), ImportFormat::GenaiPrices);
     assert_eq!(
         (changes, standard(&mine.rows[0])),
         (vec![], "input 2, output 8, image 0.04".to_owned())
     );
-    let (its_own, changes) = take(&row("genai-prices"), list(), Format::GenaiPrices);
+    let (its_own, changes) = take(&row("genai-prices"), list(), ImportFormat::GenaiPrices);
     assert_eq!(changes.len(), 2, "{changes:?}");
     assert_eq!(standard(&its_own.rows[1]), "input 2, output 8");
     assert_eq!(its_own.rows[1].max_output_tokens, Some(5));
@@ -147,10 +153,10 @@ fn models_that_the_list_names_no_more_are_reported_and_stay() {
     );
     let list =
         genai_prices(r#"{"id": "m", "match": {"equals": "m"}, "prices": {"input_mtok": 2}}"#);
-    let (new, changes) = take(&old, list, Format::GenaiPrices);
+    let (new, changes) = take(&old, list, ImportFormat::GenaiPrices);
     let listed: Vec<_> = new.rows.iter().flat_map(models).collect();
     assert_eq!(listed, ["gone", "m", "other"]);
-    let gone: Vec<_> = changes.iter().filter(|change| change.kind == Kind::Removed).collect();
+    let gone: Vec<_> = changes.iter().filter(|change| change.kind == ChangeKind::Removed).collect();
     assert_eq!(gone.iter().map(|change| &*change.model).collect::<Vec<_>>(), ["gone"]);
 }
 

@@ -9,7 +9,7 @@ use awc::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tollgate_provider::{AnswerHeaders, ProviderTable};
-use tollgate_usage::{CallBody, Ended, EndpointFormat, ResponseMeter};
+use tollgate_usage::{EndpointFormat, InspectedBody, ResponseEnd, ResponseMeter};
 
 const EVENTS: usize = 200;
 
@@ -31,19 +31,19 @@ const USAGE: &str = "data: {\"id\":\"chatcmpl-BfX2v3wq\",\"object\":\"chat.compl
     \"completion_tokens_details\":{\"reasoning_tokens\":0,\"audio_tokens\":0,\
     \"accepted_prediction_tokens\":0,\"rejected_prediction_tokens\":0}}}\n\n";
 
-struct Stream {
+struct ChatStream {
     endpoint: EndpointFormat,
     headers: HeaderMap,
-    call: CallBody,
+    call: InspectedBody,
 }
 
-impl Stream {
+impl ChatStream {
     fn new() -> Self {
         let url = "https://api.openai.com/v1/chat/completions";
         let endpoint = ProviderTable::builtin().resolve(&Method::POST, url);
         let endpoint = endpoint.expect("an endpoint of the table").format;
         let body = br#"{"model":"gpt-4o-mini","stream":true,"messages":[]}"#;
-        let call = CallBody::inspect(body, &endpoint, false).expect("a body");
+        let call = InspectedBody::inspect(body, &endpoint, false).expect("a body");
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         Self { endpoint, headers, call }
@@ -55,7 +55,7 @@ impl Stream {
 }
 
 fn measuring(c: &mut Criterion) {
-    let stream = Stream::new();
+    let stream = ChatStream::new();
     let mut group = c.benchmark_group("stream");
     let longer = "word ".repeat(60);
     for (name, text) in [("short events", " word"), ("longer events", longer.as_str())] {
@@ -84,7 +84,7 @@ fn measuring(c: &mut Criterion) {
             for piece in [&first, &usage, &last] {
                 meter.feed(black_box(piece.clone()));
             }
-            meter.finish(Ended::Complete)
+            meter.finish(ResponseEnd::Complete)
         });
     });
     group.finish();

@@ -12,18 +12,18 @@ use bytes::Bytes;
 use time::macros::{date, time};
 use tollgate_domain::Key;
 use tollgate_pricing::{
-    BaseCost, Catalog, Meter, PriceBook, Quote, Rate, RateType, Served, Terms, Tier, TierUnit,
-    UnitPrices, Usage,
+    BaseCost, Catalog, Meter, PriceBook, PricingTerms, Quote, Rate, RateType, ServedCall, Tier,
+    TierUnit, UnitPrices, Usage,
 };
 use tollgate_provider::{AnswerHeaders, ProviderTable};
-use tollgate_usage::{CallBody, Ended, EndpointFormat, ResponseMeter};
+use tollgate_usage::{EndpointFormat, InspectedBody, ResponseEnd, ResponseMeter};
 
-type Outcome = Result<(), Box<dyn Error>>;
+type ProgramResult = Result<(), Box<dyn Error>>;
 
 /// An operation, repeated a number of times.
-type Program = fn(u32) -> Outcome;
+type MeasuredProgram = fn(u32) -> ProgramResult;
 
-const PROGRAMS: [(&str, Program); 8] = [
+const PROGRAMS: [(&str, MeasuredProgram); 8] = [
     ("quote-three-tiers", quote),
     ("price-of-usage", price),
     ("dearest-prices", dearest),
@@ -34,7 +34,7 @@ const PROGRAMS: [(&str, Program); 8] = [
     ("pass-text-event", text),
 ];
 
-fn main() -> Outcome {
+fn main() -> ProgramResult {
     let mut arguments = std::env::args().skip(1);
     let (Some(name), Some(times)) = (arguments.next(), arguments.next()) else {
         PROGRAMS.iter().for_each(|(name, _)| println!("{name}"));
@@ -46,7 +46,7 @@ fn main() -> Outcome {
 }
 
 /// Prices a usage, and its fee by a meter with three tiers, all of which it reaches.
-fn quote(times: u32) -> Outcome {
+fn quote(times: u32) -> ProgramResult {
     let prices = UnitPrices {
         input: Some("0.15".parse()?),
         output: Some("0.6".parse()?),
@@ -60,7 +60,7 @@ fn quote(times: u32) -> Outcome {
     let usage = Usage::tokens(4_000_000, 8_000_000);
     for _ in 0..times {
         let base = BaseCost::of(black_box(&usage), black_box(&prices))?;
-        let terms = Terms {
+        let terms = PricingTerms {
             meter: Some(&meter),
             counter: black_box(10),
             service_charge_rate,
@@ -74,11 +74,11 @@ fn quote(times: u32) -> Outcome {
 }
 
 /// Prices a call by the built-in price list.
-fn price(times: u32) -> Outcome {
+fn price(times: u32) -> ProgramResult {
     let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
     let usage = Usage::tokens(2_006, 300);
     for _ in 0..times {
-        let served = Served {
+        let served = ServedCall {
             provider: black_box("openai"),
             models: &["gpt-4o-mini-2024-07-18", "gpt-4o-mini"],
             tiers: &[],
@@ -93,17 +93,17 @@ fn price(times: u32) -> Outcome {
 }
 
 /// Finds the highest price of each unit that a call can use.
-fn dearest(times: u32) -> Outcome {
+fn dearest(times: u32) -> ProgramResult {
     let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
     let listed = book.find("openai", "gpt-4o-mini", date!(2026 - 11 - 21)).ok_or("no price")?;
     for _ in 0..times {
-        black_box(listed.row.dearest::<&str>(black_box(2_006), &[]));
+        black_box(listed.row.highest_prices::<&str>(black_box(2_006), &[]));
     }
     Ok(())
 }
 
 /// Checks a key by its shape and checksum, and hashes it for the look-up.
-fn key(times: u32) -> Outcome {
+fn key(times: u32) -> ProgramResult {
     for _ in 0..times {
         let key = Key::parse(black_box("tgk_3qV84z3jJ4tTJASRDDaZJFZdMyW1NrDE1AiS1N"))?;
         black_box(key.hash());
@@ -112,7 +112,7 @@ fn key(times: u32) -> Outcome {
 }
 
 /// Reads the fields of a request that decide about money.
-fn request(times: u32) -> Outcome {
+fn request(times: u32) -> ProgramResult {
     let body = concat!(
         r#"{"model":"gpt-4o-mini","max_tokens":64,"temperature":0.2,"stream":true,"messages":["#,
         r#"{"role":"system","content":"You answer questions about roads, and you answer them "#,
@@ -122,26 +122,26 @@ fn request(times: u32) -> Outcome {
     );
     let endpoint = chat()?;
     for _ in 0..times {
-        let read = CallBody::inspect(black_box(body.as_bytes()), &endpoint, true);
+        let read = InspectedBody::inspect(black_box(body.as_bytes()), &endpoint, true);
         black_box(read.map_err(|_| "it is refused")?);
     }
     Ok(())
 }
 
 /// Measures an answer that comes in one piece.
-fn answer(times: u32) -> Outcome {
+fn answer(times: u32) -> ProgramResult {
     let body = Bytes::from_static(include_bytes!("../tests/golden/openai_chat_details.json"));
     let endpoint = chat()?;
     for _ in 0..times {
         let mut meter = meter(&endpoint, "application/json");
         black_box(meter.feed(body.clone()));
-        black_box(meter.finish(Ended::Complete));
+        black_box(meter.finish(ResponseEnd::Complete));
     }
     Ok(())
 }
 
 /// Measures a recorded stream to its end, event by event.
-fn stream(times: u32) -> Outcome {
+fn stream(times: u32) -> ProgramResult {
     let recorded = include_str!("../tests/golden/openai_chat_details_stream.sse");
     let events = recorded.split_inclusive("\n\n").map(|event| Bytes::from(event.as_bytes()));
     let events: Vec<_> = events.collect();
@@ -151,7 +151,7 @@ fn stream(times: u32) -> Outcome {
         for event in &events {
             black_box(meter.feed(event.clone()));
         }
-        let reading = meter.finish(Ended::Complete);
+        let reading = meter.finish(ResponseEnd::Complete);
         if reading.usage.input_tokens() != 2_006 {
             return Err("it is not what was recorded".into());
         }
@@ -160,7 +160,7 @@ fn stream(times: u32) -> Outcome {
 }
 
 /// Passes on an event that reports no usage.
-fn text(times: u32) -> Outcome {
+fn text(times: u32) -> ProgramResult {
     let event = Bytes::from_static(
         b"data: {\"id\":\"chatcmpl-9\",\"object\":\"chat.completion.chunk\",\"created\":1763700000,\
           \"model\":\"gpt-4o-mini-2024-07-18\",\"service_tier\":\"default\",\"system_fingerprint\":\
@@ -185,6 +185,6 @@ const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
 fn meter(endpoint: &EndpointFormat, content_type: &'static str) -> ResponseMeter {
     let content_type = HeaderValue::from_static(content_type);
     let headers: HeaderMap = [(CONTENT_TYPE, content_type)].into_iter().collect();
-    let request = CallBody::empty();
+    let request = InspectedBody::empty();
     ResponseMeter::new(endpoint, 200, &AnswerHeaders(&headers), &request, false)
 }

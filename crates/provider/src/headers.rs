@@ -187,7 +187,7 @@ pub fn request_headers(
             outgoing.append(name.clone(), value.clone());
         }
     }
-    let accepted = if identity { IDENTITY } else { understood(&outgoing) };
+    let accepted = if identity { IDENTITY } else { accepted_encodings(&outgoing) };
     outgoing.insert(header::ACCEPT_ENCODING, accepted);
     if let Some(key) = outgoing.get(IDEMPOTENCY_KEY).and_then(|key| of_merchant(key, merchant)) {
         outgoing.insert(IDEMPOTENCY_KEY, key);
@@ -197,7 +197,7 @@ pub fn request_headers(
 }
 
 /// The accepted encodings that can be read, with their weights; `identity` if there are none.
-fn understood(headers: &HeaderMap) -> HeaderValue {
+fn accepted_encodings(headers: &HeaderMap) -> HeaderValue {
     let lists = headers.get_all(header::ACCEPT_ENCODING).filter_map(|value| value.to_str().ok());
     let accepted: Vec<&str> = lists
         .flat_map(|list| list.split(','))

@@ -35,8 +35,9 @@ mod table;
 mod trace;
 
 pub use client::{
-    BodyError, Incoming, NameServer, NotSent, Outgoing, ProviderClient, Reach, Resolver, SendError,
-    Timeouts, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError,
+    BodyError, NameServer, NotSentReason, ProviderClient, Resolver, SendError, Timeouts,
+    UpstreamRequest, UpstreamResponse, WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError,
+    WebhookUrlPolicy,
 };
 pub use headers::{AnswerHeaders, ProviderKey, request_headers, response_headers};
 pub use table::{

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate_provider::{ProviderSettings, ProviderTable};
-use tollgate_usage::{CallBody, EndpointFormat, Issue, OutputBound, estimate_input};
+use tollgate_usage::{EndpointFormat, InspectedBody, Issue, OutputBound, estimate_input};
 
 fn endpoint(path: &str) -> EndpointFormat {
     let host = if path.starts_with("/messages") { "anthropic" } else { "openai" };
@@ -14,8 +14,8 @@ fn endpoint(path: &str) -> EndpointFormat {
     resolved.unwrap_or_else(|error| unreachable!("{url}: {error}")).format
 }
 
-fn inspect(path: &str, body: &str, managed: bool) -> Result<CallBody, Vec<Issue>> {
-    CallBody::inspect(body.as_bytes(), &endpoint(path), managed)
+fn inspect(path: &str, body: &str, managed: bool) -> Result<InspectedBody, Vec<Issue>> {
+    InspectedBody::inspect(body.as_bytes(), &endpoint(path), managed)
 }
 
 fn paths(path: &str, body: &str, managed: bool) -> Vec<String> {
@@ -139,7 +139,7 @@ fn with_a_managed_key_nothing_stored_is_named() {
         let body = body.to_string();
         assert_eq!(paths(path, &body, true), [*expected], "{body}");
         assert!(inspect(path, &body, false).is_ok(), "the caller's own key may: {body}");
-        assert!(CallBody::inspect(body.as_bytes(), &generous, true).is_ok(), "{body}");
+        assert!(InspectedBody::inspect(body.as_bytes(), &generous, true).is_ok(), "{body}");
     }
     let harmless = json!({
         "model": "m", "background": false, "previous_response_id": null, "prompt": "text",
@@ -159,7 +159,7 @@ fn with_a_managed_key_nothing_stored_is_named() {
 
 fn edited(path: &str, body: &str) -> Option<String> {
     let call = inspect(path, body, false).ok()?;
-    let edited = call.edited(&Bytes::copy_from_slice(body.as_bytes()))?;
+    let edited = call.apply_edits(&Bytes::copy_from_slice(body.as_bytes()))?;
     assert!(call.inserts_usage());
     String::from_utf8(edited.to_vec()).ok()
 }
@@ -220,8 +220,8 @@ fn nothing_is_changed_where_nothing_is_to_be_asked() {
     providers.configure("openai", settings).unwrap();
     let url = "https://api.openai.com/v1/chat/completions";
     let endpoint = providers.resolve(&Method::POST, url).unwrap();
-    let call = CallBody::inspect(stream.as_bytes(), &endpoint.format, true).unwrap();
-    assert_eq!(call.edited(&Bytes::from_static(stream.as_bytes())), None);
+    let call = InspectedBody::inspect(stream.as_bytes(), &endpoint.format, true).unwrap();
+    assert_eq!(call.apply_edits(&Bytes::from_static(stream.as_bytes())), None);
     assert!(!call.inserts_usage());
 }
 
@@ -257,14 +257,14 @@ fn the_provider_before_the_model_is_cut_out_and_nothing_else() {
         assert_eq!(call.model.as_deref(), Some("openai/gpt-4o"));
         call.set_model("gpt-4o");
         assert_eq!(call.model.as_deref(), Some("gpt-4o"));
-        let edited = call.edited(&Bytes::from_static(body.as_bytes())).unwrap();
+        let edited = call.apply_edits(&Bytes::from_static(body.as_bytes())).unwrap();
         assert_eq!(String::from_utf8_lossy(&edited), expected);
         assert_eq!(call.inserts_usage(), body.contains("stream"));
     }
     let mut call = inspect(CHAT, r#"{"model":"x"}"#, true).unwrap();
     call.set_model("first");
     call.set_model("ü \"quoted\"\n");
-    let edited = call.edited(&Bytes::from_static(br#"{"model":"x"}"#)).unwrap();
+    let edited = call.apply_edits(&Bytes::from_static(br#"{"model":"x"}"#)).unwrap();
     assert_eq!(String::from_utf8_lossy(&edited), r#"{"model":"ü \"quoted\"\n"}"#);
 }
 
@@ -281,7 +281,7 @@ fn the_model_alone_can_be_read_first() {
         ("", None),
     ];
     for (body, expected) in table {
-        assert_eq!(CallBody::model_of(body.as_bytes(), None).as_deref(), expected, "{body}");
+        assert_eq!(InspectedBody::model_of(body.as_bytes(), None).as_deref(), expected, "{body}");
     }
 }
 
@@ -333,7 +333,7 @@ proptest! {
         // Both changes are made.
         let mut call = inspect(CHAT, &text, false).unwrap();
         call.set_model("another \"model\"");
-        let both = call.edited(&Bytes::copy_from_slice(text.as_bytes())).unwrap();
+        let both = call.apply_edits(&Bytes::copy_from_slice(text.as_bytes())).unwrap();
         let key = ["\"model\":\"m\"", "\"model\": \"m\""].into_iter().find(|key| after.contains(*key)).unwrap();
         let expected = after.replacen(key, &key.replace("\"m\"", r#""another \"model\"""#), 1);
         prop_assert_eq!(String::from_utf8_lossy(&both), expected);

@@ -4,7 +4,7 @@ use awc::http::Method;
 use serde_json::{Value, json};
 use tollgate_pricing::{PerUnit, Unit};
 use tollgate_provider::{ProviderSettings, ProviderTable};
-use tollgate_usage::{CallBody, EndpointFormat, OutputBound, ToolCharge, UsageBound};
+use tollgate_usage::{EndpointFormat, InspectedBody, OutputBound, ToolCharge, UsageBound};
 
 const CHAT: &str = "/chat/completions";
 const COMPLETIONS: &str = "/completions";
@@ -20,7 +20,7 @@ fn endpoint(path: &str) -> EndpointFormat {
 
 /// The bound of a body, and the number of its bytes.
 fn bound_of(endpoint: &EndpointFormat, text: &str) -> (UsageBound, u64) {
-    let call = CallBody::inspect(text.as_bytes(), endpoint, false)
+    let call = InspectedBody::inspect(text.as_bytes(), endpoint, false)
         .unwrap_or_else(|issues| unreachable!("{text}: {issues:?}"));
     (call.bound(endpoint), u64::try_from(text.len()).unwrap_or_default())
 }
@@ -244,7 +244,7 @@ fn tiers_that_may_cost_more_are_named_with_their_fields() {
         let mut body = body;
         body["model"] = json!("m");
         let body = body.to_string();
-        let call = CallBody::inspect(body.as_bytes(), &endpoint(CHAT), true).unwrap();
+        let call = InspectedBody::inspect(body.as_bytes(), &endpoint(CHAT), true).unwrap();
         call.tiers().iter().map(|(field, tier)| format!("{field}={tier}")).collect::<Vec<_>>()
     };
     let dear = json!({"service_tier": "Priority", "speed": "fast", "inference_geo": "us"});

@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tollgate_domain::DeliveryFault;
 use tollgate_provider::{
-    BodyError, Endpoint, Incoming, NotSent, Outgoing, ProviderClient, ProviderSettings,
-    ProviderTable, Reach, Resolver, SendError, Timeouts, WebhookClient,
+    BodyError, Endpoint, NotSentReason, ProviderClient, ProviderSettings, ProviderTable, Resolver,
+    SendError, Timeouts, UpstreamRequest, UpstreamResponse, WebhookClient, WebhookUrlPolicy,
 };
 
 const PATIENT: Duration = Duration::from_secs(60);
@@ -50,13 +50,19 @@ fn public_endpoint(base: &str) -> Endpoint {
     endpoint
 }
 
-async fn send(client: &ProviderClient, base: &str, body: &str) -> Result<Incoming, SendError> {
+async fn send(
+    client: &ProviderClient,
+    base: &str,
+    body: &str,
+) -> Result<UpstreamResponse, SendError> {
     let method = if body.is_empty() { Method::GET } else { Method::POST };
     let mut headers = HeaderMap::new();
     headers.insert(HeaderName::from_static("x-test"), HeaderValue::from_static("1"));
     let body = Bytes::copy_from_slice(body.as_bytes());
     let endpoint = endpoint(base, &method);
-    client.send(Outgoing { endpoint: &endpoint, method, headers, body, managed: false }).await
+    client
+        .send(UpstreamRequest { endpoint: &endpoint, method, headers, body, managed: false })
+        .await
 }
 
 async fn listen() -> (TcpListener, String) {
@@ -108,7 +114,7 @@ async fn answer_once(answer: &'static str) -> String {
     base
 }
 
-async fn read_body(incoming: &mut Incoming) -> (Vec<u8>, Option<BodyError>) {
+async fn read_body(incoming: &mut UpstreamResponse) -> (Vec<u8>, Option<BodyError>) {
     let mut body = Vec::new();
     while let Some(piece) = incoming.next().await {
         match piece {
@@ -185,10 +191,10 @@ fn what_was_never_sent_is_told_from_what_was_not_answered() {
 
         let (listener, gone) = listen().await;
         drop(listener);
-        assert_eq!(failure(&gone, "{}").await, Some(SendError::NotSent(NotSent::Refused)));
+        assert_eq!(failure(&gone, "{}").await, Some(SendError::NotSent(NotSentReason::Refused)));
 
         let unknown = "http://tollgate.invalid/v1";
-        assert_eq!(failure(unknown, "{}").await, Some(SendError::NotSent(NotSent::Dns)));
+        assert_eq!(failure(unknown, "{}").await, Some(SendError::NotSent(NotSentReason::Dns)));
 
         let (listener, base) = listen().await;
         actix_rt::spawn(async move {
@@ -196,7 +202,7 @@ fn what_was_never_sent_is_told_from_what_was_not_answered() {
             write(&mut stream, "HTTP/1.1 400 Bad Request\r\n\r\n").await;
         });
         let not_tls = base.replace("http://", "https://");
-        assert_eq!(failure(&not_tls, "{}").await, Some(SendError::NotSent(NotSent::Tls)));
+        assert_eq!(failure(&not_tls, "{}").await, Some(SendError::NotSent(NotSentReason::Tls)));
 
         for answer in [
             "",
@@ -248,7 +254,7 @@ fn a_slow_connection_was_not_sent_and_a_slow_answer_was() {
         let client = ProviderClient::new(Timeouts { connect: SHORT, ..patient() });
         let silent_tls = base.replace("http://", "https://");
         let error = send(&client, &silent_tls, "{}").await.err();
-        assert_eq!(error, Some(SendError::NotSent(NotSent::TimedOut)));
+        assert_eq!(error, Some(SendError::NotSent(NotSentReason::TimedOut)));
 
         for body in ["{}", ""] {
             let (listener, base) = listen().await;
@@ -400,7 +406,7 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
         for host in ["localhost", "127.0.0.1", "[::1]", "[::ffff:7f00:1]", "0.0.0.0"] {
             let base = format!("https://{host}:{port}/v1");
             let endpoint = public_endpoint(&base);
-            let call = Outgoing {
+            let call = UpstreamRequest {
                 endpoint: &endpoint,
                 method: Method::POST,
                 headers: HeaderMap::new(),
@@ -408,7 +414,7 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
                 managed: false,
             };
             let error = client.send(call).await.err();
-            assert_eq!(error, Some(SendError::NotSent(NotSent::PrivateAddress)), "{host}");
+            assert_eq!(error, Some(SendError::NotSent(NotSentReason::PrivateAddress)), "{host}");
         }
         let untouched = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
         assert!(untouched.is_err(), "nobody connected");
@@ -447,7 +453,7 @@ fn a_name_that_is_public_at_first_is_not_followed_inside() {
         let endpoint = public_endpoint(&format!("https://provider.test:{port}/v1"));
         let mut errors = Vec::new();
         for _ in answers {
-            let call = Outgoing {
+            let call = UpstreamRequest {
                 endpoint: &endpoint,
                 method: Method::POST,
                 headers: HeaderMap::new(),
@@ -457,13 +463,15 @@ fn a_name_that_is_public_at_first_is_not_followed_inside() {
             errors.push(client.send(call).await.err());
         }
         // For an unused address, some networks report an error, and others are silent.
-        let vacant = [NotSent::Refused, NotSent::TimedOut].map(|why| Some(SendError::NotSent(why)));
+        let vacant = [NotSentReason::Refused, NotSentReason::TimedOut]
+            .map(|why| Some(SendError::NotSent(why)));
         assert!(vacant.contains(&errors[0]) && vacant.contains(&errors[2]), "{errors:?}");
-        assert_eq!(errors[1], Some(SendError::NotSent(NotSent::PrivateAddress)));
+        assert_eq!(errors[1], Some(SendError::NotSent(NotSentReason::PrivateAddress)));
         assert_eq!(asked.load(Ordering::Relaxed), 3, "no answer is kept from one call to the next");
 
         let (resolver, asked) = names(&[&[PUBLIC_AND_VACANT], inside]);
-        let client = WebhookClient::new(Reach { http: true, private_network: false }, &resolver);
+        let client =
+            WebhookClient::new(WebhookUrlPolicy { http: true, private_network: false }, &resolver);
         let url = format!("http://receiver.test:{port}/hooks");
         let post = async || client.post(&url, HeaderMap::new(), Bytes::new()).await.err();
         let (first, second) = (post().await, post().await);
@@ -488,6 +496,6 @@ fn a_name_leads_where_the_resolver_says() {
         let (resolver, _) = names(&[&[]]);
         let client = ProviderClient::with_resolver(patient(), &resolver);
         let error = send(&client, &named, "{}").await.err();
-        assert_eq!(error, Some(SendError::NotSent(NotSent::Dns)));
+        assert_eq!(error, Some(SendError::NotSent(NotSentReason::Dns)));
     });
 }

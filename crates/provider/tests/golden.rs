@@ -4,12 +4,12 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use tollgate_domain::UsageSource;
-use tollgate_usage::{Ended, Reading};
+use tollgate_usage::{ResponseEnd, UsageReading};
 
-use crate::common::{Case, cases, compressions, feed, replay};
+use crate::common::{GoldenCase, cases, compressions, feed, replay};
 
 /// Checks that a replay at each cut gives the reading, the bytes and the held bytes of the whole.
-fn same_at_every_cut(case: &Case) {
+fn same_at_every_cut(case: &GoldenCase) {
     let whole = replay(case, &[]);
     case.check(&whole.reading);
     assert_eq!(whole.bytes(), case.body, "{}", case.name);
@@ -25,7 +25,7 @@ fn same_at_every_cut(case: &Case) {
 }
 
 /// Every byte boundary; of a large body, about 4,096 of them.
-fn cuts(case: &Case) -> impl Iterator<Item = usize> + use<> {
+fn cuts(case: &GoldenCase) -> impl Iterator<Item = usize> + use<> {
     const MOST: usize = 4096;
     (0..=case.body.len()).step_by(case.body.len().div_ceil(MOST).max(1))
 }
@@ -89,7 +89,7 @@ fn every_answer_reads_the_same_through_every_compression() {
 fn an_answer_cut_at_any_byte_is_read_honestly() {
     for case in cases().iter().filter(|case| case.status == 200) {
         for cut in cuts(case).filter(|cut| *cut < case.body.len()) {
-            for how in [Ended::Broken, Ended::Left] {
+            for how in [ResponseEnd::Broken, ResponseEnd::Left] {
                 let mut meter = case.meter(false);
                 let mut out = feed(&mut meter, [Bytes::copy_from_slice(&case.body[..cut])]);
                 let reading = meter.finish(how);
@@ -102,7 +102,7 @@ fn an_answer_cut_at_any_byte_is_read_honestly() {
 }
 
 /// Checks that a cut answer counts as reported only with the figures of the whole one.
-fn honest(case: &Case, reading: &Reading) {
+fn honest(case: &GoldenCase, reading: &UsageReading) {
     match reading.source {
         UsageSource::Reported => {
             // The calls of tools are reported in the same place as the figures.

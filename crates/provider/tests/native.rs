@@ -5,7 +5,9 @@ use awc::http::header::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tollgate_provider::AnswerHeaders;
-use tollgate_usage::{BodyRefused, CallBody, Ended, Issue, OutputBound, ResponseMeter, UsageBound};
+use tollgate_usage::{
+    BodyRefusal, InspectedBody, Issue, OutputBound, ResponseEnd, ResponseMeter, UsageBound,
+};
 
 use crate::common::endpoint;
 
@@ -15,17 +17,17 @@ const OPENAI: &str = "https://api.openai.com/v1";
 
 const JSON: Option<&str> = Some("application/json");
 
-fn issues_of(refused: BodyRefused) -> Vec<Issue> {
+fn issues_of(refused: BodyRefusal) -> Vec<Issue> {
     match refused {
-        BodyRefused::Invalid(issues) => issues,
-        BodyRefused::ContentType(hint) => unreachable!("{hint}"),
+        BodyRefusal::Invalid(issues) => issues,
+        BodyRefusal::ContentType(hint) => unreachable!("{hint}"),
     }
 }
 
-fn read(url: &str, body: &Value) -> Result<(CallBody, UsageBound), String> {
+fn read(url: &str, body: &Value) -> Result<(InspectedBody, UsageBound), String> {
     let endpoint = endpoint(url);
     let body = body.to_string();
-    let call = CallBody::read(body.as_bytes(), JSON, &endpoint, true);
+    let call = InspectedBody::read(body.as_bytes(), JSON, &endpoint, true);
     let call = call.map_err(|issues| {
         issues_of(issues).iter().map(|issue| issue.path.join(".")).collect::<Vec<_>>().join(" ")
     })?;
@@ -33,7 +35,7 @@ fn read(url: &str, body: &Value) -> Result<(CallBody, UsageBound), String> {
     Ok((call, bound))
 }
 
-fn accepted(url: &str, body: Value) -> (CallBody, UsageBound) {
+fn accepted(url: &str, body: Value) -> (InspectedBody, UsageBound) {
     read(url, &body).unwrap_or_else(|issues| unreachable!("{url} {body}: {issues}"))
 }
 
@@ -129,7 +131,7 @@ fn a_field_of_money_that_stands_twice_is_refused_in_every_format() {
             "generationConfig.maxOutputTokens",
         ),
     ] {
-        let refused = CallBody::inspect(body.as_bytes(), &generate, true).unwrap_err();
+        let refused = InspectedBody::inspect(body.as_bytes(), &generate, true).unwrap_err();
         assert_eq!(refused[0].path.join("."), issue, "{body}");
     }
 }
@@ -170,11 +172,12 @@ fn what_is_stored_is_not_for_the_managed_key_in_any_format() {
     ];
     for (url, body, issue) in table {
         assert_eq!(read(&url, &body).unwrap_err(), issue, "{url} {body}");
-        let own = CallBody::inspect(body.to_string().as_bytes(), &endpoint(&url), false).unwrap();
+        let own =
+            InspectedBody::inspect(body.to_string().as_bytes(), &endpoint(&url), false).unwrap();
         assert!(own.bound(&endpoint(&url)).unbounded.is_some(), "{url} {body}");
     }
     let called_back = endpoint("https://api.deepgram.com/v1/listen?model=m&callback=https://x");
-    let refused = CallBody::read(b"sound", Some("audio/wav"), &called_back, true).unwrap_err();
+    let refused = InspectedBody::read(b"sound", Some("audio/wav"), &called_back, true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["callback"]);
 }
 
@@ -257,7 +260,7 @@ fn a_form_names_its_model_and_its_sound_has_a_length() {
     let url = format!("{OPENAI}/audio/transcriptions");
     let endpoint = endpoint(&url);
     let kind = Some("multipart/form-data; boundary=x");
-    let read = |body: &[u8]| CallBody::read(body, kind, &endpoint, true);
+    let read = |body: &[u8]| InspectedBody::read(body, kind, &endpoint, true);
     let call = read(&form(&[("model", "whisper-1"), ("stream", "true")], &wav())).unwrap();
     assert_eq!((call.model.as_deref(), call.stream), (Some("whisper-1"), true));
     let bound = call.bound(&endpoint);
@@ -298,21 +301,21 @@ fn a_form_is_taken_only_where_files_are() {
             true => form(&[("model_id", "cheap")], b"x"),
             false => body.clone(),
         };
-        assert_eq!(CallBody::read(&body, kind, &endpoint(&url), true).is_ok(), taken, "{url}");
+        assert_eq!(InspectedBody::read(&body, kind, &endpoint(&url), true).is_ok(), taken, "{url}");
     }
 }
 
 #[test]
 fn a_model_that_stands_twice_in_the_query_is_refused() {
     let endpoint = endpoint("https://api.deepgram.com/v1/listen?model=cheap&%6dodel=dear");
-    let refused = CallBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap_err();
+    let refused = InspectedBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["model"]);
 }
 
 #[test]
 fn sound_may_be_the_whole_body() {
     let endpoint = endpoint("https://api.deepgram.com/v1/listen?model=nova-3");
-    let call = CallBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap();
+    let call = InspectedBody::read(&wav(), Some("audio/wav"), &endpoint, true).unwrap();
     assert_eq!(call.model.as_deref(), Some("nova-3"));
     let bound = call.bound(&endpoint);
     assert_eq!(bound.others.input_second, 10_000_000);
@@ -323,7 +326,7 @@ fn sound_may_be_the_whole_body() {
 fn usage_is_asked_of_azure_only_in_versions_that_know_the_question() {
     let asks = |url: &str| {
         let body = br#"{"model":"m","stream":true,"messages":[]}"#;
-        CallBody::inspect(body, &endpoint(url), true).unwrap().inserts_usage()
+        InspectedBody::inspect(body, &endpoint(url), true).unwrap().inserts_usage()
     };
     let deployment = "https://res.openai.azure.com/openai/deployments/d/chat/completions";
     for (version, knows) in [
@@ -386,9 +389,9 @@ fn a_body_of_very_many_keys_costs_no_more_than_its_length() {
     let keys: Vec<_> = (0..400_000).map(|key| format!("\"k{key}\":0")).collect();
     let body = format!("{{\"model\":\"m\",\"input\":\"x\",{}}}", keys.join(","));
     let speech = endpoint(&format!("{OPENAI}/audio/speech"));
-    assert!(CallBody::read(body.as_bytes(), JSON, &speech, true).is_ok());
+    assert!(InspectedBody::read(body.as_bytes(), JSON, &speech, true).is_ok());
     let twice = body.replace("\"k399999\"", "\"k7\"");
-    let refused = CallBody::read(twice.as_bytes(), JSON, &speech, true).unwrap_err();
+    let refused = InspectedBody::read(twice.as_bytes(), JSON, &speech, true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["k7"]);
 }
 
@@ -487,7 +490,7 @@ fn parameters_that_hide_what_a_call_used_are_refused_with_the_managed_key() {
     {
         let url = format!("{GEMINI}:generateContent?{query}");
         assert!(read(&url, &json!({"contents": []})).is_err(), "{query}");
-        let own = CallBody::read(b"{}", JSON, &endpoint(&url), false);
+        let own = InspectedBody::read(b"{}", JSON, &endpoint(&url), false);
         assert!(own.is_ok(), "{query} with one's own key");
     }
     for query in ["alt=sse", "alt=json", "$prettyPrint=false"] {
@@ -495,7 +498,7 @@ fn parameters_that_hide_what_a_call_used_are_refused_with_the_managed_key() {
         assert!(read(&url, &json!({"contents": []})).is_ok(), "{query}");
     }
     let url = "https://api.deepgram.com/v1/listen?model=m&Callback=https://x";
-    let refused = CallBody::read(&wav(), Some("audio/wav"), &endpoint(url), true).unwrap_err();
+    let refused = InspectedBody::read(&wav(), Some("audio/wav"), &endpoint(url), true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["Callback"]);
 }
 
@@ -537,7 +540,7 @@ fn keys_that_servers_fold_into_others_are_refused_with_the_managed_key() {
     assert!(read(&chat, &mine).is_ok());
     // An escape does not change the letter.
     let escaped = br#"{"model":"m","max_to\u212aens":1}"#;
-    let refused = CallBody::read(escaped, JSON, &endpoint(&chat), true).unwrap_err();
+    let refused = InspectedBody::read(escaped, JSON, &endpoint(&chat), true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["max_to\u{212a}ens"]);
 }
 
@@ -546,18 +549,18 @@ fn a_body_has_a_type_that_every_server_reads_in_one_way() {
     let chat = format!("{OPENAI}/chat/completions");
     let listen = "https://api.deepgram.com/v1/listen?model=m";
     let json = &br#"{"model":"m"}"#[..];
-    let taken = |url: &str, body: &[u8], kind: &str| match CallBody::read(
+    let taken = |url: &str, body: &[u8], kind: &str| match InspectedBody::read(
         body,
         Some(kind),
         &endpoint(url),
         true,
     ) {
         Ok(_) => true,
-        Err(BodyRefused::ContentType(hint)) => {
+        Err(BodyRefusal::ContentType(hint)) => {
             assert!(hint.contains("application/json"), "{hint}");
             false
         }
-        Err(BodyRefused::Invalid(issues)) => unreachable!("{kind}: {issues:?}"),
+        Err(BodyRefusal::Invalid(issues)) => unreachable!("{kind}: {issues:?}"),
     };
     for kind in [
         "application/json",
@@ -591,8 +594,8 @@ fn a_body_has_a_type_that_every_server_reads_in_one_way() {
     let translations = format!("{OPENAI}/audio/translations");
     let mixed = form(&[("model", "m")], b"x");
     assert!(!taken(&translations, &mixed, "multipart/mixed; boundary=x"));
-    let none = CallBody::read(json, None, &endpoint(&chat), true);
-    assert!(matches!(none, Err(BodyRefused::ContentType(_))));
+    let none = InspectedBody::read(json, None, &endpoint(&chat), true);
+    assert!(matches!(none, Err(BodyRefusal::ContentType(_))));
 }
 
 #[test]
@@ -600,7 +603,7 @@ fn what_is_asked_of_a_stream_has_one_meaning() {
     let chat = format!("{OPENAI}/chat/completions");
     let read = |options: &str| {
         let body = format!(r#"{{"model":"m","stream":true,"stream_options":{options}}}"#);
-        CallBody::read(body.as_bytes(), JSON, &endpoint(&chat), true)
+        InspectedBody::read(body.as_bytes(), JSON, &endpoint(&chat), true)
     };
     for options in [
         "null",
@@ -628,7 +631,7 @@ fn what_is_asked_of_a_stream_has_one_meaning() {
         assert_eq!(issues[0].path.join("."), path, "{options}");
     }
     let twice = br#"{"model":"m","stream_options":null,"stream_options":{"include_usage":true}}"#;
-    let refused = CallBody::read(twice, JSON, &endpoint(&chat), true).unwrap_err();
+    let refused = InspectedBody::read(twice, JSON, &endpoint(&chat), true).unwrap_err();
     assert_eq!(issues_of(refused)[0].path, ["stream_options"]);
 }
 
@@ -637,7 +640,7 @@ fn an_hour_in_the_cache_is_one_however_it_is_written() {
     let body = br#"{"model":"m","max_tokens":1,"system":[{"type":"text","text":"x",
         "cache_control":{"type":"ephemeral","ttl":"\u0031h"}}],"messages":[]}"#;
     let messages = endpoint("https://api.anthropic.com/v1/messages");
-    let call = CallBody::read(body, JSON, &messages, true).unwrap();
+    let call = InspectedBody::read(body, JSON, &messages, true).unwrap();
     let mut headers = HeaderMap::new();
     headers
         .insert("content-type".parse::<HeaderName>().unwrap(), "application/json".parse().unwrap());
@@ -645,7 +648,7 @@ fn an_hour_in_the_cache_is_one_however_it_is_written() {
     let answer = br#"{"model":"m","usage":{"input_tokens":1,"output_tokens":1,
         "cache_creation_input_tokens":100}}"#;
     meter.feed(Bytes::from_static(answer));
-    let used = meter.finish(Ended::Complete).usage.quantities;
+    let used = meter.finish(ResponseEnd::Complete).usage.quantities;
     assert_eq!((used.cache_write_1h, used.cache_write), (100, 0));
 }
 

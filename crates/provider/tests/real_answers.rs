@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use time::macros::date;
 use tollgate_domain::UsageSource;
 use tollgate_pricing::{
-    Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, Served, UnitPrices, Usage,
+    Amount, BaseCost, Catalog, PerUnit, PriceBook, Rate, ServedCall, UnitPrices, Usage,
 };
 use tollgate_provider::AnswerHeaders;
-use tollgate_usage::{CallBody, Ended, Reading, ResponseMeter};
+use tollgate_usage::{InspectedBody, ResponseEnd, ResponseMeter, UsageReading};
 
 use crate::common::endpoint;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct CollectedAnswer {
     provider: String,
     kind: String,
     model: Option<String>,
@@ -42,12 +42,12 @@ fn sure<T, E: std::fmt::Debug>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| unreachable!("{error:?}"))
 }
 
-fn lines() -> Vec<Line> {
+fn lines() -> Vec<CollectedAnswer> {
     let lines = include_str!("real/answers.jsonl").lines();
     lines.map(|line| sure(serde_json::from_str(line))).collect()
 }
 
-impl Line {
+impl CollectedAnswer {
     fn url(&self, streamed: bool) -> String {
         let google = "https://generativelanguage.googleapis.com/v1beta/models";
         let bedrock = "https://bedrock-runtime.eu-central-1.amazonaws.com/model/m";
@@ -75,16 +75,16 @@ impl Line {
         }
     }
 
-    fn read(&self, content_type: &'static str, streamed: bool, body: Vec<u8>) -> Reading {
+    fn read(&self, content_type: &'static str, streamed: bool, body: Vec<u8>) -> UsageReading {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        let mut request = CallBody::empty();
+        let mut request = InspectedBody::empty();
         request.stream = streamed;
         let endpoint = endpoint(&self.url(streamed));
         let mut meter =
             ResponseMeter::new(&endpoint, 200, &AnswerHeaders(&headers), &request, false);
         meter.feed(Bytes::from(body));
-        meter.finish(Ended::Complete)
+        meter.finish(ResponseEnd::Complete)
     }
 
     /// The same usage in each form of stream, with its content type.
@@ -139,7 +139,7 @@ impl Line {
         }
     }
 
-    fn check(&self, reading: &Reading, form: &str) {
+    fn check(&self, reading: &UsageReading, form: &str) {
         let name = format!("{form} of {}: {}", self.provider, self.answer);
         let expected = PerUnit { request: 1, ..self.quantities };
         assert_eq!(reading.usage.quantities, expected, "{name}");
@@ -212,7 +212,7 @@ fn every_real_answer_costs_what_it_cost_on_its_day() {
         let reading = line.read("application/json", false, body);
         // The cost that the provider states is left out, because the price list is tested.
         let usage = Usage { provider_cost: None, ..reading.usage };
-        let found = book.price(&Served {
+        let found = book.price(&ServedCall {
             provider: match line.provider.as_str() {
                 "aws" => "bedrock",
                 "x-ai" => "xai",

@@ -143,7 +143,7 @@ async fn watch(store: &TestStore, most: &Cell<Behind>) -> Infallible {
         let now = i64::try_from(begun.elapsed().as_millis()).unwrap();
         store.clock.advance_millis(now - passed);
         passed = now;
-        let oldest = store.store.count_open().await.unwrap().oldest_unfolded;
+        let oldest = store.store.count_backlog().await.unwrap().oldest_unfolded;
         let now = store.clock.now().unix_micros();
         let behind = oldest.map_or(0, |oldest| (now - oldest.unix_micros()) / 1_000);
         let log = match &store.url {

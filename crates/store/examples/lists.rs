@@ -21,8 +21,8 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::requests::{self as records, HowEnded, RequestFilter};
-use tollgate_store::wallets::Movement;
+use tollgate_store::requests::{self as records, EndingFilter, RequestFilter};
+use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{
     Conn, DatabaseUrl, Options, Page, SettleOutcome, Store, StoreError, merchants, meters, usage,
     wallets,
@@ -40,7 +40,7 @@ const USERS: u64 = 20_000;
 /// The number of calls at a time.
 const CALLERS: usize = 256;
 
-struct Shop {
+struct BenchShop {
     merchant: Merchant,
     key: SecretKeyId,
     connections: Vec<tollgate_domain::Connection>,
@@ -138,7 +138,7 @@ async fn set_up(store: &Store) -> Result<()> {
                 for _ in 0..CONNECTIONS {
                     let new = NewConnection::default();
                     let made = tollgate_store::connections::create(conn, merchant_id, &new, now)?;
-                    let credit = Movement {
+                    let credit = WalletMovement {
                         kind: TransactionKind::Credit,
                         amount: amount("1000000"),
                         description: None,
@@ -153,7 +153,7 @@ async fn set_up(store: &Store) -> Result<()> {
     Ok(())
 }
 
-fn shops(conn: &mut Conn) -> Result<Vec<Shop>, StoreError> {
+fn shops(conn: &mut Conn) -> Result<Vec<BenchShop>, StoreError> {
     let mut shops = Vec::new();
     for merchant in merchants::list(conn, &Page { after: None, limit: 100 })? {
         let id = merchant.merchant_id;
@@ -165,13 +165,13 @@ fn shops(conn: &mut Conn) -> Result<Vec<Shop>, StoreError> {
         let keys = merchants::list_secret_keys(conn, id, &Page { after: None, limit: 1 })?;
         let key = keys.first().map(|key| key.secret_key_id);
         let key = key.unwrap_or_else(|| unreachable!("a merchant has a key"));
-        shops.push(Shop { merchant, key, connections, meters });
+        shops.push(BenchShop { merchant, key, connections, meters });
     }
     Ok(shops)
 }
 
 /// Makes calls whose times are spread over all days.
-async fn fill(store: &Store, shops: &[Shop], count: usize) -> Result<()> {
+async fn fill(store: &Store, shops: &[BenchShop], count: usize) -> Result<()> {
     let mut dice = Dice(20_261_121);
     let began = Instant::now();
     let calls = (0..count).map(|number| {
@@ -228,7 +228,7 @@ fn metadata(dice: &mut Dice) -> Vec<(&'static str, String)> {
 }
 
 /// A random call, and how it ends.
-fn call(shops: &[Shop], dice: &mut Dice, at: Timestamp) -> (Call, settlement::Report) {
+fn call(shops: &[BenchShop], dice: &mut Dice, at: Timestamp) -> (Call, settlement::CallReport) {
     let mut share = dice.below(100);
     let mut of = 0;
     while share >= MERCHANTS[of] {
@@ -254,13 +254,13 @@ fn call(shops: &[Shop], dice: &mut Dice, at: Timestamp) -> (Call, settlement::Re
     call.forwarded.metadata = Metadata::from_json(&pairs.into()).unwrap_or_default();
     let tokens = 50 + dice.below(3_000);
     let report = answered(tokens, &format!("0.{:010}", tokens * 5_000));
-    (call, settlement::Report { timestamp: at, ..report })
+    (call, settlement::CallReport { timestamp: at, ..report })
 }
 
 /// A kind of query. Each query of a kind is drawn at random.
-type Question = fn(&Shop, &mut Dice) -> RequestFilter;
+type FilterGenerator = fn(&BenchShop, &mut Dice) -> RequestFilter;
 
-const QUESTIONS: [(&str, Question); 13] = [
+const FILTERS: [(&str, FilterGenerator); 13] = [
     ("no filter", |_, _| RequestFilter::default()),
     ("connection", |shop, dice| of_connection(shop, dice, Vec::new())),
     ("meter, common", |shop, _| of_meter(shop, 0, Vec::new())),
@@ -286,12 +286,16 @@ fn with(metadata: Vec<(String, String)>) -> RequestFilter {
     RequestFilter { metadata, ..RequestFilter::default() }
 }
 
-fn of_connection(shop: &Shop, dice: &mut Dice, metadata: Vec<(String, String)>) -> RequestFilter {
+fn of_connection(
+    shop: &BenchShop,
+    dice: &mut Dice,
+    metadata: Vec<(String, String)>,
+) -> RequestFilter {
     let connection = &shop.connections[dice.skewed(CONNECTIONS as u64) as usize];
     RequestFilter { connection_id: Some(connection.connection_id), ..with(metadata) }
 }
 
-fn of_meter(shop: &Shop, number: usize, metadata: Vec<(String, String)>) -> RequestFilter {
+fn of_meter(shop: &BenchShop, number: usize, metadata: Vec<(String, String)>) -> RequestFilter {
     RequestFilter { meter_id: Some(shop.meters[number].0), ..with(metadata) }
 }
 
@@ -307,7 +311,7 @@ fn user(dice: &mut Dice) -> (String, String) {
     ("user".to_owned(), format!("user-{}", dice.skewed(USERS)))
 }
 
-fn measure(conn: &mut Conn, shops: &[Shop]) -> Result<()> {
+fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
     const TIMES: usize = 200;
     const AT_MOST: Duration = Duration::from_secs(20);
     let mut dice = Dice(4);
@@ -315,7 +319,7 @@ fn measure(conn: &mut Conn, shops: &[Shop]) -> Result<()> {
         "| filter | list p50 | p95 | deep page p50 | p95 | 90 days p50 | p95 | at +05:45 p50 | p95 |"
     );
     println!("|---|{}", "---:|".repeat(8));
-    for (name, question) in QUESTIONS {
+    for (name, question) in FILTERS {
         let mut columns = [const { Vec::new() }; 4];
         let began = Instant::now();
         for _ in (0..TIMES).take_while(|_| began.elapsed() < AT_MOST) {
@@ -328,13 +332,13 @@ fn measure(conn: &mut Conn, shops: &[Shop]) -> Result<()> {
             let deep = Some(RequestId::least(back));
             for (column, after) in [(0, None), (1, deep)] {
                 let began = Instant::now();
-                records::list(conn, id, &filter, HowEnded::Anyhow, &Page { after, limit: 10 })?;
+                records::list(conn, id, &filter, EndingFilter::Anyhow, &Page { after, limit: 10 })?;
                 columns[column].push(began.elapsed());
             }
             for (column, offset) in [(2, "Z"), (3, "+05:45")] {
                 let end = Timestamp::from_unix_micros(END).to_string().replace('Z', offset);
                 let end: LocalTime = end.parse()?;
-                let span = Span::new(end.minus_days(DAYS), end);
+                let span = TimeSpan::new(end.minus_days(DAYS), end);
                 let span = span.ok().context("a span")?;
                 let began = Instant::now();
                 conn.snapshot(|conn| usage::by_day(conn, id, &filter, &span))?;

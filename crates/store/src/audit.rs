@@ -15,14 +15,14 @@ mod findings;
 mod rollups;
 
 pub use findings::{Audit, Difference};
-use findings::{CHUNK, Owners};
+use findings::{CHUNK, OwnerNames};
 
-use crate::codes::Code;
+use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::meters;
-use crate::records::Walk;
+use crate::records::RecordWalk;
 use crate::rows::{
     CounterKey, OpenCallRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
     counter_key, word,
@@ -30,32 +30,32 @@ use crate::rows::{
 use crate::schema::{
     open_calls, spend_counters, subscriptions, tier_counters, transactions, wallets,
 };
-use crate::tables::repricings::{self, Earlier};
+use crate::tables::repricings::{self, RepricingTotals};
 
 /// The values recalculated from the ledger lines and the records.
 #[derive(Default)]
-struct Recomputed {
+struct RecomputedLedger {
     /// By wallet and account.
-    balances: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
+    balances: BTreeMap<(Id<WalletId>, EnumCode<LedgerAccount>), i64>,
     /// The numbers of each wallet's records.
-    records: BTreeMap<Id<WalletId>, Numbers>,
+    records: BTreeMap<Id<WalletId>, NumberSet>,
     /// The number of each wallet's last ledger line.
     numbers: BTreeMap<Id<WalletId>, i64>,
     usage: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     /// By wallet and account.
-    holds: BTreeMap<(Id<WalletId>, Code<LedgerAccount>), i64>,
+    holds: BTreeMap<(Id<WalletId>, EnumCode<LedgerAccount>), i64>,
     costs: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     counters: BTreeMap<CounterKey, i64>,
     /// The stored counters of each spend key, and the recalculated ones.
     spend: BTreeMap<Id<SpendKeyId>, [SpendCounters; 2]>,
-    rollups: rollups::Recomputed,
+    rollups: rollups::RecomputedRollups,
 }
 
 /// A set of numbers from 1 on, one bit each.
 #[derive(Default)]
-struct Numbers(Vec<u64>);
+struct NumberSet(Vec<u64>);
 
-impl Numbers {
+impl NumberSet {
     /// Adds a number. Returns whether it was new and in range.
     fn insert(&mut self, number: i64) -> bool {
         let Ok(number) = usize::try_from(number) else { return false };
@@ -84,7 +84,7 @@ impl Numbers {
 /// [`StoreError`] when the database fails. Differences are not errors but findings.
 pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     let mut audit = Audit::default();
-    let mut sums = Recomputed::default();
+    let mut sums = RecomputedLedger::default();
     read_spend_counters(conn, &mut sums)?;
     read_transactions(conn, &mut audit, &mut sums)?;
     read_open_calls(conn, &mut audit, &mut sums)?;
@@ -92,7 +92,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     audit.wallets = rows.len();
     let last_records: HashMap<_, _> = rows.iter().map(|row| (row.wallet_id, row.records)).collect();
     read_requests(conn, &last_records, &mut audit, &mut sums)?;
-    let owners = Owners::read(conn)?;
+    let owners = OwnerNames::read(conn)?;
     audit.requests += audit.pending;
 
     for row in &rows {
@@ -102,7 +102,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
             (LedgerAccount::CycleCredit, row.cycle_credit, row.cycle_held),
             (LedgerAccount::BundleCredit, row.bundle_credit, row.bundle_held),
         ] {
-            let key = (id, Code(account));
+            let key = (id, EnumCode(account));
             let of = |sums: &BTreeMap<_, i64>| sums.get(&key).copied().unwrap_or(0);
             let name = format!("wallet {id} {}", word(&account));
             audit.compare(format!("{name} held"), held, of(&sums.holds));
@@ -149,7 +149,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     Ok(audit)
 }
 
-fn read_spend_counters(conn: &mut Conn, sums: &mut Recomputed) -> Result<(), StoreError> {
+fn read_spend_counters(conn: &mut Conn, sums: &mut RecomputedLedger) -> Result<(), StoreError> {
     let rows: Vec<SpendCountersRow> =
         spend_counters::table.select(SpendCountersRow::as_select()).load(conn)?;
     sums.spend = rows
@@ -172,7 +172,7 @@ fn spend(
     admitted_at: Timestamp,
     cost: Amount,
     hold: Amount,
-    sums: &mut Recomputed,
+    sums: &mut RecomputedLedger,
 ) {
     let Some(id) = spend_key_id else { return };
     let [_, sum] = sums.spend.entry(id).or_default();
@@ -191,7 +191,7 @@ fn spend(
 fn read_transactions(
     conn: &mut Conn,
     audit: &mut Audit,
-    sums: &mut Recomputed,
+    sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
     let pays = [TransactionKind::Usage, TransactionKind::Correction];
     // No wallet has this id.
@@ -256,7 +256,7 @@ fn compare_subscriptions(
 fn read_open_calls(
     conn: &mut Conn,
     audit: &mut Audit,
-    sums: &mut Recomputed,
+    sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
     let rows: Vec<OpenCallRow> = open_calls::table.select(OpenCallRow::as_select()).load(conn)?;
     audit.pending = rows.len();
@@ -270,7 +270,7 @@ fn read_open_calls(
             (Some(call.merchant_wallet_id), LedgerAccount::Balance, call.merchant_hold),
         ] {
             let Some(wallet_id) = wallet_id else { continue };
-            let held = sums.holds.entry((Id(wallet_id), Code(account))).or_default();
+            let held = sums.holds.entry((Id(wallet_id), EnumCode(account))).or_default();
             *held = held.saturating_add(hold.units());
         }
         let id = call.spend_key_id.map(Id);
@@ -283,10 +283,10 @@ fn read_requests(
     conn: &mut Conn,
     last_records: &HashMap<Id<WalletId>, i64>,
     audit: &mut Audit,
-    sums: &mut Recomputed,
+    sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
     let mut periods = BTreeMap::new();
-    let mut walk = Walk::default();
+    let mut walk = RecordWalk::default();
     loop {
         let rows = walk.next(conn, CHUNK)?;
         if rows.is_empty() {
@@ -294,10 +294,10 @@ fn read_requests(
         }
         let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
         let merchants: BTreeSet<_> = rows.iter().map(|row| row.merchant_id).collect();
-        let repriced = repricings::earlier(conn, merchants, &ids)?;
+        let repriced = repricings::repricing_totals(conn, merchants, &ids)?;
         audit.requests += rows.len();
         for row in rows {
-            let Earlier { wallet_delta, merchant_delta, .. } =
+            let RepricingTotals { wallet_delta, merchant_delta, .. } =
                 repriced.get(&row.request_id).copied().unwrap_or_default();
             let wallet_cost = row.wallet_cost.saturating_add(wallet_delta);
             let merchant_cost = row.merchant_cost.saturating_add(merchant_delta);
@@ -311,7 +311,7 @@ fn read_requests(
             let last = last_records.get(&wallet_id).copied().unwrap_or_default();
             let is_of_wallet = (1..=last).contains(&row.sequence);
             if !is_of_wallet || !sums.records.entry(wallet_id).or_default().insert(row.sequence) {
-                audit.number_is_wrong(row.request_id, row.sequence);
+                audit.add_wrong_number(row.request_id, row.sequence);
             }
             let call = row.call()?;
             count(conn, &call, row.counted_units, &mut periods, sums)?;
@@ -329,8 +329,8 @@ fn count(
     conn: &mut Conn,
     call: &PendingRecord,
     counted: i64,
-    periods: &mut BTreeMap<(MeterId, i32), meters::Version>,
-    sums: &mut Recomputed,
+    periods: &mut BTreeMap<(MeterId, i32), meters::MeterPricing>,
+    sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
     let Some(MeterVersion { meter_id, version }) = call.meter else { return Ok(()) };
     if counted == 0 {

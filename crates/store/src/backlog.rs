@@ -15,7 +15,7 @@ const MOST_COUNTED: i64 = 100_000;
 
 /// The open calls and the waiting messages of all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Open {
+pub struct Backlog {
     /// Calls that hold money.
     pub holds: usize,
     /// The sum of their holds.
@@ -32,7 +32,7 @@ pub struct Open {
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub(crate) fn open(conn: &mut Conn) -> Result<Open, StoreError> {
+pub(crate) fn count_backlog(conn: &mut Conn) -> Result<Backlog, StoreError> {
     let holds: Vec<(i64, i64, i64, i64)> = open_calls::table
         .select((
             open_calls::wallet_hold,
@@ -51,7 +51,7 @@ pub(crate) fn open(conn: &mut Conn) -> Result<Open, StoreError> {
         .load(conn)?;
     let deliveries = deliveries::waiting_since(conn, MOST_COUNTED)?;
     let messages = events.iter().chain(&deliveries);
-    Ok(Open {
+    Ok(Backlog {
         holds: holds.len(),
         held: held.fold(Amount::ZERO, Amount::saturating_add),
         messages: events.len().saturating_add(deliveries.len()),

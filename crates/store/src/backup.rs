@@ -13,7 +13,7 @@ use r2d2::ManageConnection;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::conn::{DatabaseUrl, Manager};
+use crate::conn::{ConnManager, DatabaseUrl};
 use crate::dialect;
 use crate::error::StoreError;
 use crate::files::{beside, canonical, private, sync_folder_of};
@@ -183,8 +183,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
 
 /// Fails unless a file is sound and this version knows its schema or can migrate it.
 fn check(path: &Path) -> Result<(), BackupError> {
-    let mut conn = Manager::sqlite(path).connect()?;
-    if let Some(what) = dialect::damage(&mut conn).map_err(StoreError::from)? {
+    let mut conn = ConnManager::sqlite(path).connect()?;
+    if let Some(what) = dialect::find_damage(&mut conn).map_err(StoreError::from)? {
         return Err(BackupError::Damaged(path.to_owned(), what));
     }
     match migrations::check(&mut conn) {

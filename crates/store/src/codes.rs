@@ -13,10 +13,10 @@ use tollgate_domain::{LedgerAccount, RequestStatus, TransactionKind};
 /// A value of an enum in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, AsExpression, FromSqlRow)]
 #[diesel(sql_type = SmallInt)]
-pub(crate) struct Code<T>(pub(crate) T);
+pub(crate) struct EnumCode<T>(pub(crate) T);
 
 /// An enum whose values are numbered. A number that has been written must keep its meaning.
-pub(crate) trait Coded: Copy + 'static {
+pub(crate) trait CodedEnum: Copy + 'static {
     /// Returns the number of a value.
     fn number(&self) -> &'static i16;
 
@@ -26,7 +26,7 @@ pub(crate) trait Coded: Copy + 'static {
 
 macro_rules! coded {
     ($( $Enum:ident { $( $Value:ident = $number:literal, )* } )*) => { $(
-        impl Coded for $Enum {
+        impl CodedEnum for $Enum {
             fn number(&self) -> &'static i16 {
                 match self {
                     $( Self::$Value => &$number, )*
@@ -66,9 +66,9 @@ coded! {
     }
 }
 
-impl<T, DB> ToSql<SmallInt, DB> for Code<T>
+impl<T, DB> ToSql<SmallInt, DB> for EnumCode<T>
 where
-    T: Coded + fmt::Debug,
+    T: CodedEnum + fmt::Debug,
     DB: Backend,
     i16: ToSql<SmallInt, DB>,
 {
@@ -77,7 +77,7 @@ where
     }
 }
 
-impl<T: Coded, DB: Backend> FromSql<SmallInt, DB> for Code<T>
+impl<T: CodedEnum, DB: Backend> FromSql<SmallInt, DB> for EnumCode<T>
 where
     i16: FromSql<SmallInt, DB>,
 {
@@ -87,7 +87,7 @@ where
     }
 }
 
-impl<T: Coded> Serialize for Code<T> {
+impl<T: CodedEnum> Serialize for EnumCode<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i16(*self.0.number())
     }

@@ -58,7 +58,7 @@ impl Conn {
     /// # Errors
     /// The error of `work`, the database's own error from beginning or committing, or
     /// [`StoreError::Unavailable`] when a lock was not released in time.
-    pub fn write_apart<T, E>(
+    pub fn write_bounded<T, E>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E>
@@ -72,7 +72,7 @@ impl Conn {
     ///
     /// On SQLite the commit does not wait for the disk. A power cut may take it back, as long as no later
     /// transaction of this connection was committed.
-    pub(crate) fn write_again<T, E>(
+    pub(crate) fn write_repeatable<T, E>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E>
@@ -80,7 +80,7 @@ impl Conn {
         E: From<StoreError>,
     {
         self.set_synchronous("NORMAL")?;
-        let done = self.write_apart(work);
+        let done = self.write_bounded(work);
         self.set_synchronous("FULL")?;
         done
     }
@@ -99,7 +99,7 @@ impl Conn {
     ///
     /// # Errors
     /// As [`Conn::write_apart`].
-    pub(crate) fn write_soon<T, E>(
+    pub(crate) fn write_short_wait<T, E>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, E>,
     ) -> Result<T, E>
@@ -153,7 +153,7 @@ impl Conn {
             }
         };
         match ended {
-            Err(cause) if result.is_ok() => Err(StoreError::from(cause).of_a_commit().into()),
+            Err(cause) if result.is_ok() => Err(StoreError::from(cause).into_commit_error().into()),
             // A rollback that fails leaves a connection that is not used again.
             _ => result,
         }
@@ -258,37 +258,37 @@ fn place(url: &str) -> &str {
 ///
 /// The pool and the ledger use it. Clones share its state.
 #[derive(Clone, Debug)]
-pub(crate) struct Manager {
-    place: Place,
+pub(crate) struct ConnManager {
+    place: DatabaseLocation,
     away: Arc<AtomicBool>,
     /// Whether a connection was ever opened. Before that, a failure is returned and not logged.
     reached: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum DatabaseLocation {
     Sqlite(PathBuf),
     Postgres(String),
 }
 
-impl Manager {
+impl ConnManager {
     pub(crate) fn sqlite(path: &Path) -> Self {
-        Self::new(Place::Sqlite(canonical(path)))
+        Self::new(DatabaseLocation::Sqlite(canonical(path)))
     }
 
     pub(crate) fn postgres(url: &str) -> Self {
-        Self::new(Place::Postgres(with_timeouts(url)))
+        Self::new(DatabaseLocation::Postgres(with_timeouts(url)))
     }
 
-    fn new(place: Place) -> Self {
+    fn new(place: DatabaseLocation) -> Self {
         Self { place, away: Arc::default(), reached: Arc::default() }
     }
 
     /// The path of the file, if the database is one.
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.place {
-            Place::Sqlite(path) => Some(path),
-            Place::Postgres(_) => None,
+            DatabaseLocation::Sqlite(path) => Some(path),
+            DatabaseLocation::Postgres(_) => None,
         }
     }
 
@@ -301,7 +301,7 @@ impl Manager {
         let unreachable =
             |cause: diesel::ConnectionError| StoreError::Unavailable(cause.to_string());
         match &self.place {
-            Place::Sqlite(path) => {
+            DatabaseLocation::Sqlite(path) => {
                 let path = path.to_str().ok_or_else(|| {
                     StoreError::Unavailable("the path of the database is not UTF-8".to_owned())
                 })?;
@@ -318,7 +318,7 @@ impl Manager {
                 })?;
                 Ok(Conn::Sqlite(conn))
             }
-            Place::Postgres(url) => {
+            DatabaseLocation::Postgres(url) => {
                 let mut conn = PgConnection::establish(url).map_err(unreachable)?;
                 conn.batch_execute(POSTGRES_SETTINGS)?;
                 Ok(Conn::Postgres(conn))
@@ -347,7 +347,7 @@ const SQLITE_PRAGMAS: &str = "
 const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'; SET synchronous_commit = on; \
      SET bytea_output = hex";
 
-impl r2d2::ManageConnection for Manager {
+impl r2d2::ManageConnection for ConnManager {
     type Connection = Conn;
     type Error = StoreError;
 

@@ -2,8 +2,8 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Connection, ConnectionChanges, ConnectionId, ConnectionStatus, MerchantId, NewConnection, News,
-    Timestamp, WalletId,
+    Connection, ConnectionChanges, ConnectionId, ConnectionStatus, EventPayload, MerchantId,
+    NewConnection, Timestamp, WalletId,
 };
 
 use crate::conn::Conn;
@@ -18,7 +18,7 @@ use crate::{events, subscriptions, wallets};
 
 /// A new connection, or the one that already had the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Created {
+pub struct CreatedConnection {
     /// The connection.
     pub connection: Connection,
     /// Whether it is new.
@@ -36,7 +36,7 @@ pub fn create(
     merchant_id: MerchantId,
     new: &NewConnection,
     now: Timestamp,
-) -> Result<Created, StoreError> {
+) -> Result<CreatedConnection, StoreError> {
     if let Some(reference_id) = &new.reference_id {
         // Two requests with the same reference at once must not both find none.
         dialect::lock_merchant(conn, merchant_id)?;
@@ -48,7 +48,7 @@ pub fn create(
             .first(conn)
             .optional()?;
         if let Some(row) = known {
-            return Ok(Created { connection: row.try_into()?, is_new: false });
+            return Ok(CreatedConnection { connection: row.try_into()?, is_new: false });
         }
     }
     let connection_id = ConnectionId::generate(now);
@@ -67,9 +67,9 @@ pub fn create(
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
     let connection = Connection::try_from(row)?;
-    let news = News::ConnectionCreated { connection: Box::new(connection.clone()) };
+    let news = EventPayload::ConnectionCreated { connection: Box::new(connection.clone()) };
     events::write(conn, merchant_id, &news, now)?;
-    Ok(Created { connection, is_new: true })
+    Ok(CreatedConnection { connection, is_new: true })
 }
 
 /// A merchant's connections that are not deleted, newest first.
@@ -147,7 +147,7 @@ pub fn delete(
         return Ok(false);
     }
     connection.status = ConnectionStatus::Deleted;
-    let news = News::ConnectionDeleted { connection: Box::new(connection) };
+    let news = EventPayload::ConnectionDeleted { connection: Box::new(connection) };
     events::write(conn, merchant_id, &news, now)?;
     Ok(true)
 }

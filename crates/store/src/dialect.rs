@@ -50,7 +50,7 @@ diesel::define_sql_function! {
 
 /// Prepares a connection for the ledger. The ledger's statements are few and find rows by keys, so each is planned
 /// once. A plan made while a table was empty must not scan the table later.
-pub(crate) fn ready_for_the_ledger(conn: &mut Conn) -> QueryResult<()> {
+pub(crate) fn prepare_for_ledger(conn: &mut Conn) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),
         Conn::Postgres(conn) => {
@@ -60,7 +60,7 @@ pub(crate) fn ready_for_the_ledger(conn: &mut Conn) -> QueryResult<()> {
 }
 
 /// Runs a cached single-row query for each id. The result omits ids without a row.
-fn each<Id, Row>(
+fn find_each<Id, Row>(
     ids: &[Id],
     mut find: impl FnMut(&Id) -> QueryResult<Row>,
 ) -> QueryResult<Vec<Row>> {
@@ -68,7 +68,7 @@ fn each<Id, Row>(
 }
 
 /// Runs a cached single-row statement for each row.
-fn for_each<Row>(
+fn execute_each<Row>(
     rows: &[Row],
     mut execute: impl FnMut(&Row) -> QueryResult<usize>,
 ) -> QueryResult<()> {
@@ -76,15 +76,15 @@ fn for_each<Row>(
 }
 
 /// Runs a cached statement for several rows at a time, and another for each remaining row.
-fn for_some<Row>(
+fn execute_batched<Row>(
     conn: &mut SqliteConnection,
     rows: &[Row],
     mut some: impl FnMut(&mut SqliteConnection, &[Row; ROWS_AT_ONCE]) -> QueryResult<usize>,
     mut one: impl FnMut(&mut SqliteConnection, &[Row; 1]) -> QueryResult<usize>,
 ) -> QueryResult<()> {
     let (chunks, left) = rows.as_chunks();
-    for_each(chunks, |rows| some(conn, rows))?;
-    for_each(left, |row| one(conn, from_ref(row)))
+    execute_each(chunks, |rows| some(conn, rows))?;
+    execute_each(left, |row| one(conn, from_ref(row)))
 }
 
 /// Locks a merchant's row until the transaction ends. The lock guards the rows that depend
@@ -104,7 +104,7 @@ pub(crate) fn lock_merchant(conn: &mut Conn, merchant_id: MerchantId) -> QueryRe
 
 /// The lock under which rows are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lock {
+pub(crate) enum RowLock {
     /// No lock: the rows are not changed.
     No,
     /// The rows are locked until the transaction ends.
@@ -112,7 +112,7 @@ pub(crate) enum Lock {
 }
 
 /// A number that changes when another connection has written to a SQLite file.
-pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
+pub(crate) fn data_version(conn: &mut Conn) -> QueryResult<i32> {
     match conn {
         Conn::Sqlite(conn) => DataVersion.get_result(conn),
         Conn::Postgres(_) => Ok(0),
@@ -121,7 +121,7 @@ pub(crate) fn version(conn: &mut Conn) -> QueryResult<i32> {
 
 /// Turns off the checkpoints of this connection, so that commits stay in SQLite's log until a [checkpoint]. Otherwise
 /// SQLite would make one at the end of a commit: other connections see the commit, but its caller still waits.
-pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()> {
+pub(crate) fn disable_auto_checkpoint(conn: &mut Conn) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => conn.batch_execute("PRAGMA wal_autocheckpoint = 0"),
         Conn::Postgres(_) => Ok(()),
@@ -133,25 +133,25 @@ pub(crate) fn without_checkpoints_of_its_own(conn: &mut Conn) -> QueryResult<()>
 pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<Option<Checkpoint>> {
     match conn {
         Conn::Sqlite(conn) => {
-            let answer: CheckpointAnswer =
+            let answer: CheckpointRow =
                 diesel::sql_query("PRAGMA wal_checkpoint(PASSIVE)").get_result(conn)?;
             let pages = u64::try_from(answer.log).ok();
             let is_whole = answer.log == answer.checkpointed;
-            Ok(pages.map(|pages| Checkpoint { pages, is_whole }))
+            Ok(pages.map(|pages| Checkpoint { pages, is_complete: is_whole }))
         }
         Conn::Postgres(_) => Ok(None),
     }
 }
 
 /// The damage that SQLite finds in a file, if any. It reads the whole file.
-pub(crate) fn damage(conn: &mut Conn) -> QueryResult<Option<String>> {
+pub(crate) fn find_damage(conn: &mut Conn) -> QueryResult<Option<String>> {
     #[derive(QueryableByName)]
-    struct Answer {
+    struct QuickCheckRow {
         #[diesel(sql_type = Text)]
         quick_check: String,
     }
     let Conn::Sqlite(conn) = conn else { return Ok(None) };
-    let answer = diesel::sql_query("PRAGMA quick_check(1)").get_result::<Answer>(conn);
+    let answer = diesel::sql_query("PRAGMA quick_check(1)").get_result::<QuickCheckRow>(conn);
     Ok(match answer {
         Ok(answer) => Some(answer.quick_check).filter(|said| said != "ok"),
         // The file is too damaged to be checked.
@@ -167,12 +167,12 @@ pub(crate) struct Checkpoint {
     pub(crate) pages: u64,
     /// Whether all of them are moved. SQLite then writes its log from the beginning again, unless more was written
     /// since.
-    pub(crate) is_whole: bool,
+    pub(crate) is_complete: bool,
 }
 
 /// SQLite's answer to a checkpoint, in pages.
 #[derive(QueryableByName)]
-struct CheckpointAnswer {
+struct CheckpointRow {
     #[diesel(sql_type = diesel::sql_types::Integer)]
     log: i32,
     #[diesel(sql_type = diesel::sql_types::Integer)]
@@ -206,20 +206,20 @@ pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
 pub(crate) fn wallets(
     conn: &mut Conn,
     ids: &[Id<WalletId>],
-    lock: Lock,
+    lock: RowLock,
 ) -> QueryResult<Vec<WalletRow>> {
     match conn {
-        Conn::Sqlite(conn) => {
-            each(ids, |id| wallets::table.find(id).select(WalletRow::as_select()).get_result(conn))
-        }
+        Conn::Sqlite(conn) => find_each(ids, |id| {
+            wallets::table.find(id).select(WalletRow::as_select()).get_result(conn)
+        }),
         Conn::Postgres(conn) => {
             let rows = wallets::table
                 .filter(wallets::wallet_id.eq_any(ids))
                 .order(wallets::wallet_id)
                 .select(WalletRow::as_select());
             match lock {
-                Lock::No => rows.load(conn),
-                Lock::Rows => rows.for_no_key_update().load(conn),
+                RowLock::No => rows.load(conn),
+                RowLock::Rows => rows.for_no_key_update().load(conn),
             }
         }
     }
@@ -231,7 +231,7 @@ pub(crate) fn subscriptions(
     ids: &[Id<SubscriptionId>],
 ) -> QueryResult<Vec<SubscriptionRow>> {
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
             subscriptions::table.find(id).select(SubscriptionRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => subscriptions::table
@@ -275,7 +275,7 @@ pub(crate) fn subscription_configs(
 /// Returns the open calls with these ids.
 pub(crate) fn open_calls(conn: &mut Conn, ids: &[Id<RequestId>]) -> QueryResult<Vec<OpenCallRow>> {
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
             open_calls::table.find(id).select(OpenCallRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => open_calls::table
@@ -292,13 +292,13 @@ pub(crate) fn request_keys(
     ids: &[Id<RequestId>],
 ) -> QueryResult<Vec<(Id<MerchantId>, Id<RequestId>)>> {
     #[derive(QueryableByName)]
-    struct Key {
+    struct RequestKeyRow {
         #[diesel(sql_type = Binary)]
         merchant_id: Id<MerchantId>,
         #[diesel(sql_type = Binary)]
         request_id: Id<RequestId>,
     }
-    let keys: Vec<Key> = match conn {
+    let keys: Vec<RequestKeyRow> = match conn {
         Conn::Sqlite(conn) => diesel::sql_query(
             "SELECT r.merchant_id, r.request_id FROM json_each(?) AS i CROSS JOIN merchants AS m \
              CROSS JOIN requests AS r WHERE r.merchant_id = m.merchant_id AND r.request_id = unhex(substr(i.value, 3))",
@@ -321,10 +321,10 @@ pub(crate) fn requests(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: &[Id<RequestId>],
-    lock: Lock,
+    lock: RowLock,
 ) -> QueryResult<Vec<RequestRow>> {
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
             requests::table
                 .find((Id(merchant_id), id))
                 .select(RequestRow::as_select())
@@ -337,8 +337,8 @@ pub(crate) fn requests(
                 .order(requests::request_id)
                 .select(RequestRow::as_select());
             match lock {
-                Lock::No => rows.load(conn),
-                Lock::Rows => rows.for_no_key_update().load(conn),
+                RowLock::No => rows.load(conn),
+                RowLock::Rows => rows.for_no_key_update().load(conn),
             }
         }
     }
@@ -346,7 +346,7 @@ pub(crate) fn requests(
 
 /// The facts of a key that an admission needs: its id, its merchant, the merchant's wallet, and whether that wallet is
 /// [guarded](is_guarded).
-pub(crate) type KeyFacts = (Id<SecretKeyId>, Id<MerchantId>, Id<WalletId>, bool);
+pub(crate) type SecretKeyFacts = (Id<SecretKeyId>, Id<MerchantId>, Id<WalletId>, bool);
 
 /// Whether admissions check a merchant's own wallet: it has a limit, or almost no room.
 #[diesel::dsl::auto_type(no_type_alias)]
@@ -365,7 +365,7 @@ const _: () = assert!(GUARDED_FROM == Wallet::LEAST_BALANCE.units());
 pub(crate) fn secret_key_facts(
     conn: &mut Conn,
     ids: &[Id<SecretKeyId>],
-) -> QueryResult<Vec<KeyFacts>> {
+) -> QueryResult<Vec<SecretKeyFacts>> {
     macro_rules! facts {
         () => {
             secret_keys::table
@@ -382,7 +382,7 @@ pub(crate) fn secret_key_facts(
     }
     match conn {
         Conn::Sqlite(conn) => {
-            each(ids, |id| facts!().filter(secret_keys::secret_key_id.eq(id)).get_result(conn))
+            find_each(ids, |id| facts!().filter(secret_keys::secret_key_id.eq(id)).get_result(conn))
         }
         Conn::Postgres(conn) => facts!().filter(secret_keys::secret_key_id.eq_any(ids)).load(conn),
     }
@@ -406,7 +406,7 @@ pub(crate) fn spend_key_facts(
     }
     match conn {
         Conn::Sqlite(conn) => {
-            each(ids, |id| facts!().filter(spend_keys::spend_key_id.eq(id)).get_result(conn))
+            find_each(ids, |id| facts!().filter(spend_keys::spend_key_id.eq(id)).get_result(conn))
         }
         Conn::Postgres(conn) => facts!().filter(spend_keys::spend_key_id.eq_any(ids)).load(conn),
     }
@@ -418,7 +418,7 @@ pub(crate) fn lock_spend_counters(
     ids: &[Id<SpendKeyId>],
 ) -> QueryResult<Vec<SpendCountersRow>> {
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
             spend_counters::table.find(id).select(SpendCountersRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => spend_counters::table
@@ -433,7 +433,7 @@ pub(crate) fn lock_spend_counters(
 /// Writes locked counters of spend keys.
 pub(crate) fn save_spend_counters(conn: &mut Conn, rows: &[SpendCountersRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| SaveSpendCounters(row).execute(conn)),
+        Conn::Sqlite(conn) => execute_each(rows, |row| SaveSpendCounters(row).execute(conn)),
         Conn::Postgres(conn) => SaveCountersOfKeys::of(rows).execute(conn).map(drop),
     }
 }
@@ -441,7 +441,7 @@ pub(crate) fn save_spend_counters(conn: &mut Conn, rows: &[SpendCountersRow]) ->
 pub(crate) fn insert_events(conn: &mut Conn, rows: &[EventRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => {
-            for_each(rows, |row| diesel::insert_into(events::table).values(row).execute(conn))
+            execute_each(rows, |row| diesel::insert_into(events::table).values(row).execute(conn))
         }
         Conn::Postgres(conn) => {
             diesel::insert_into(events::table).values(rows).execute(conn).map(drop)
@@ -451,9 +451,9 @@ pub(crate) fn insert_events(conn: &mut Conn, rows: &[EventRow]) -> QueryResult<(
 
 pub(crate) fn insert_deliveries(conn: &mut Conn, rows: &[DeliveryRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => {
-            for_each(rows, |row| diesel::insert_into(deliveries::table).values(row).execute(conn))
-        }
+        Conn::Sqlite(conn) => execute_each(rows, |row| {
+            diesel::insert_into(deliveries::table).values(row).execute(conn)
+        }),
         Conn::Postgres(conn) => {
             diesel::insert_into(deliveries::table).values(rows).execute(conn).map(drop)
         }
@@ -476,7 +476,7 @@ pub(crate) fn lock_webhooks(
     ids: &[Id<WebhookId>],
 ) -> QueryResult<Vec<WebhookRow>> {
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
             webhooks::table.find(id).select(WebhookRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => webhooks::table
@@ -519,7 +519,7 @@ pub(crate) fn connections_by_id(
     ids: &[Id<ConnectionId>],
 ) -> QueryResult<Vec<ConnectionRow>> {
     match conn {
-        Conn::Sqlite(conn) => each(ids, |id| {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
             connections::table.find(id).select(ConnectionRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => connections::table
@@ -543,9 +543,9 @@ pub(crate) fn claim_reference(conn: &mut Conn, row: &ReportedUsageRow) -> QueryR
 
 pub(crate) fn insert_corrections(conn: &mut Conn, rows: &[CorrectionRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => {
-            for_each(rows, |row| diesel::insert_into(corrections::table).values(row).execute(conn))
-        }
+        Conn::Sqlite(conn) => execute_each(rows, |row| {
+            diesel::insert_into(corrections::table).values(row).execute(conn)
+        }),
         Conn::Postgres(conn) => {
             diesel::insert_into(corrections::table).values(rows).execute(conn).map(drop)
         }
@@ -587,7 +587,7 @@ pub(crate) fn insert_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> Qu
     match conn {
         Conn::Sqlite(conn) => {
             let some = |conn: &mut _, rows: &_| InsertSomeIndexRows(rows).execute(conn);
-            for_some(conn, rows, some, |conn, row| InsertSomeIndexRows(row).execute(conn))
+            execute_batched(conn, rows, some, |conn, row| InsertSomeIndexRows(row).execute(conn))
         }
         Conn::Postgres(conn) => InsertIndexRows::of(rows).execute(conn).map(drop),
     }
@@ -597,7 +597,7 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
     match conn {
         Conn::Sqlite(conn) => {
             let some = |conn: &mut _, rows: &_| InsertSomeTransactions(rows).execute(conn);
-            for_some(conn, rows, some, |conn, row| InsertSomeTransactions(row).execute(conn))
+            execute_batched(conn, rows, some, |conn, row| InsertSomeTransactions(row).execute(conn))
         }
         Conn::Postgres(conn) => InsertTransactions::of(rows).execute(conn).map(drop),
     }
@@ -606,7 +606,7 @@ pub(crate) fn insert_transactions(conn: &mut Conn, rows: &[TransactionRow]) -> Q
 /// Writes locked wallets.
 pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| SaveWallet(row).execute(conn)),
+        Conn::Sqlite(conn) => execute_each(rows, |row| SaveWallet(row).execute(conn)),
         Conn::Postgres(conn) => SaveWallets::of(rows).execute(conn).map(drop),
     }
 }
@@ -614,7 +614,7 @@ pub(crate) fn save_wallets(conn: &mut Conn, rows: &[WalletRow]) -> QueryResult<(
 /// Writes locked counters.
 pub(crate) fn save_counters(conn: &mut Conn, rows: &[TierCounterRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| SaveCounter(row).execute(conn)),
+        Conn::Sqlite(conn) => execute_each(rows, |row| SaveCounter(row).execute(conn)),
         Conn::Postgres(conn) => SaveCounters::of(rows).execute(conn).map(drop),
     }
 }
@@ -633,7 +633,7 @@ pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryRe
 /// Inserts the pairs that do not exist yet. `rows` must ascend.
 pub(crate) fn insert_pairs(conn: &mut Conn, rows: &[PairRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| {
+        Conn::Sqlite(conn) => execute_each(rows, |row| {
             diesel::insert_or_ignore_into(usage_pairs::table).values(row).execute(conn)
         }),
         Conn::Postgres(conn) => diesel::insert_into(usage_pairs::table)
@@ -650,17 +650,17 @@ pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: MerchantId) -> Q
         Conn::Sqlite(_) => Ok(()),
         Conn::Postgres(conn) => {
             // No row may exist yet that could be locked, and the merchant's row must be locked before all others.
-            lock_for_now(conn, &format!("missing prices of {merchant_id}"))
+            lock_advisory(conn, &format!("missing prices of {merchant_id}"))
         }
     }
 }
 
 /// Locks the creation of partitions until the transaction ends.
 pub(crate) fn lock_partitions(conn: &mut PgConnection) -> QueryResult<()> {
-    lock_for_now(conn, "partitions")
+    lock_advisory(conn, "partitions")
 }
 
-fn lock_for_now(conn: &mut PgConnection, what: &str) -> QueryResult<()> {
+fn lock_advisory(conn: &mut PgConnection, what: &str) -> QueryResult<()> {
     diesel::sql_query("SELECT pg_advisory_xact_lock($1)")
         .bind::<diesel::sql_types::BigInt, _>(advisory_number(what))
         .execute(conn)
@@ -677,7 +677,7 @@ fn advisory_number(what: &str) -> i64 {
 /// Inserts missing prices.
 pub(crate) fn insert_missing_prices(conn: &mut Conn, rows: &[MissingPriceRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| {
+        Conn::Sqlite(conn) => execute_each(rows, |row| {
             diesel::insert_or_ignore_into(missing_prices::table).values(row).execute(conn)
         }),
         Conn::Postgres(conn) => diesel::insert_into(missing_prices::table)
@@ -691,9 +691,9 @@ pub(crate) fn insert_missing_prices(conn: &mut Conn, rows: &[MissingPriceRow]) -
 /// Inserts the repricings of records.
 pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => {
-            for_each(rows, |row| diesel::insert_into(repricings::table).values(row).execute(conn))
-        }
+        Conn::Sqlite(conn) => execute_each(rows, |row| {
+            diesel::insert_into(repricings::table).values(row).execute(conn)
+        }),
         Conn::Postgres(conn) => {
             diesel::insert_into(repricings::table).values(rows).execute(conn).map(drop)
         }
@@ -703,7 +703,7 @@ pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> Query
 /// Adds to roll-ups. `rows` must ascend. The statement computes the sums, so no row is read or locked before.
 pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(conn) => for_each(rows, |row| AddRollup(row).execute(conn)),
+        Conn::Sqlite(conn) => execute_each(rows, |row| AddRollup(row).execute(conn)),
         Conn::Postgres(conn) => AddRollups::of(rows).execute(conn).map(drop),
     }
 }

@@ -93,7 +93,7 @@ impl From<r2d2::Error> for StoreError {
 
 impl StoreError {
     /// This error as that of a commit: if the connection was lost, the outcome is unknown.
-    pub(crate) fn of_a_commit(self) -> Self {
+    pub(crate) fn into_commit_error(self) -> Self {
         match self {
             Self::Unavailable(why) if !why.contains(FULL) => Self::Interrupted,
             cause => cause,
@@ -101,17 +101,17 @@ impl StoreError {
     }
 
     /// Whether the database failed, and not the statement.
-    pub(crate) const fn is_away(&self) -> bool {
+    pub(crate) const fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Interrupted)
     }
 
     /// Whether another transaction has locked a row for longer than the timeout.
-    pub(crate) fn is_of_a_lock(&self) -> bool {
+    pub(crate) fn is_lock_timeout(&self) -> bool {
         matches!(self, Self::Unavailable(why) if why.contains(LOCKED))
     }
 
     /// This error, but a database that stays busy counts as unavailable.
-    pub(crate) fn or_away(self) -> Self {
+    pub(crate) fn or_unavailable(self) -> Self {
         match self.is_transient() {
             true => Self::Unavailable("another program keeps writing to it".to_owned()),
             false => self,
@@ -124,7 +124,7 @@ impl StoreError {
     }
 
     /// Whether SQLite has found that its file is damaged.
-    pub(crate) fn is_of_damage(&self) -> bool {
+    pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Database(diesel::result::Error::DatabaseError(_, info)) => {
                 info.message().contains("malformed")

@@ -1,7 +1,7 @@
 //! Events. They are written in the transaction that causes them, and wait until their webhooks are found.
 
 use diesel::prelude::*;
-use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
+use tollgate_domain::{Event, EventId, EventPayload, MerchantId, Timestamp};
 
 use crate::conn::Conn;
 use crate::dialect;
@@ -15,7 +15,7 @@ use crate::schema::events;
 pub(crate) fn write(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    news: &News,
+    news: &EventPayload,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     Ok(dialect::insert_events(conn, &[EventRow::new(merchant_id, news, now, now)])?)

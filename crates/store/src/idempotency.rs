@@ -14,7 +14,7 @@ use crate::schema::idempotent_answers;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     /// The owner of the key.
-    pub scope: Scope,
+    pub scope: IdempotencyScope,
     /// The caller's key.
     pub key: String,
     /// A hash of the request: method, path and body.
@@ -23,7 +23,7 @@ pub struct IdempotencyKey {
 
 /// The owner of an idempotency key. The same key is another one in each scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum IdempotencyScope {
     /// The operator.
     Operator,
     /// A merchant, over the API.
@@ -32,20 +32,20 @@ pub enum Scope {
     Dashboard(MerchantId),
 }
 
-impl Scope {
+impl IdempotencyScope {
     /// The columns. The operator has no merchant.
     fn columns(self) -> (Id<AnyId>, &'static str) {
         match self {
             Self::Operator => (Id::default(), "operator"),
-            Self::Api(merchant_id) => (Id(merchant_id).of_any(), "api"),
-            Self::Dashboard(merchant_id) => (Id(merchant_id).of_any(), "dashboard"),
+            Self::Api(merchant_id) => (Id(merchant_id).untyped(), "api"),
+            Self::Dashboard(merchant_id) => (Id(merchant_id).untyped(), "dashboard"),
         }
     }
 }
 
 /// An answer as it was given, without secrets that are shown only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct StoredAnswer {
     /// HTTP status.
     pub status: u16,
     /// JSON body.
@@ -54,11 +54,11 @@ pub struct Answer {
 
 /// Whether an operation is to be done, or its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum IdempotencyClaim {
     /// It is new: do it and [`keep`] its answer in the same transaction.
     New,
     /// It was done, with this answer.
-    Done(Answer),
+    Done(StoredAnswer),
     /// The key was used for another request.
     Reused,
 }
@@ -72,7 +72,11 @@ const KEPT_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Claim, StoreError> {
+pub fn claim(
+    conn: &mut Conn,
+    key: &IdempotencyKey,
+    now: Timestamp,
+) -> Result<IdempotencyClaim, StoreError> {
     let expired = now.plus_millis(-KEPT_MILLIS).unix_micros();
     let (merchant_id, scope) = key.scope.columns();
     diesel::delete(
@@ -91,27 +95,31 @@ pub fn claim(conn: &mut Conn, key: &IdempotencyKey, now: Timestamp) -> Result<Cl
         created_at: now.unix_micros(),
     };
     if dialect::claim_idempotency_key(conn, &row)? {
-        return Ok(Claim::New);
+        return Ok(IdempotencyClaim::New);
     }
     let kept: AnswerRow = idempotent_answers::table
         .find((merchant_id, scope, &key.key))
         .select(AnswerRow::as_select())
         .first(conn)?;
     if kept.fingerprint != key.fingerprint {
-        return Ok(Claim::Reused);
+        return Ok(IdempotencyClaim::Reused);
     }
     let status = u16::try_from(kept.status).map_err(|_| StoreError::Corrupt {
         what: "idempotent_answers.status",
         value: kept.status.to_string(),
     })?;
-    Ok(Claim::Done(Answer { status, body: kept.body }))
+    Ok(IdempotencyClaim::Done(StoredAnswer { status, body: kept.body }))
 }
 
 /// Keeps the answer of an operation whose key was claimed in this transaction.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub fn keep(conn: &mut Conn, key: &IdempotencyKey, answer: &Answer) -> Result<(), StoreError> {
+pub fn keep(
+    conn: &mut Conn,
+    key: &IdempotencyKey,
+    answer: &StoredAnswer,
+) -> Result<(), StoreError> {
     let (merchant_id, scope) = key.scope.columns();
     diesel::update(idempotent_answers::table.find((merchant_id, scope, &key.key)))
         .set((

@@ -23,13 +23,13 @@ impl<T> Id<T> {
 
 impl<T: tollgate_domain::Id> Id<T> {
     /// Returns the id without its kind.
-    pub(crate) fn of_any(self) -> Id<AnyId> {
+    pub(crate) fn untyped(self) -> Id<AnyId> {
         Id(AnyId(*self.0.as_bytes()))
     }
 
     /// Returns the id without its kind, and its text.
-    pub(crate) fn named(self) -> (Id<AnyId>, String) {
-        (self.of_any(), self.to_string())
+    pub(crate) fn with_text(self) -> (Id<AnyId>, String) {
+        (self.untyped(), self.to_string())
     }
 }
 
@@ -61,14 +61,14 @@ impl tollgate_domain::Id for AnyId {
 
 impl fmt::Display for AnyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Digits(self.0))
+        write!(f, "{}", HexDigits(self.0))
     }
 }
 
 /// The digits of an id, as from `encode(id, 'hex')` on PostgreSQL.
-struct Digits([u8; 16]);
+struct HexDigits([u8; 16]);
 
-impl fmt::Display for Digits {
+impl fmt::Display for HexDigits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
@@ -97,7 +97,7 @@ where
 
 impl<T: tollgate_domain::Id> Serialize for Id<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("\\x{}", Digits(*self.0.as_bytes())))
+        serializer.collect_str(&format_args!("\\x{}", HexDigits(*self.0.as_bytes())))
     }
 }
 

@@ -8,16 +8,16 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{PendingRecord, RequestId, Timestamp};
 
 use crate::files::{private, private_folder, sync_folder_of};
 
 /// A settlement that waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct JournalEntry {
     pub(crate) request_id: RequestId,
-    pub(crate) report: Report,
+    pub(crate) report: CallReport,
     /// The call, if this process has admitted it: for a database that does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) call: Option<PendingRecord>,
@@ -26,12 +26,12 @@ pub(crate) struct Entry {
 /// The time for which a commit whose answer was lost may still be in flight.
 const COMMITS_COME_WITHIN_MS: i64 = 10 * 60 * 1_000;
 
-impl Entry {
+impl JournalEntry {
     /// Whether a record of this refused call may still appear.
     ///
     /// The call was refused because the outcome of its admission's commit is unknown.
-    pub(crate) fn may_come(&self, now: Timestamp) -> bool {
-        let Report { ending, timestamp, .. } = &self.report;
+    pub(crate) fn may_still_appear(&self, now: Timestamp) -> bool {
+        let CallReport { ending, timestamp, .. } = &self.report;
         *ending == Ending::NotSent && now < timestamp.plus_millis(COMMITS_COME_WITHIN_MS)
     }
 }
@@ -49,7 +49,7 @@ impl Journal {
     }
 
     /// Writes an entry durably.
-    pub(crate) fn write(&self, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn write(&self, entry: &JournalEntry) -> io::Result<()> {
         // The folder may have been removed while it was empty.
         private_folder(&self.folder)?;
         let name = self.path(entry.request_id);
@@ -65,7 +65,7 @@ impl Journal {
     }
 
     /// All entries that wait. An unreadable file is set aside; files with other names are ignored.
-    pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
+    pub(crate) fn entries(&self) -> io::Result<Vec<JournalEntry>> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.folder)? {
             let file = file?;

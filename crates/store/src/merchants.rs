@@ -135,7 +135,7 @@ pub fn list_secret_keys(
 
 /// The outcome of [`delete_secret_key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
+pub enum SecretKeyDeletion {
     /// It is gone, at once.
     Deleted,
     /// The merchant has no such key.
@@ -153,7 +153,7 @@ pub fn delete_secret_key(
     merchant_id: MerchantId,
     secret_key_id: SecretKeyId,
     now: Timestamp,
-) -> Result<Deletion, StoreError> {
+) -> Result<SecretKeyDeletion, StoreError> {
     // Two deletions of the last two keys must not both see the other key: the merchant is locked.
     crate::dialect::lock_merchant(conn, merchant_id)?;
     let valid: Vec<Id<SecretKeyId>> = secret_keys::table
@@ -162,13 +162,13 @@ pub fn delete_secret_key(
         .select(secret_keys::secret_key_id)
         .load(conn)?;
     if !valid.contains(&Id(secret_key_id)) {
-        return Ok(Deletion::NotFound);
+        return Ok(SecretKeyDeletion::NotFound);
     }
     if valid.len() == 1 {
-        return Ok(Deletion::Last);
+        return Ok(SecretKeyDeletion::Last);
     }
     diesel::update(secret_keys::table.find(Id(secret_key_id)))
         .set(secret_keys::deleted_at.eq(Some(now.unix_micros())))
         .execute(conn)?;
-    Ok(Deletion::Deleted)
+    Ok(SecretKeyDeletion::Deleted)
 }

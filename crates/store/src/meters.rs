@@ -77,9 +77,9 @@ fn insert_version(
 }
 
 /// A row of a meter with the JSON of its present version.
-type WithModel = (MeterRow, String);
+type MeterWithModel = (MeterRow, String);
 
-fn meter((row, model): WithModel) -> Result<MerchantMeter, StoreError> {
+fn meter((row, model): MeterWithModel) -> Result<MerchantMeter, StoreError> {
     let model = from_json("meter_versions.model", &model)?;
     row.with_model(model)
 }
@@ -106,7 +106,7 @@ pub fn find(
     merchant_id: MerchantId,
     meter_id: MeterId,
 ) -> Result<Option<MerchantMeter>, StoreError> {
-    let row: Option<WithModel> = present!()
+    let row: Option<MeterWithModel> = present!()
         .filter(meters::meter_id.eq(Id(meter_id)))
         .filter(meters::merchant_id.eq(Id(merchant_id)))
         .first(conn)
@@ -120,7 +120,7 @@ pub(crate) fn find_by_slug(
     merchant_id: MerchantId,
     slug: &str,
 ) -> Result<Option<MerchantMeter>, StoreError> {
-    let row: Option<WithModel> = present!()
+    let row: Option<MeterWithModel> = present!()
         .filter(meters::merchant_id.eq(Id(merchant_id)))
         .filter(meters::slug.eq(slug))
         .get_result(conn)
@@ -141,8 +141,8 @@ pub fn counted(
     at: Timestamp,
 ) -> Result<u64, StoreError> {
     let owner_id = match connection_id {
-        Some(id) => Id(id).of_any(),
-        None => Id(meter.merchant_id).of_any(),
+        Some(id) => Id(id).untyped(),
+        None => Id(meter.merchant_id).untyped(),
     };
     let used: Option<i64> = tier_counters::table
         .find((Id(meter.merchant_id), owner_id, Id(meter.meter_id), meter.tier_period.key(at)))
@@ -171,14 +171,14 @@ pub fn list(
     if let Some(after) = page.after {
         query = query.filter(meters::meter_id.lt(Id(after)));
     }
-    let rows: Vec<WithModel> =
+    let rows: Vec<MeterWithModel> =
         query.order(meters::meter_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(meter).collect()
 }
 
 /// The outcome of [`update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Updated {
+pub enum MeterUpdate {
     /// The meter as it is now.
     Meter(Box<MerchantMeter>),
     /// The merchant has no such meter.
@@ -199,9 +199,11 @@ pub fn update(
     meter_id: MeterId,
     changes: &MeterChanges,
     now: Timestamp,
-) -> Result<Updated, StoreError> {
+) -> Result<MeterUpdate, StoreError> {
     dialect::lock_merchant(conn, merchant_id)?;
-    let Some(mut meter) = find(conn, merchant_id, meter_id)? else { return Ok(Updated::NotFound) };
+    let Some(mut meter) = find(conn, merchant_id, meter_id)? else {
+        return Ok(MeterUpdate::NotFound);
+    };
     let before = meter.model.clone();
     let basis = changes.token_basis.unwrap_or(before.token_basis);
     let base_payer = changes.base_cost_payer.unwrap_or(before.base_cost_payer);
@@ -209,7 +211,7 @@ pub fn update(
     let tiers = changes.tiers.clone().unwrap_or_else(|| before.tiers().to_vec());
     let mut model = match Meter::new(before.rate_type, before.unit, tiers) {
         Ok(model) => model,
-        Err(faults) => return Ok(Updated::BadTiers(faults)),
+        Err(faults) => return Ok(MeterUpdate::BadTiers(faults)),
     };
     model.token_basis = basis;
     model.base_cost_payer = base_payer;
@@ -229,23 +231,23 @@ pub fn update(
             .execute(conn)?;
         insert_version(conn, merchant_id, meter_id, meter.version, &meter.model, now)?;
     }
-    Ok(Updated::Meter(Box::new(meter)))
+    Ok(MeterUpdate::Meter(Box::new(meter)))
 }
 
 /// The outcome of [`delete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
+pub enum MeterDeletion {
     /// It is gone.
     Deleted,
     /// The merchant has no such meter.
     NotFound,
     /// It is in use and stays.
-    InUse(InUse),
+    InUse(MeterUse),
 }
 
 /// The use of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InUse {
+pub enum MeterUse {
     /// Spend keys are priced by it.
     BySpendKeys,
     /// It is the last meter of a subscription configuration. No call could draw on its credit without it.
@@ -263,17 +265,17 @@ pub fn delete(
     merchant_id: MerchantId,
     meter_id: MeterId,
     now: Timestamp,
-) -> Result<Deletion, StoreError> {
+) -> Result<MeterDeletion, StoreError> {
     // A spend key must not begin to use it meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     if find(conn, merchant_id, meter_id)?.is_none() {
-        return Ok(Deletion::NotFound);
+        return Ok(MeterDeletion::NotFound);
     }
     if spend_keys::any_under(conn, meter_id)? {
-        return Ok(Deletion::InUse(InUse::BySpendKeys));
+        return Ok(MeterDeletion::InUse(MeterUse::BySpendKeys));
     }
     if subscription_configs::any_last_link(conn, merchant_id, meter_id)? {
-        return Ok(Deletion::InUse(InUse::ByConfigs));
+        return Ok(MeterDeletion::InUse(MeterUse::ByConfigs));
     }
     let present = meters::table
         .find(Id(meter_id))
@@ -281,12 +283,12 @@ pub fn delete(
         .filter(meters::deleted_at.is_null());
     let deleted = meters::deleted_at.eq(Some(now.unix_micros()));
     diesel::update(present).set(deleted).execute(conn)?;
-    Ok(Deletion::Deleted)
+    Ok(MeterDeletion::Deleted)
 }
 
 /// A version of a meter: its prices and its tier period. It never changes.
 #[derive(Clone, Debug)]
-pub(crate) struct Version {
+pub(crate) struct MeterPricing {
     pub(crate) model: Meter,
     pub(crate) tier_period: TierPeriod,
 }
@@ -295,14 +297,14 @@ pub(crate) fn model_of(
     conn: &mut Conn,
     meter_id: MeterId,
     version: i32,
-) -> Result<Version, StoreError> {
+) -> Result<MeterPricing, StoreError> {
     let (model, tier_period): (String, String) = meter_versions::table
         .inner_join(meters::table)
         .filter(meter_versions::meter_id.eq(Id(meter_id)))
         .filter(meter_versions::version.eq(version))
         .select((meter_versions::model, meters::tier_period))
         .get_result(conn)?;
-    Ok(Version {
+    Ok(MeterPricing {
         model: from_json("meter_versions.model", &model)?,
         tier_period: from_json("meters.tier_period", &format!("\"{tier_period}\""))?,
     })

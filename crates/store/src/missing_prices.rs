@@ -25,9 +25,9 @@ const REMEMBERED: usize = 20_000;
 const KEPT_DAYS: i64 = 2;
 
 /// Provider and model.
-type Name = (String, String);
+type ProviderModel = (String, String);
 
-fn name(missing: &MissingPrice) -> Name {
+fn name(missing: &MissingPrice) -> ProviderModel {
     (missing.provider().to_owned(), missing.model().to_owned())
 }
 
@@ -42,7 +42,8 @@ pub(crate) fn report(
     missing: impl IntoIterator<Item = (MerchantId, MissingPrice)>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let mut by_merchant: BTreeMap<MerchantId, BTreeMap<Name, MissingPrice>> = BTreeMap::new();
+    let mut by_merchant: BTreeMap<MerchantId, BTreeMap<ProviderModel, MissingPrice>> =
+        BTreeMap::new();
     for (merchant_id, missing) in missing {
         by_merchant.entry(merchant_id).or_default().entry(name(&missing)).or_insert(missing);
     }
@@ -55,7 +56,7 @@ pub(crate) fn report(
         let (mut rows, mut events) = (Vec::new(), Vec::new());
         for ((provider, model), missing) in fresh {
             rows.push(MissingPriceRow { merchant_id: Id(merchant_id), day, provider, model });
-            events.push(EventRow::new(merchant_id, &missing.news(), now, now));
+            events.push(EventRow::new(merchant_id, &missing.event_payload(), now, now));
         }
         if !rows.is_empty() {
             dialect::insert_missing_prices(conn, &rows)?;
@@ -69,8 +70,8 @@ fn reported_on(
     conn: &mut Conn,
     merchant_id: MerchantId,
     day: i64,
-) -> Result<BTreeSet<Name>, StoreError> {
-    let names: Vec<Name> = missing_prices::table
+) -> Result<BTreeSet<ProviderModel>, StoreError> {
+    let names: Vec<ProviderModel> = missing_prices::table
         .filter(missing_prices::merchant_id.eq(Id(merchant_id)))
         .filter(missing_prices::day.eq(day))
         .select((missing_prices::provider, missing_prices::model))
@@ -90,17 +91,17 @@ pub(crate) fn forget_old(conn: &mut Conn, now: Timestamp) -> Result<usize, Store
 
 /// The events that this process has reported today. A call that is refused again costs no query.
 #[derive(Default)]
-pub(crate) struct ReportedPrices(Mutex<Known>);
+pub(crate) struct ReportedPrices(Mutex<ReportedToday>);
 
 #[derive(Default)]
-struct Known {
+struct ReportedToday {
     day: i64,
-    names: HashMap<MerchantId, HashSet<Name>>,
+    names: HashMap<MerchantId, HashSet<ProviderModel>>,
     count: usize,
 }
 
 impl ReportedPrices {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ReportedToday> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,7 +115,7 @@ impl ReportedPrices {
         let today = now.days_since_1970();
         let mut known = self.known();
         if known.day != today || known.count > REMEMBERED {
-            *known = Known { day: today, ..Known::default() };
+            *known = ReportedToday { day: today, ..ReportedToday::default() };
         }
         let names = known.names.entry(merchant_id).or_default();
         let is_first = names.len() < MOST_A_DAY && names.insert(name(missing));
@@ -124,6 +125,6 @@ impl ReportedPrices {
 
     /// Forgets all of them: the database may be another one, or an earlier state of this one.
     pub(crate) fn forget(&self) {
-        *self.known() = Known::default();
+        *self.known() = ReportedToday::default();
     }
 }

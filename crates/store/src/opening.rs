@@ -13,18 +13,18 @@ use tokio::sync::watch;
 use tollgate_domain::{Clock, NodeId};
 use tollgate_pricing::Rate;
 
-use crate::conn::{Conn, DatabaseUrl, Manager};
+use crate::conn::{Conn, ConnManager, DatabaseUrl};
 use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::journal::Journal;
-use crate::ledger::{Context, Ledger, Recent};
+use crate::ledger::{Ledger, LedgerContext, RecentSettlements};
+use crate::ledger_metrics::LedgerMetrics;
 use crate::migrations::{self, MigrationError};
 use crate::missing_prices::ReportedPrices;
 use crate::readers::Readers;
 use crate::rollups::KnownPairs;
-use crate::serving::Begun;
-use crate::store::{Inner, Renewals, Store};
-use crate::vitals::Vitals;
+use crate::serving::ServingStart;
+use crate::store::{LeaseRenewals, Store, StoreInner};
 use crate::{deliveries, dialect, nodes, partitions, serving};
 
 /// The options of a store.
@@ -106,7 +106,7 @@ impl std::error::Error for OpenError {}
 
 impl From<StoreError> for OpenError {
     fn from(cause: StoreError) -> Self {
-        match cause.is_of_damage() {
+        match cause.is_damage() {
             true => Self::Damaged(cause.to_string()),
             false => Self::Store(cause),
         }
@@ -133,11 +133,11 @@ impl Store {
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
         let mut temporary = None;
         let (manager, writers, readers) = match url {
-            DatabaseUrl::Postgres(url) => (Manager::postgres(url), 2, 8),
-            DatabaseUrl::Sqlite(path) => (Manager::sqlite(path), 1, 4),
+            DatabaseUrl::Postgres(url) => (ConnManager::postgres(url), 2, 8),
+            DatabaseUrl::Sqlite(path) => (ConnManager::sqlite(path), 1, 4),
             DatabaseUrl::SqliteTemporary => {
                 let folder = temporary.insert(tempfile::tempdir()?);
-                (Manager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
+                (ConnManager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
             }
         };
         let lock = match manager.file().filter(|_| options.serve) {
@@ -149,7 +149,7 @@ impl Store {
         let begun = prepare(&manager, options, lock.as_ref(), node_id)?;
         // Settlements that SQLite cannot write wait in memory.
         let journal = options.journal.as_deref().filter(|_| manager.file().is_none());
-        let context = Arc::new(Context {
+        let context = Arc::new(LedgerContext {
             node_id,
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
@@ -159,19 +159,19 @@ impl Store {
             journal: journal.map(journal_in).transpose()?,
             unkept: Mutex::default(),
             open_calls: Mutex::default(),
-            recent: Recent::default(),
+            recent: RecentSettlements::default(),
             epoch: begun.as_ref().map(|begun| begun.epoch),
             overtaken: watch::Sender::new(false),
-            vitals: Vitals::default(),
+            metrics: LedgerMetrics::default(),
         });
         let (ledger, writers) = Ledger::start(&manager, writers, &context)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(StoreInner {
             readers: Readers::new(&manager, readers),
             ledger: Mutex::new(Some(ledger)),
             writers: Mutex::new(writers),
             context,
             lease_ms: options.lease_ms,
-            renewals: Mutex::new(Renewals { last: opened, unbroken_since: opened }),
+            renewals: Mutex::new(LeaseRenewals { last: opened, unbroken_since: opened }),
             lock: Mutex::new(lock),
             unknown_calls: Mutex::default(),
             alone: begun.is_some_and(|begun| begun.alone),
@@ -186,8 +186,8 @@ impl Store {
     /// [`OpenError`], whose text names the remedy.
     pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
         let manager = match url {
-            DatabaseUrl::Postgres(url) => Manager::postgres(url),
-            DatabaseUrl::Sqlite(path) => Manager::sqlite(path),
+            DatabaseUrl::Postgres(url) => ConnManager::postgres(url),
+            DatabaseUrl::Sqlite(path) => ConnManager::sqlite(path),
             DatabaseUrl::SqliteTemporary => return Ok(0),
         };
         migrate(&manager, &mut manager.connect()?, false)
@@ -228,7 +228,7 @@ fn lock_file_soon(
 /// Migrates the schema, but not of a SQLite file that another process serves from.
 ///
 /// That process would not know the new schema.
-fn migrate(manager: &Manager, conn: &mut Conn, is_locked: bool) -> Result<usize, OpenError> {
+fn migrate(manager: &ConnManager, conn: &mut Conn, is_locked: bool) -> Result<usize, OpenError> {
     let mut lock = None;
     if let Some(file) = manager.file()
         && !is_locked
@@ -246,7 +246,7 @@ fn make_partitions(conn: &mut Conn, options: &Options) {
     const ATTEMPTS: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(100);
     for attempt in 1..=ATTEMPTS {
-        let made = conn.write_soon(|conn| partitions::make_ahead(conn, options.clock.now()));
+        let made = conn.write_short_wait(|conn| partitions::make_ahead(conn, options.clock.now()));
         match made {
             Ok(()) => return,
             Err(_) if attempt < ATTEMPTS => std::thread::sleep(PAUSE),
@@ -259,11 +259,11 @@ fn make_partitions(conn: &mut Conn, options: &Options) {
 ///
 /// It then also ends the leases of processes that have ended.
 fn prepare(
-    manager: &Manager,
+    manager: &ConnManager,
     options: &Options,
     lock: Option<&File>,
     node_id: NodeId,
-) -> Result<Option<Begun>, OpenError> {
+) -> Result<Option<ServingStart>, OpenError> {
     let mut conn = manager.connect()?;
     if options.migrate {
         let ran = migrate(manager, &mut conn, lock.is_some())?;
@@ -284,7 +284,7 @@ fn prepare(
         if has_ended == Some(false) {
             log::info!("the process that served last did not end by itself: the file is checked");
         }
-        if let Some(what) = dialect::damage(&mut conn).map_err(StoreError::from)? {
+        if let Some(what) = dialect::find_damage(&mut conn).map_err(StoreError::from)? {
             return Err(OpenError::Damaged(what));
         }
     }

@@ -16,7 +16,7 @@ use crate::error::StoreError;
 
 /// The JSON of the outcome of a call.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Outcome<'a> {
+pub(crate) struct StoredOutcome<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     model: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub(crate) struct Outcome<'a> {
     #[serde(default, skip_serializing_if = "is_wallet")]
     base_payer: Payer,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    fee: Vec<Line>,
+    fee: Vec<StoredFeeLine>,
     #[serde(default, skip_serializing_if = "is_zero")]
     service_charge: i64,
     #[serde(default, skip_serializing_if = "is_wallet")]
@@ -54,7 +54,7 @@ pub(crate) struct Outcome<'a> {
 }
 
 /// A line of the fee: start and rate of the tier, its unit, the counted units and their cost.
-type Line = (u64, Rate, TierUnit, u64, i64);
+type StoredFeeLine = (u64, Rate, TierUnit, u64, i64);
 
 const fn reported() -> UsageSource {
     UsageSource::Reported
@@ -80,7 +80,7 @@ const fn is_zero(amount: &i64) -> bool {
     *amount == 0
 }
 
-impl<'a> Outcome<'a> {
+impl<'a> StoredOutcome<'a> {
     pub(crate) fn of(record: &'a RequestRecord) -> Self {
         let RequestRecord { priced, quote, .. } = record;
         let PricedUsage { usage, usage_source, base, price_source } = *priced;
@@ -124,7 +124,7 @@ impl<'a> Outcome<'a> {
         let [input, output] = self.base.map(Amount::from_units);
         let base = BaseCost { input, output };
         let Self { usage, usage_source, price_source, .. } = self;
-        let line = |(start, rate, unit, units, cost): Line| FeeLine {
+        let line = |(start, rate, unit, units, cost): StoredFeeLine| FeeLine {
             tier: Tier { start, rate },
             unit,
             units,
@@ -160,7 +160,7 @@ impl<'a> Outcome<'a> {
 pub(crate) mod tests {
     use tollgate_domain::settlement::in_flight;
     use tollgate_domain::{
-        Forwarded, MerchantId, Metadata, PendingRecord, ProviderKeyType, RequestId, WalletId,
+        ForwardedRequest, MerchantId, Metadata, PendingRecord, ProviderKeyType, RequestId, WalletId,
     };
 
     use super::*;
@@ -179,7 +179,7 @@ pub(crate) mod tests {
             merchant_wallet_id: WalletId::generate(now),
             meter: None,
             disable_billing: false,
-            forwarded: Forwarded {
+            forwarded: ForwardedRequest {
                 provider: "house".to_owned(),
                 endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
                 metered: true,
@@ -198,9 +198,9 @@ pub(crate) mod tests {
     }
 
     fn read_back(record: &RequestRecord) -> RequestRecord {
-        let json = to_json(&Outcome::of(record));
+        let json = to_json(&StoredOutcome::of(record));
         let mut read = in_flight(&pending(), None);
-        from_json::<Outcome<'_>>("outcome", &json).unwrap().apply(&mut read).unwrap();
+        from_json::<StoredOutcome<'_>>("outcome", &json).unwrap().apply(&mut read).unwrap();
         RequestRecord { request_id: record.request_id, merchant_id: record.merchant_id, ..read }
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use r2d2::{Pool, PooledConnection};
 
-use crate::conn::Manager;
+use crate::conn::ConnManager;
 use crate::error::StoreError;
 
 /// The longest wait for a connection.
@@ -20,13 +20,13 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A pool of connections. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Readers {
-    pool: Pool<Manager>,
-    manager: Manager,
+    pool: Pool<ConnManager>,
+    manager: ConnManager,
 }
 
 impl Readers {
     /// A pool of at most `most` connections. None is opened before it is needed.
-    pub(crate) fn new(manager: &Manager, most: u32) -> Self {
+    pub(crate) fn new(manager: &ConnManager, most: u32) -> Self {
         let pool = Pool::builder()
             .max_size(most)
             .min_idle(Some(0))
@@ -39,7 +39,7 @@ impl Readers {
     }
 
     /// A connection. Waits until one is free.
-    pub(crate) fn get(&self) -> Result<PooledConnection<Manager>, StoreError> {
+    pub(crate) fn get(&self) -> Result<PooledConnection<ConnManager>, StoreError> {
         let begun = Instant::now();
         loop {
             match self.pool.get_timeout(LOOK) {

@@ -37,12 +37,12 @@ pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), St
 
 /// A walk through the records of all merchants, one merchant after the other.
 #[derive(Default)]
-pub(crate) struct Walk {
+pub(crate) struct RecordWalk {
     /// The merchant and id of the last record.
     after: Option<(Id<MerchantId>, Id<RequestId>)>,
 }
 
-impl Walk {
+impl RecordWalk {
     /// Returns the next records. The list is empty at the end.
     pub(crate) fn next(
         &mut self,

@@ -9,14 +9,16 @@ use std::collections::BTreeSet;
 
 use diesel::prelude::*;
 use time::Date;
-use tollgate_domain::repricing::{Repriced, Shares, is_priced_by_list, price_again, reprice};
+use tollgate_domain::repricing::{
+    CostShares, RepricedCost, is_priced_by_list, price_again, reprice,
+};
 use tollgate_domain::{
     MerchantId, PendingRecord, RequestId, RequestRecord, Timestamp, TransactionKind, WalletId,
 };
 use tollgate_pricing::{Amount, AppliedPrices, ModelPattern, Overflow, PriceBook, PriceSource};
 
 use crate::conn::Conn;
-use crate::dialect::{self, Lock};
+use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::merchants;
@@ -24,8 +26,8 @@ use crate::requests::to_records;
 use crate::rows::{RepricingRow, RequestRow, to_json};
 use crate::schema::requests;
 use crate::store::Store;
-use crate::tables::repricings::{Earlier, earlier};
-use crate::write_set::{LedgerWallets, Reason, WriteSet, lock_wallets, out_of_range};
+use crate::tables::repricings::{RepricingTotals, repricing_totals};
+use crate::write_set::{LedgerWallets, MovementReason, WriteSet, lock_wallets, out_of_range};
 
 /// The number of records that are read at a time.
 const READ: i64 = 1_000;
@@ -40,7 +42,7 @@ const SLACK_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 
 /// The records that are priced again. All given fields must match.
 #[derive(Clone, Debug)]
-pub struct Scope {
+pub struct RepricingScope {
     /// The first UTC day of their admission.
     pub from: Date,
     /// The last UTC day of their admission.
@@ -67,12 +69,12 @@ pub struct Repricing {
     /// When it was admitted.
     pub created_at: Timestamp,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: RepricingOutcome,
 }
 
 /// The outcome of pricing a record again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RepricingOutcome {
     /// It costs the same.
     Same,
     /// There is no price for it. It stays as it is.
@@ -80,20 +82,20 @@ pub enum Outcome {
     /// The new cost is out of the range of an amount. It stays as it is.
     TooMuch,
     /// A balance would leave the range of an amount. Nothing was booked.
-    OutOfRange(Box<Change>),
+    OutOfRange(Box<RepricingChange>),
     /// It costs something else. The difference is booked, unless the run only looks.
-    Differs(Box<Change>),
+    Differs(Box<RepricingChange>),
 }
 
 /// The difference that other prices make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct RepricingChange {
     /// The base cost by the record and its earlier repricings.
     pub base_before: Amount,
     /// The base cost by the new prices.
     pub base_after: Amount,
     /// The amount that each pays more. A negative amount is given back.
-    pub more: Shares,
+    pub more: CostShares,
     /// Whether the service charge stays, because its rate cannot be determined.
     pub service_charge_kept: bool,
     /// The new prices.
@@ -111,7 +113,7 @@ impl Store {
     /// run finds the rest.
     pub async fn reprice(
         &self,
-        scope: &Scope,
+        scope: &RepricingScope,
         book: &PriceBook,
         only_look: bool,
         mut tell: impl FnMut(Repricing),
@@ -124,12 +126,12 @@ impl Store {
             let mut after = RequestId::least(Timestamp::at_midnight(scope.from));
             loop {
                 let (asked, prices) = (scope.clone(), book.clone());
-                let look = move |conn: &mut Conn| look(conn, merchant_id, &asked, after, &prices);
+                let look =
+                    move |conn: &mut Conn| read_batch(conn, merchant_id, &asked, after, &prices);
                 let step = self.read(look).await?;
-                let (differing, rest): (Vec<_>, Vec<_>) = step
-                    .found
-                    .into_iter()
-                    .partition(|one| !only_look && matches!(one.outcome, Outcome::Differs(_)));
+                let (differing, rest): (Vec<_>, Vec<_>) = step.found.into_iter().partition(|one| {
+                    !only_look && matches!(one.outcome, RepricingOutcome::Differs(_))
+                });
                 rest.into_iter().for_each(&mut tell);
                 for together in differing.chunks(WRITTEN) {
                     let ids = together.iter().map(|one| Id(one.request_id)).collect();
@@ -154,7 +156,7 @@ impl Store {
         let mut attempt = 1;
         loop {
             let (ids, prices, now) = (ids.clone(), book.clone(), self.0.context.clock.now());
-            match self.write(move |conn| write(conn, merchant_id, &ids, &prices, now)).await {
+            match self.write(move |conn| book_batch(conn, merchant_id, &ids, &prices, now)).await {
                 Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
             }
@@ -163,19 +165,19 @@ impl Store {
 }
 
 /// A part of the walk.
-struct Step {
+struct RepricingBatch {
     found: Vec<Repricing>,
     /// The id after which the walk goes on; `None` at its end.
     next: Option<RequestId>,
 }
 
-fn look(
+fn read_batch(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    scope: &Scope,
+    scope: &RepricingScope,
     after: RequestId,
     book: &PriceBook,
-) -> Result<Step, StoreError> {
+) -> Result<RepricingBatch, StoreError> {
     let mut rows: Vec<RequestRow> = requests::table
         .filter(requests::merchant_id.eq(Id(merchant_id)))
         .filter(requests::request_id.gt(Id(after)))
@@ -183,7 +185,9 @@ fn look(
         .limit(READ)
         .select(RequestRow::as_select())
         .load(conn)?;
-    let Some(last) = rows.last() else { return Ok(Step { found: Vec::new(), next: None }) };
+    let Some(last) = rows.last() else {
+        return Ok(RepricingBatch { found: Vec::new(), next: None });
+    };
     let next = last.request_id.get();
     let begin = Timestamp::at_midnight(scope.from).unix_micros();
     let end = scope.to.next_day().map(Timestamp::at_midnight);
@@ -192,7 +196,7 @@ fn look(
         && last.created_at < end.plus_millis(SLACK_MILLIS).unix_micros();
     rows.retain(|row| (begin..end.unix_micros()).contains(&row.created_at));
     let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
-    let earlier = earlier(conn, [Id(merchant_id)], &ids)?;
+    let earlier = repricing_totals(conn, [Id(merchant_id)], &ids)?;
     let records = to_records(conn, rows.clone())?;
     let mut found = Vec::new();
     for (row, record) in rows.iter().zip(records) {
@@ -202,14 +206,14 @@ fn look(
             });
         if is_asked_for && is_priced_by_list(&record) {
             let earlier = earlier.get(&row.request_id).copied().unwrap_or_default();
-            let outcome = reckon(&row.call()?, &record, earlier, book);
+            let outcome = compute_outcome(&row.call()?, &record, earlier, book);
             found.push(repricing(record, outcome));
         }
     }
-    Ok(Step { found, next: goes_on.then_some(next) })
+    Ok(RepricingBatch { found, next: goes_on.then_some(next) })
 }
 
-fn repricing(record: RequestRecord, outcome: Outcome) -> Repricing {
+fn repricing(record: RequestRecord, outcome: RepricingOutcome) -> Repricing {
     Repricing {
         request_id: record.request_id,
         merchant_id: record.merchant_id,
@@ -221,70 +225,71 @@ fn repricing(record: RequestRecord, outcome: Outcome) -> Repricing {
 }
 
 /// The difference between a record with its earlier repricings and its cost by `book`.
-fn reckon(
+fn compute_outcome(
     pending: &PendingRecord,
     record: &RequestRecord,
-    earlier: Earlier,
+    earlier: RepricingTotals,
     book: &PriceBook,
-) -> Outcome {
-    let reckoned = || -> Result<Outcome, Overflow> {
+) -> RepricingOutcome {
+    let reckoned = || -> Result<RepricingOutcome, Overflow> {
         let priced = price_again(pending, record, book)?;
         if priced.source == PriceSource::Unpriced {
-            return Ok(Outcome::NoPrice);
+            return Ok(RepricingOutcome::NoPrice);
         }
         let base_before = match earlier.base {
             Some(units) => Amount::from_units(units),
             None => record.priced.base.total()?,
         };
         let base_after = priced.base.total()?;
-        let Repriced { shares, service_charge_kept } = reprice(pending, record, priced.base)?;
-        let more = shares.minus(Shares::of(record).plus(earlier.shares())?)?;
+        let RepricedCost { shares, service_charge_kept } = reprice(pending, record, priced.base)?;
+        let more = shares.minus(CostShares::of(record).plus(earlier.shares())?)?;
         if base_before == base_after && more.is_nothing() {
-            return Ok(Outcome::Same);
+            return Ok(RepricingOutcome::Same);
         }
         let applied = priced.applied;
-        let change = Change { base_before, base_after, more, service_charge_kept, applied };
-        Ok(Outcome::Differs(Box::new(change)))
+        let change =
+            RepricingChange { base_before, base_after, more, service_charge_kept, applied };
+        Ok(RepricingOutcome::Differs(Box::new(change)))
     };
-    reckoned().unwrap_or(Outcome::TooMuch)
+    reckoned().unwrap_or(RepricingOutcome::TooMuch)
 }
 
 /// Prices records of a merchant again and books the differences; `ids` ascend.
-fn write(
+fn book_batch(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: &[Id<RequestId>],
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
-    let rows = dialect::requests(conn, merchant_id, ids, Lock::Rows)?;
+    let rows = dialect::requests(conn, merchant_id, ids, RowLock::Rows)?;
     let records = to_records(conn, rows.clone())?;
-    let earlier = earlier(conn, [Id(merchant_id)], ids)?;
+    let earlier = repricing_totals(conn, [Id(merchant_id)], ids)?;
     let mut reckoned = Vec::with_capacity(rows.len());
     let mut wallet_ids = BTreeSet::new();
     for (row, record) in rows.iter().zip(records) {
         let earlier = earlier.get(&row.request_id).copied().unwrap_or_default();
         let outcome = match is_priced_by_list(&record) {
-            true => reckon(&row.call()?, &record, earlier, book),
-            false => Outcome::Same,
+            true => compute_outcome(&row.call()?, &record, earlier, book),
+            false => RepricingOutcome::Same,
         };
-        if let Outcome::Differs(change) = &outcome {
-            let moves = moves(row, change.more);
+        if let RepricingOutcome::Differs(change) = &outcome {
+            let moves = wallet_adjustments(row, change.more);
             wallet_ids.extend(moves.iter().map(|one| one.wallet_id));
         }
         reckoned.push((row, earlier.number.saturating_add(1), repricing(record, outcome)));
     }
-    let mut books = Books {
+    let mut books = RepricingWriteSet {
         wallets: lock_wallets(conn, wallet_ids)?,
         changes: WriteSet::new(now),
         rows: Vec::new(),
     };
     let mut done = Vec::with_capacity(reckoned.len());
     for (row, number, mut one) in reckoned {
-        if let Outcome::Differs(change) = &one.outcome
+        if let RepricingOutcome::Differs(change) = &one.outcome
             && !books.book(row, number, change, now)?
         {
-            one.outcome = Outcome::OutOfRange(change.clone());
+            one.outcome = RepricingOutcome::OutOfRange(change.clone());
         }
         done.push(one);
     }
@@ -293,39 +298,43 @@ fn write(
 }
 
 /// An amount that a wallet pays more.
-struct Move {
+struct WalletAdjustment {
     wallet_id: WalletId,
     part: &'static str,
     more: Amount,
 }
 
-fn moves(row: &RequestRow, more: Shares) -> Vec<Move> {
+fn wallet_adjustments(row: &RequestRow, more: CostShares) -> Vec<WalletAdjustment> {
     let wallet_id = row.wallet_id.map(Id::get);
     let merchants = row.merchant_wallet_id.get();
-    let wallet = wallet_id.map(|wallet_id| Move { wallet_id, part: "wallet", more: more.wallet });
-    let merchant = Move { wallet_id: merchants, part: "merchant", more: more.merchant };
+    let wallet = wallet_id.map(|wallet_id| WalletAdjustment {
+        wallet_id,
+        part: "wallet",
+        more: more.wallet,
+    });
+    let merchant = WalletAdjustment { wallet_id: merchants, part: "merchant", more: more.merchant };
     let moves = wallet.into_iter().chain([merchant]);
     moves.filter(|one| !one.more.is_zero()).collect()
 }
 
 /// The changes of a transaction: read under lock, changed in memory, written back once.
-struct Books {
+struct RepricingWriteSet {
     wallets: LedgerWallets,
     changes: WriteSet,
     rows: Vec<RepricingRow>,
 }
 
-impl Books {
+impl RepricingWriteSet {
     /// Books a change if the balances have room for it. Otherwise changes nothing and returns false.
     fn book(
         &mut self,
         row: &RequestRow,
         number: i32,
-        change: &Change,
+        change: &RepricingChange,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        let moves = moves(row, change.more);
-        let has_room = |one: &Move| {
+        let moves = wallet_adjustments(row, change.more);
+        let has_room = |one: &WalletAdjustment| {
             let balance = self.wallets.get(&one.wallet_id).map(|locked| locked.wallet.balance);
             let mut on_same = moves.iter().filter(|other| other.wallet_id == one.wallet_id);
             // The lines are booked one after the other, and each must leave a balance in range.
@@ -343,7 +352,7 @@ impl Books {
             let Some(locked) = self.wallets.get_mut(&id) else {
                 return Err(StoreError::missing("wallet", id));
             };
-            let reason = Reason {
+            let reason = MovementReason {
                 kind: TransactionKind::Correction,
                 request_id: Some(request_id),
                 description: Some("repriced"),

@@ -13,10 +13,10 @@ use tollgate_pricing::Meter;
 
 mod ids;
 
-use ids::{Condition, Ids, Nth};
+use ids::{IndexCondition, NthRequestQuery, RequestIdsQuery};
 
 use crate::conn::{Conn, each_database};
-use crate::dialect::Lock;
+use crate::dialect::RowLock;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
@@ -38,7 +38,7 @@ pub struct RequestFilter {
 
 /// A filter for the end of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HowEnded {
+pub enum EndingFilter {
     /// Any end, or none yet.
     #[default]
     Anyhow,
@@ -65,7 +65,7 @@ pub fn find(
     if let Some(row) = open {
         return Ok(open_records(conn, &[PendingRecord::try_from(&row)?])?.pop());
     }
-    let rows = dialect::requests(conn, merchant_id, &[Id(request_id)], Lock::No)?;
+    let rows = dialect::requests(conn, merchant_id, &[Id(request_id)], RowLock::No)?;
     Ok(to_records(conn, rows)?.pop())
 }
 
@@ -83,7 +83,7 @@ pub fn find_by_reference(
         .select(reported_usage::request_id)
         .first(conn)
         .optional()?;
-    let rows = dialect::requests(conn, merchant_id, request_id.as_slice(), Lock::No)?;
+    let rows = dialect::requests(conn, merchant_id, request_id.as_slice(), RowLock::No)?;
     Ok(to_records(conn, rows)?.pop())
 }
 
@@ -95,15 +95,15 @@ pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    ended: HowEnded,
+    ended: EndingFilter,
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
     let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
     // A call moves from the open calls to the records and the queue, and from the queue to the index. Reads in this
     // order see each call at least once.
     let open = match ended {
-        HowEnded::Anyhow => open_calls(conn, merchant_id, filter, page)?,
-        HowEnded::Failed => Vec::new(),
+        EndingFilter::Anyhow => open_calls(conn, merchant_id, filter, page)?,
+        EndingFilter::Failed => Vec::new(),
     };
     let open = open_records(conn, &open)?;
     let conditions = conditions(filter, ended);
@@ -119,11 +119,11 @@ pub fn list(
     let most = usize::try_from(more.rows()).unwrap_or(usize::MAX);
     let skipped = ids.len().saturating_sub(most);
     let ids = ids.get(skipped..).unwrap_or_default();
-    let settled = dialect::requests(conn, merchant_id, ids, Lock::No)?;
+    let settled = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
     let settled = to_records(conn, settled)?.into_iter();
     // The index may not contain the correction of a record yet.
     let settled =
-        settled.filter(|one| ended == HowEnded::Anyhow || one.status == RequestStatus::Error);
+        settled.filter(|one| ended == EndingFilter::Anyhow || one.status == RequestStatus::Error);
     let mut records: BTreeMap<_, _> =
         open.into_iter().map(|record| (record.request_id, record)).collect();
     records.extend(settled.map(|record| (record.request_id, record)));
@@ -136,14 +136,14 @@ fn queued(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    ended: HowEnded,
+    ended: EndingFilter,
     page: &Page<RequestId>,
 ) -> Result<(Vec<Id<RequestId>>, u32), StoreError> {
     let mut calls = rollups::queued(conn)?;
     let corrected = calls.iter().filter(|call| call.is_taken_back()).count();
     calls.retain(|call| {
         call.passes(merchant_id, filter)
-            && (ended == HowEnded::Anyhow || call.has_failed())
+            && (ended == EndingFilter::Anyhow || call.has_failed())
             && page.after.is_none_or(|after| call.request_id < after)
     });
     let ids = calls.iter().map(|call| Id(call.request_id)).collect();
@@ -216,13 +216,13 @@ impl QueuedCall {
 }
 
 /// The conditions of a filter, ordered by the likely number of records that meet them, fewest first.
-fn conditions(filter: &RequestFilter, ended: HowEnded) -> Vec<Condition> {
-    let failure = (ended == HowEnded::Failed).then(|| (FAILURE.0, FAILURE.1.to_owned()));
+fn conditions(filter: &RequestFilter, ended: EndingFilter) -> Vec<IndexCondition> {
+    let failure = (ended == EndingFilter::Failed).then(|| (FAILURE.0, FAILURE.1.to_owned()));
     let connection = filter.connection_id.map(|id| (CONNECTION, id.to_string()));
     let pairs = filter.metadata.iter().map(|(key, value)| (key.as_str(), value.clone()));
     let meter = filter.meter_id.map(|id| (METER, id.to_string()));
     let conditions = failure.into_iter().chain(connection).chain(pairs).chain(meter);
-    conditions.map(|(key, value)| Condition { key: key.to_owned(), value }).collect()
+    conditions.map(|(key, value)| IndexCondition { key: key.to_owned(), value }).collect()
 }
 
 /// The numbers of records of one condition that are walked through before another is tried.
@@ -246,7 +246,7 @@ pub(crate) fn for_each_settled(
     let past = span.end.plus_millis(CLOCK_SET_BACK_MS);
     let [from, past] = [span.start, past].map(|at| Id(RequestId::least(at)));
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
-        let mut rows = dialect::requests(conn, merchant_id, ids, Lock::No)?;
+        let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
         records::correct(conn, &mut rows)?;
         rows.into_iter().try_for_each(&mut each)
     };
@@ -256,10 +256,10 @@ pub(crate) fn for_each_settled(
     let in_span: Vec<_> = queued.range(from..past).copied().collect();
     read(conn, &in_span)?;
     let conditions =
-        rarest_first(conn, merchant_id, conditions(filter, HowEnded::Anyhow), from..past)?;
+        rarest_first(conn, merchant_id, conditions(filter, EndingFilter::Anyhow), from..past)?;
     let mut after = Some(past);
     loop {
-        let walk = Ids {
+        let walk = RequestIdsQuery {
             merchant_id: Id(merchant_id),
             conditions: &conditions,
             after,
@@ -283,13 +283,18 @@ pub(crate) fn for_each_settled(
 fn rarest_first(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    mut conditions: Vec<Condition>,
+    mut conditions: Vec<IndexCondition>,
     span: Range<Id<RequestId>>,
-) -> Result<Vec<Condition>, StoreError> {
+) -> Result<Vec<IndexCondition>, StoreError> {
     for skip in PATIENCE {
         for number in 0..conditions.len() {
             let Some(condition) = conditions.get(number) else { break };
-            let nth = Nth { merchant_id: Id(merchant_id), condition, after: Some(span.end), skip };
+            let nth = NthRequestQuery {
+                merchant_id: Id(merchant_id),
+                condition,
+                after: Some(span.end),
+                skip,
+            };
             let nth: Option<Id<RequestId>> =
                 each_database!(conn, conn => nth.get_result(conn).optional())?;
             if nth.is_none_or(|nth| nth < span.start) {
@@ -306,7 +311,7 @@ fn rarest_first(
 fn ids(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    mut conditions: Vec<Condition>,
+    mut conditions: Vec<IndexCondition>,
     page: &Page<RequestId>,
 ) -> Result<Vec<Id<RequestId>>, StoreError> {
     let (merchant_id, after) = (Id(merchant_id), page.after.map(Id));
@@ -315,10 +320,11 @@ fn ids(
     for &skip in patience {
         for _ in 0..conditions.len() {
             let Some(condition) = conditions.first() else { break };
-            let nth = Nth { merchant_id, condition, after, skip };
+            let nth = NthRequestQuery { merchant_id, condition, after, skip };
             let until: Option<Id<RequestId>> =
                 each_database!(conn, conn => nth.get_result(conn).optional())?;
-            let walk = Ids { merchant_id, conditions: &conditions, after, until, limit };
+            let walk =
+                RequestIdsQuery { merchant_id, conditions: &conditions, after, until, limit };
             let found: Vec<Id<RequestId>> = each_database!(conn, conn => walk.load(conn))?;
             let is_full = i64::try_from(found.len()).is_ok_and(|count| count >= limit);
             if is_full || until.is_none() {
@@ -327,7 +333,7 @@ fn ids(
             conditions.rotate_left(1);
         }
     }
-    let walk = Ids { merchant_id, conditions: &conditions, after, until: None, limit };
+    let walk = RequestIdsQuery { merchant_id, conditions: &conditions, after, until: None, limit };
     Ok(each_database!(conn, conn => walk.load(conn))?)
 }
 
@@ -339,7 +345,7 @@ pub fn plans(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    ended: HowEnded,
+    ended: EndingFilter,
     page: &Page<RequestId>,
 ) -> Result<Vec<Vec<String>>, StoreError> {
     let (merchant_id, after) = (Id(merchant_id), page.after.map(Id));
@@ -347,10 +353,13 @@ pub fn plans(
     let mut plans = Vec::new();
     for _ in 0..conditions.len().max(1) {
         let (until, limit) = (None, page.rows());
-        let walk = Ids { merchant_id, conditions: &conditions, after, until, limit };
+        let walk = RequestIdsQuery { merchant_id, conditions: &conditions, after, until, limit };
         plans.push(dialect::plan(conn, walk)?);
         if let Some(condition) = conditions.first() {
-            plans.push(dialect::plan(conn, Nth { merchant_id, condition, after, skip: 1 })?);
+            plans.push(dialect::plan(
+                conn,
+                NthRequestQuery { merchant_id, condition, after, skip: 1 },
+            )?);
             conditions.rotate_left(1);
         }
     }

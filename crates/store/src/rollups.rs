@@ -26,13 +26,13 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::missing_prices;
-use crate::records::Walk;
+use crate::records::RecordWalk;
 use crate::rows::{PairRow, RequestIndexRow, RollupRow};
 use crate::schema::{rollup_queue, usage_pairs, usage_rollups};
 use crate::tables::webhooks;
 
 pub(crate) use queue::{CONNECTION, FAILURE, METER, QueuedCall, queued, queued_since};
-pub use sums::Sums;
+pub use sums::RollupSums;
 pub(crate) use sums::{MODEL, NARROW, RollupKey, STATUS, WIDE, slot, traits};
 
 /// The number of pairs that are remembered. Then all are forgotten, which costs a few writes.
@@ -70,12 +70,12 @@ impl KnownPairs {
 
 /// The result of folding in one transaction.
 #[derive(Default)]
-pub(crate) struct Folded {
+pub(crate) struct FoldResult {
     pub(crate) calls: usize,
     rollups: Rollups,
 }
 
-impl Folded {
+impl FoldResult {
     /// Remembers the pairs of a committed transaction, which need not be written again.
     pub(crate) fn committed(self, known: &KnownPairs) {
         known.learn(self.rollups.pairs.into_values());
@@ -91,7 +91,7 @@ pub(crate) fn fold(
     conn: &mut Conn,
     known: &KnownPairs,
     now: Timestamp,
-) -> Result<Folded, StoreError> {
+) -> Result<FoldResult, StoreError> {
     let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
     // A group that cannot be read stays in the queue and does not delay the others.
     while numbers.is_empty() {
@@ -109,7 +109,7 @@ pub(crate) fn fold(
         }
     }
     if numbers.is_empty() {
-        return Ok(Folded::default());
+        return Ok(FoldResult::default());
     }
     if dialect::has_row_locks(conn) {
         // A database that has lost commits may have lost pairs.
@@ -133,7 +133,7 @@ pub(crate) fn fold(
     missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
-    Ok(Folded { calls: calls.len(), rollups })
+    Ok(FoldResult { calls: calls.len(), rollups })
 }
 
 /// Updates the index of records. A corrected call may lose an entry and gain it again.
@@ -160,15 +160,15 @@ fn index(conn: &mut Conn, calls: &[QueuedCall]) -> Result<(), StoreError> {
 /// Sums to be added.
 #[derive(Default)]
 pub(crate) struct Rollups {
-    sums: BTreeMap<RollupKey, Sums>,
+    sums: BTreeMap<RollupKey, RollupSums>,
     /// The pairs of merchants, each with its series.
     pairs: BTreeMap<PairRow, Id<AnyId>>,
 }
 
 impl Rollups {
     pub(crate) fn add(&mut self, call: &QueuedCall) {
-        let merchant_id = Id(call.merchant_id).of_any();
-        let connection_id = call.connection_id.map(|id| Id(id).of_any());
+        let merchant_id = Id(call.merchant_id).untyped();
+        let connection_id = call.connection_id.map(|id| Id(id).untyped());
         for owner_id in [Some(merchant_id), connection_id].into_iter().flatten() {
             self.add_to(owner_id, &[NARROW, WIDE], call);
             for pair in call.metadata.iter() {
@@ -176,7 +176,7 @@ impl Rollups {
             }
         }
         if let Some(spend_key_id) = call.spend_key_id {
-            self.add_to(Id(spend_key_id).of_any(), &[WIDE], call);
+            self.add_to(Id(spend_key_id).untyped(), &[WIDE], call);
         }
         for (key, value) in &call.traits {
             self.add_to(series_of(merchant_id, (key, value)), &[WIDE], call);
@@ -192,7 +192,7 @@ impl Rollups {
             let slot = slot(call.created_at);
             let slot = slot - slot.rem_euclid(i64::from(width));
             let merchant_id = Id(call.merchant_id);
-            let meter_id = call.meter_id.map(|id| Id(id).of_any()).unwrap_or_default();
+            let meter_id = call.meter_id.map(|id| Id(id).untyped()).unwrap_or_default();
             let sums =
                 self.sums.entry((merchant_id, series_id, width, slot, meter_id)).or_default();
             *sums += call.sums;
@@ -250,7 +250,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     diesel::delete(usage_rollups::table).execute(conn)?;
     diesel::delete(usage_pairs::table).execute(conn)?;
     known.forget();
-    let mut walk = Walk::default();
+    let mut walk = RecordWalk::default();
     loop {
         let rows = walk.next(conn, CHUNK)?;
         if rows.is_empty() {

@@ -21,7 +21,7 @@ pub(crate) fn begin(
     node_id: NodeId,
     lock_file: &str,
     now: Timestamp,
-) -> Result<Begun, StoreError> {
+) -> Result<ServingStart, StoreError> {
     let before: Option<(i64, String)> =
         serving::table.select((serving::epoch, serving::lock_file)).first(conn).optional()?;
     let (last, alone) = match &before {
@@ -39,11 +39,11 @@ pub(crate) fn begin(
             serving::has_ended.eq(false),
         ))
         .execute(conn)?;
-    Ok(Begun { epoch, alone })
+    Ok(ServingStart { epoch, alone })
 }
 
 /// The result of [`begin`].
-pub(crate) struct Begun {
+pub(crate) struct ServingStart {
     pub(crate) epoch: i64,
     /// Whether no other process can be serving.
     pub(crate) alone: bool,

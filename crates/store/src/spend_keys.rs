@@ -17,7 +17,7 @@ use crate::{meters, wallets};
 
 /// A resource that a spend key names and the merchant does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingResource {
     /// The wallet.
     Wallet,
     /// The meter.
@@ -35,18 +35,18 @@ pub fn create(
     merchant_id: MerchantId,
     new: &NewSpendKey,
     now: Timestamp,
-) -> Result<Result<(SpendKey, Key), Missing>, StoreError> {
+) -> Result<Result<(SpendKey, Key), MissingResource>, StoreError> {
     // The meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let wallet = match new.wallet_id {
         Some(wallet_id) => wallets::find(conn, merchant_id, wallet_id)?,
         None => wallets::find_own(conn, merchant_id)?,
     };
-    let Some(wallet) = wallet else { return Ok(Err(Missing::Wallet)) };
+    let Some(wallet) = wallet else { return Ok(Err(MissingResource::Wallet)) };
     if let Some(meter_id) = new.meter_id
         && meters::find(conn, merchant_id, meter_id)?.is_none()
     {
-        return Ok(Err(Missing::Meter));
+        return Ok(Err(MissingResource::Meter));
     }
     let key = Key::generate(KeyKind::Spend);
     let row = SpendKeyRow {
@@ -70,9 +70,9 @@ pub fn create(
 }
 
 /// A row of a spend key with its counters.
-type WithCounters = (SpendKeyRow, SpendCountersRow);
+type KeyWithCounters = (SpendKeyRow, SpendCountersRow);
 
-fn spend_key((row, counters): WithCounters) -> Result<SpendKey, StoreError> {
+fn spend_key((row, counters): KeyWithCounters) -> Result<SpendKey, StoreError> {
     row.with_counters((&counters).into())
 }
 
@@ -94,7 +94,7 @@ pub fn find(
     merchant_id: MerchantId,
     spend_key_id: SpendKeyId,
 ) -> Result<Option<SpendKey>, StoreError> {
-    let row: Option<WithCounters> = present!()
+    let row: Option<KeyWithCounters> = present!()
         .filter(spend_keys::spend_key_id.eq(Id(spend_key_id)))
         .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
         .first(conn)
@@ -107,7 +107,7 @@ pub fn find(
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub fn find_by_hash(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SpendKey>, StoreError> {
-    let row: Option<WithCounters> =
+    let row: Option<KeyWithCounters> =
         present!().filter(spend_keys::key_hash.eq(hash.as_slice())).first(conn).optional()?;
     row.map(spend_key).transpose()
 }
@@ -125,14 +125,14 @@ pub fn list(
     if let Some(after) = page.after {
         query = query.filter(spend_keys::spend_key_id.lt(Id(after)));
     }
-    let rows: Vec<WithCounters> =
+    let rows: Vec<KeyWithCounters> =
         query.order(spend_keys::spend_key_id.desc()).limit(page.rows()).load(conn)?;
     rows.into_iter().map(spend_key).collect()
 }
 
 /// The outcome of [`update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Updated {
+pub enum SpendKeyUpdate {
     /// The key as it is now.
     SpendKey(Box<SpendKey>),
     /// The merchant has no such key.
@@ -153,11 +153,11 @@ pub fn update(
     spend_key_id: SpendKeyId,
     changes: SpendKeyChanges,
     now: Timestamp,
-) -> Result<Updated, StoreError> {
+) -> Result<SpendKeyUpdate, StoreError> {
     // Two changes at once must not undo each other, and the meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let Some(mut key) = find(conn, merchant_id, spend_key_id)? else {
-        return Ok(Updated::NotFound);
+        return Ok(SpendKeyUpdate::NotFound);
     };
     if let Some(name) = &changes.name {
         key.name.clone_from(name);
@@ -166,7 +166,7 @@ pub fn update(
         if let Some(meter_id) = meter_id
             && meters::find(conn, merchant_id, meter_id)?.is_none()
         {
-            return Ok(Updated::MeterNotFound);
+            return Ok(SpendKeyUpdate::MeterNotFound);
         }
         key.meter_id = meter_id;
     }
@@ -182,7 +182,7 @@ pub fn update(
     if key.rules.rate_limit != old_rate {
         change_rate(conn, &key, old_rate, now)?;
     }
-    Ok(Updated::SpendKey(Box::new(key)))
+    Ok(SpendKeyUpdate::SpendKey(Box::new(key)))
 }
 
 /// Converts the bucket of a key to its new rate.

@@ -8,31 +8,31 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tollgate_domain::admission::{Call, Refusal};
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{MerchantId, MissingPrice, PendingRecord, RequestId, Timestamp};
 use tollgate_pricing::Rate;
 
-use crate::backlog::{self, Open};
+use crate::backlog::{self, Backlog};
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::journal::Entry;
-use crate::ledger::{self, Context, Ledger, Reported, ReportedUsage, SettleOutcome};
+use crate::journal::JournalEntry;
+use crate::ledger::{self, Ledger, LedgerContext, ReportOutcome, ReportedUsage, SettleOutcome};
+use crate::ledger_metrics::LedgerMetrics;
 use crate::readers::Readers;
-use crate::subscriptions::{self, Whose};
-use crate::vitals::Vitals;
+use crate::subscriptions::{self, RenewalScope};
 use crate::{audit, nodes, partitions, rollups, serving};
 
 /// A database, its ledger, and this process's state in it. Clones share it.
 #[derive(Clone)]
-pub struct Store(pub(crate) Arc<Inner>);
+pub struct Store(pub(crate) Arc<StoreInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct StoreInner {
     pub(crate) readers: Readers,
     pub(crate) ledger: Mutex<Option<Ledger>>,
     pub(crate) writers: Mutex<Vec<JoinHandle<()>>>,
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Arc<LedgerContext>,
     pub(crate) lease_ms: u32,
-    pub(crate) renewals: Mutex<Renewals>,
+    pub(crate) renewals: Mutex<LeaseRenewals>,
     pub(crate) lock: Mutex<Option<File>>,
     /// The open calls of this process that it did not know at the last sweep.
     pub(crate) unknown_calls: Mutex<HashSet<RequestId>>,
@@ -43,7 +43,7 @@ pub(crate) struct Inner {
 }
 
 /// The renewals of this process's lease.
-pub(crate) struct Renewals {
+pub(crate) struct LeaseRenewals {
     pub(crate) last: Timestamp,
     /// The instant since which no pause was as long as a lease.
     pub(crate) unbroken_since: Timestamp,
@@ -110,7 +110,7 @@ impl Store {
     ///
     /// # Errors
     /// The error of `work`, or [`StoreError::Unavailable`].
-    pub async fn write_apart<T, E>(
+    pub async fn write_outside_calls<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -119,8 +119,8 @@ impl Store {
         E: From<StoreError> + Send + 'static,
     {
         match self.0.has_one_writer {
-            true => self.ledger()?.write_apart(work).await,
-            false => self.read(|conn| conn.write_apart(work)).await,
+            true => self.ledger()?.write_outside_calls(work).await,
+            false => self.read(|conn| conn.write_bounded(work)).await,
         }
     }
 
@@ -144,7 +144,7 @@ impl Store {
     ///
     /// If the database does not take the settlement within two seconds, it is kept in the journal and
     /// booked when the database is back.
-    pub async fn settle(&self, request_id: RequestId, report: Report) -> SettleOutcome {
+    pub async fn settle(&self, request_id: RequestId, report: CallReport) -> SettleOutcome {
         let report = Arc::new(report);
         let booking = self.book(request_id, Arc::clone(&report), None);
         match tokio::time::timeout(SETTLE_TIMEOUT, booking).await {
@@ -152,7 +152,7 @@ impl Store {
             Ok(Err(cause)) => log::error!("{request_id} is not settled yet: {cause}"),
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
-        let entry = Entry { request_id, report: Arc::unwrap_or_clone(report), call: None };
+        let entry = JournalEntry { request_id, report: Arc::unwrap_or_clone(report), call: None };
         let context = Arc::clone(&self.0.context);
         let kept = tokio::task::spawn_blocking(move || context.keep(entry));
         match kept.await.unwrap_or(false) {
@@ -172,7 +172,7 @@ impl Store {
         conn: &mut Conn,
         merchant_id: MerchantId,
         reported: &ReportedUsage,
-    ) -> Result<Reported, StoreError> {
+    ) -> Result<ReportOutcome, StoreError> {
         ledger::book_reported(conn, merchant_id, reported, &self.0.context)
     }
 
@@ -180,10 +180,10 @@ impl Store {
     ///
     /// That is a task that is being dropped, perhaps with its runtime, or a client that is refused. The
     /// journal keeps it like any other settlement.
-    pub fn settle_in_background(&self, request_id: RequestId, report: Report) {
-        let entry = Entry { request_id, report, call: None };
+    pub fn settle_in_background(&self, request_id: RequestId, report: CallReport) {
+        let entry = JournalEntry { request_id, report, call: None };
         match self.ledger() {
-            Ok(ledger) => ledger.settle_unheard(entry),
+            Ok(ledger) => ledger.settle_detached(entry),
             Err(_) => drop(self.0.context.keep(entry)),
         }
     }
@@ -200,7 +200,7 @@ impl Store {
     async fn book(
         &self,
         request_id: RequestId,
-        report: Arc<Report>,
+        report: Arc<CallReport>,
         call: Option<PendingRecord>,
     ) -> Result<SettleOutcome, StoreError> {
         self.ledger()?.settle(request_id, Some(report), call.map(Arc::new)).await
@@ -219,8 +219,8 @@ impl Store {
         let entries = journal.entries().map_err(unreadable)?;
         let mut trouble = None;
         for entry in entries {
-            let may_come = entry.may_come(self.0.context.clock.now());
-            let Entry { request_id, report, call } = entry;
+            let may_come = entry.may_still_appear(self.0.context.clock.now());
+            let JournalEntry { request_id, report, call } = entry;
             let certainly_sent = report.ending != Ending::NotSent;
             match self.book(request_id, Arc::new(report), call).await {
                 Ok(SettleOutcome::NotFound) if may_come => {}
@@ -257,7 +257,7 @@ impl Store {
                 Ok(_) => booked += 1,
                 Err(cause) => match context.journal.as_ref().map(|journal| journal.write(&entry)) {
                     Some(Ok(())) => {}
-                    Some(Err(_)) | None if cause.is_away() => return Err(cause),
+                    Some(Err(_)) | None if cause.is_unavailable() => return Err(cause),
                     // An entry that cannot be booked must not block the others.
                     Some(Err(_)) | None => {
                         trouble = Some(cause);
@@ -281,7 +281,7 @@ impl Store {
         let node_id = context.node_id;
         let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
         // The ledger runs it, so that it has a connection and its turn. No call is decided by it.
-        self.ledger()?.write_apart(move |conn| nodes::renew(conn, node_id, until)).await?;
+        self.ledger()?.write_outside_calls(move |conn| nodes::renew(conn, node_id, until)).await?;
         let mut renewals = held(&self.0.renewals);
         let now = context.clock.now();
         if renewals.last.plus_millis(i64::from(self.0.lease_ms)) < now {
@@ -311,7 +311,7 @@ impl Store {
     ///
     /// While the database was away no node could renew its lease. After that, each node has the time of one
     /// lease to come back.
-    fn may_judge(&self, now: Timestamp) -> bool {
+    fn may_sweep(&self, now: Timestamp) -> bool {
         let renewals = held(&self.0.renewals);
         let lease = i64::from(self.0.lease_ms);
         // A process that was suspended finds its own lease lapsed, too.
@@ -331,7 +331,7 @@ impl Store {
         let mut swept = self.sweep_own().await?;
         loop {
             let now = self.0.context.clock.now();
-            if !self.may_judge(now) {
+            if !self.may_sweep(now) {
                 return Ok(swept);
             }
             let lost = self.read(move |conn| nodes::abandoned(conn, node_id, now, AT_ONCE)).await?;
@@ -391,10 +391,10 @@ impl Store {
             let context = Arc::clone(&self.0.context);
             let fold = move |conn: &mut Conn| {
                 let (known, now) = (&context.known_pairs, context.clock.now());
-                conn.write_again(|conn| rollups::fold(conn, known, now))
+                conn.write_repeatable(|conn| rollups::fold(conn, known, now))
             };
             let folded = match self.0.has_one_writer {
-                true => self.ledger()?.run_apart(fold).await?,
+                true => self.ledger()?.run_outside_calls(fold).await?,
                 false => self.read(fold).await?,
             };
             if folded.calls == 0 {
@@ -411,22 +411,24 @@ impl Store {
             return Ok(());
         }
         let now = self.0.context.clock.now();
-        self.read(move |conn| conn.write_soon(|conn| partitions::make_ahead(conn, now))).await
+        self.read(move |conn| conn.write_short_wait(|conn| partitions::make_ahead(conn, now))).await
     }
 
-    /// Renews the subscriptions of [`Whose`] whose billing cycle has ended. Returns their number.
+    /// Renews the subscriptions of [`RenewalScope`] whose billing cycle has ended. Returns their number.
     ///
     /// Call it before reading them. A call that draws on a subscription renews it, too. A task renews
-    /// [all](Whose::Everybody) from time to time, so that their events are written in time.
+    /// [all](RenewalScope::Everybody) from time to time, so that their events are written in time.
     ///
     /// # Errors
     /// [`StoreError`] when the database fails.
-    pub async fn renew(&self, whose: Whose) -> Result<usize, StoreError> {
+    pub async fn renew(&self, whose: RenewalScope) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 100;
         let (mut renewed, mut before) = (0, Vec::new());
         loop {
             let now = self.0.context.clock.now();
-            let due = self.read(move |conn| subscriptions::due(conn, whose, now, AT_ONCE)).await?;
+            let due = self
+                .read(move |conn| subscriptions::due_wallets(conn, whose, now, AT_ONCE))
+                .await?;
             if due.is_empty() {
                 return Ok(renewed);
             }
@@ -462,8 +464,8 @@ impl Store {
     }
 
     /// The metrics of the ledger.
-    pub fn vitals(&self) -> &Vitals {
-        &self.0.context.vitals
+    pub fn metrics(&self) -> &LedgerMetrics {
+        &self.0.context.metrics
     }
 
     /// The number of jobs that wait for the ledger.
@@ -489,8 +491,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`] when the database fails.
-    pub async fn count_open(&self) -> Result<Open, StoreError> {
-        self.read(backlog::open).await
+    pub async fn count_backlog(&self) -> Result<Backlog, StoreError> {
+        self.read(backlog::count_backlog).await
     }
 
     /// Returns when another process has begun to serve from the same SQLite file.

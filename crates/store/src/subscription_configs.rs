@@ -21,7 +21,7 @@ use crate::schema::{
 
 /// A configuration with its meters and bundles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigInFull {
+pub struct ConfigDetails {
     /// The configuration.
     pub config: SubscriptionConfig,
     /// Its meters that are not deleted, with their names.
@@ -32,14 +32,14 @@ pub struct ConfigInFull {
 
 /// Resources that a request names and the merchant does not have, each by its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unknown {
+pub struct UnknownResources {
     /// Meters.
     pub meters: Vec<usize>,
     /// Bundles of this configuration.
     pub bundles: Vec<usize>,
 }
 
-impl Unknown {
+impl UnknownResources {
     fn is_empty(&self) -> bool {
         self.meters.is_empty() && self.bundles.is_empty()
     }
@@ -73,7 +73,7 @@ pub(crate) fn load(
 fn in_full(
     conn: &mut Conn,
     ids: Vec<Id<SubscriptionConfigId>>,
-) -> Result<BTreeMap<Id<SubscriptionConfigId>, ConfigInFull>, StoreError> {
+) -> Result<BTreeMap<Id<SubscriptionConfigId>, ConfigDetails>, StoreError> {
     let mut bundles: BTreeMap<Id<SubscriptionConfigId>, Vec<CreditBundle>> = BTreeMap::new();
     let rows: Vec<CreditBundleRow> = credit_bundles::table
         .filter(credit_bundles::subscription_config_id.eq_any(&ids))
@@ -99,7 +99,7 @@ fn in_full(
         let linked_meters = meter_ids.filter_map(|id| Some((*id, names.get(&Id(*id))?.clone())));
         let linked_meters = linked_meters.collect();
         let credit_bundles = bundles.remove(&id).unwrap_or_default();
-        (id, ConfigInFull { config, linked_meters, credit_bundles })
+        (id, ConfigDetails { config, linked_meters, credit_bundles })
     });
     Ok(full.collect())
 }
@@ -129,12 +129,12 @@ pub fn create(
     merchant_id: MerchantId,
     new: &NewSubscriptionConfig,
     now: Timestamp,
-) -> Result<Result<ConfigInFull, Unknown>, StoreError> {
+) -> Result<Result<ConfigDetails, UnknownResources>, StoreError> {
     // A meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let meters = unknown_meters(conn, merchant_id, &new.terms.meter_ids)?;
     if !meters.is_empty() {
-        return Ok(Err(Unknown { meters, bundles: Vec::new() }));
+        return Ok(Err(UnknownResources { meters, bundles: Vec::new() }));
     }
     let row = ConfigRow {
         subscription_config_id: Id(SubscriptionConfigId::generate(now)),
@@ -197,7 +197,7 @@ fn insert_bundle(
 fn find_row(
     conn: &mut Conn,
     id: Id<SubscriptionConfigId>,
-) -> Result<Option<ConfigInFull>, StoreError> {
+) -> Result<Option<ConfigDetails>, StoreError> {
     Ok(in_full(conn, vec![id])?.into_values().next())
 }
 
@@ -218,7 +218,7 @@ pub fn find(
     conn: &mut Conn,
     merchant_id: MerchantId,
     id: SubscriptionConfigId,
-) -> Result<Option<ConfigInFull>, StoreError> {
+) -> Result<Option<ConfigDetails>, StoreError> {
     let id: Option<Id<SubscriptionConfigId>> = offered!(merchant_id)
         .filter(subscription_configs::subscription_config_id.eq(Id(id)))
         .select(subscription_configs::subscription_config_id)
@@ -235,7 +235,7 @@ pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
     page: &Page<SubscriptionConfigId>,
-) -> Result<Vec<ConfigInFull>, StoreError> {
+) -> Result<Vec<ConfigDetails>, StoreError> {
     let mut query =
         offered!(merchant_id).select(subscription_configs::subscription_config_id).into_boxed();
     if let Some(after) = page.after {
@@ -250,13 +250,13 @@ pub fn list(
 
 /// The outcome of [`update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Updated {
+pub enum ConfigUpdate {
     /// The configuration as it is now.
-    Config(Box<ConfigInFull>),
+    Config(Box<ConfigDetails>),
     /// The merchant has no such configuration.
     NotFound,
     /// The change names a meter or bundle that does not exist. Nothing was changed.
-    Unknown(Unknown),
+    Unknown(UnknownResources),
 }
 
 /// Changes a configuration, completely or not at all. Call it in a write transaction.
@@ -269,12 +269,12 @@ pub fn update(
     id: SubscriptionConfigId,
     changes: &SubscriptionConfigChanges,
     now: Timestamp,
-) -> Result<Updated, StoreError> {
+) -> Result<ConfigUpdate, StoreError> {
     dialect::lock_merchant(conn, merchant_id)?;
-    let Some(present) = find(conn, merchant_id, id)? else { return Ok(Updated::NotFound) };
+    let Some(present) = find(conn, merchant_id, id)? else { return Ok(ConfigUpdate::NotFound) };
     let unknown = unknown(conn, &present, changes)?;
     if !unknown.is_empty() {
-        return Ok(Updated::Unknown(unknown));
+        return Ok(ConfigUpdate::Unknown(unknown));
     }
     let key = Id(id);
     let mut row: ConfigRow =
@@ -304,7 +304,7 @@ pub fn update(
     let changed = find_row(conn, key)?.ok_or_else(|| {
         StoreError::missing("subscription configuration", row.subscription_config_id)
     })?;
-    Ok(Updated::Config(Box::new(changed)))
+    Ok(ConfigUpdate::Config(Box::new(changed)))
 }
 
 /// The meters and bundles that a change names and the merchant does not have.
@@ -313,18 +313,18 @@ pub fn update(
 /// [`StoreError`] when the database fails.
 pub fn unknown(
     conn: &mut Conn,
-    present: &ConfigInFull,
+    present: &ConfigDetails,
     changes: &SubscriptionConfigChanges,
-) -> Result<Unknown, StoreError> {
+) -> Result<UnknownResources, StoreError> {
     let meter_ids = changes.meter_ids.as_deref().unwrap_or(&[]);
-    Ok(Unknown {
+    Ok(UnknownResources {
         meters: unknown_meters(conn, present.config.merchant_id, meter_ids)?,
         bundles: unknown_bundles(present, &changes.credit_bundles),
     })
 }
 
 /// The indexes of changes to bundles that the configuration does not offer.
-fn unknown_bundles(present: &ConfigInFull, changes: &[BundleChange]) -> Vec<usize> {
+fn unknown_bundles(present: &ConfigDetails, changes: &[BundleChange]) -> Vec<usize> {
     let is_unknown = |change: &BundleChange| match change {
         BundleChange::Create(_) => false,
         BundleChange::Update { credit_bundle_id: id, .. } | BundleChange::Delete(id) => {

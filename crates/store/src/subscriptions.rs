@@ -5,14 +5,14 @@
 use diesel::prelude::*;
 use tollgate_domain::{
     ConnectionId, ConnectionStatus, CreditBundleId, Credits, MerchantId, MeterId, PendingChange,
-    PendingKind, Step, Subscriber, Subscription, SubscriptionConfigId, SubscriptionId,
-    SubscriptionState, SubscriptionStatus, Timestamp, WalletId,
+    PendingKind, Subscriber, Subscription, SubscriptionConfigId, SubscriptionId, SubscriptionState,
+    SubscriptionStatus, SubscriptionTransition, Timestamp, WalletId,
 };
 
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::dialect::{self, Lock};
+use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
@@ -68,7 +68,7 @@ pub(crate) fn with_configs(
 }
 
 /// Renews a subscription and the wallet of its credit up to `now`. Returns whether they changed.
-pub(crate) fn bring_up_to(
+pub(crate) fn renew_until(
     now: Timestamp,
     subscription: &mut Subscription,
     locked: &mut LedgerWallet,
@@ -77,16 +77,16 @@ pub(crate) fn bring_up_to(
     if !subscription.is_due(now) {
         return Ok(false);
     }
-    changes.change(locked);
-    let steps = subscription.bring_up_to(now, &mut locked.wallet.credits);
-    note(locked, subscription);
-    changes.add_steps(locked, steps)?;
-    changes.save(subscription);
+    changes.track_wallet(locked);
+    let steps = subscription.renew_until(now, &mut locked.wallet.credits);
+    link_wallet(locked, subscription);
+    changes.add_transitions(locked, steps)?;
+    changes.save_subscription(subscription);
     Ok(true)
 }
 
 /// Notes in a wallet whether the subscription fills its credits.
-fn note(locked: &mut LedgerWallet, subscription: &Subscription) {
+fn link_wallet(locked: &mut LedgerWallet, subscription: &Subscription) {
     locked.subscription_id = match subscription.status {
         SubscriptionStatus::Active => Some(subscription.subscription_id),
         SubscriptionStatus::Cancelled => None,
@@ -94,14 +94,14 @@ fn note(locked: &mut LedgerWallet, subscription: &Subscription) {
 }
 
 /// A locked wallet and its active subscription, both renewed up to now.
-struct Locked {
+struct LockedSubscription {
     wallet: LedgerWallet,
     subscription: Option<Subscription>,
     changes: WriteSet,
     now: Timestamp,
 }
 
-impl Locked {
+impl LockedSubscription {
     fn lock(conn: &mut Conn, wallet_id: WalletId, now: Timestamp) -> Result<Self, StoreError> {
         let Some(wallet) = lock_wallets(conn, [wallet_id])?.remove(&wallet_id) else {
             return Err(StoreError::missing("wallet", wallet_id));
@@ -110,7 +110,7 @@ impl Locked {
         let changes = WriteSet::new(now);
         let mut locked = Self { wallet, subscription, changes, now };
         if let Some(subscription) = &mut locked.subscription {
-            bring_up_to(now, subscription, &mut locked.wallet, &mut locked.changes)?;
+            renew_until(now, subscription, &mut locked.wallet, &mut locked.changes)?;
             if subscription.status == SubscriptionStatus::Cancelled {
                 locked.subscription = None;
             }
@@ -119,30 +119,30 @@ impl Locked {
     }
 
     /// Applies `work` to the subscription and its credits.
-    fn step(
+    fn apply_transition(
         &mut self,
-        work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
+        work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<SubscriptionTransition>,
     ) -> Result<Option<SubscriptionState>, StoreError> {
         let Some(subscription) = &mut self.subscription else { return Ok(None) };
-        self.changes.change(&self.wallet);
+        self.changes.track_wallet(&self.wallet);
         let credits = &mut self.wallet.wallet.credits;
         let step = work(subscription, credits, self.now);
         let state = subscription.state(credits);
-        note(&mut self.wallet, subscription);
-        self.changes.add_steps(&mut self.wallet, step)?;
+        link_wallet(&mut self.wallet, subscription);
+        self.changes.add_transitions(&mut self.wallet, step)?;
         Ok(Some(state))
     }
 
     fn save(self, conn: &mut Conn) -> Result<(), StoreError> {
         let Self { wallet, subscription, mut changes, .. } = self;
-        subscription.iter().for_each(|one| changes.save(one));
+        subscription.iter().for_each(|one| changes.save_subscription(one));
         changes.commit_wallets(conn, &LedgerWallets::from([(wallet.wallet.wallet_id, wallet)]))
     }
 }
 
 /// The outcome of [`create`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum SubscribeOutcome {
     /// It has begun.
     Subscription(Box<SubscriptionState>),
     /// The merchant has no such connection.
@@ -165,34 +165,34 @@ pub fn create(
     connection_id: ConnectionId,
     config_id: SubscriptionConfigId,
     now: Timestamp,
-) -> Result<Started, StoreError> {
+) -> Result<SubscribeOutcome, StoreError> {
     let Some(connection) = connections::find(conn, merchant_id, connection_id)? else {
-        return Ok(Started::ConnectionNotFound);
+        return Ok(SubscribeOutcome::ConnectionNotFound);
     };
     let wallet_id = connection.wallet_id;
-    let mut locked = Locked::lock(conn, wallet_id, now)?;
+    let mut locked = LockedSubscription::lock(conn, wallet_id, now)?;
     // Missing resources are reported before conflicts of state.
     let Some(config) = subscription_configs::find(conn, merchant_id, config_id)? else {
-        return Ok(Started::ConfigNotFound);
+        return Ok(SubscribeOutcome::ConfigNotFound);
     };
     // The deletion of a connection locks its wallet, too. It may have happened during the wait.
     let connection = connections::find(conn, merchant_id, connection_id)?;
     if connection.is_none_or(|found| found.status == ConnectionStatus::Deleted) {
-        return Ok(Started::ConnectionDisabled);
+        return Ok(SubscribeOutcome::ConnectionDisabled);
     }
     if locked.subscription.is_some() {
-        return Ok(Started::Exists);
+        return Ok(SubscribeOutcome::Exists);
     }
     let subscriber = Subscriber { merchant_id, connection_id, wallet_id };
-    locked.changes.change(&locked.wallet);
+    locked.changes.track_wallet(&locked.wallet);
     let credits = &mut locked.wallet.wallet.credits;
     let (subscription, step) = Subscription::start(subscriber, config.config, credits, now);
     let state = subscription.state(credits);
-    note(&mut locked.wallet, &subscription);
-    locked.changes.add_steps(&mut locked.wallet, [step])?;
+    link_wallet(&mut locked.wallet, &subscription);
+    locked.changes.add_transitions(&mut locked.wallet, [step])?;
     locked.subscription = Some(subscription);
     locked.save(conn)?;
-    Ok(Started::Subscription(Box::new(state)))
+    Ok(SubscribeOutcome::Subscription(Box::new(state)))
 }
 
 /// The wallet of the credit of a merchant's subscription.
@@ -210,9 +210,9 @@ fn wallet_of(
     Ok(wallet_id.map(Id::get))
 }
 
-/// The outcome of [`cancel`], [`change`] or [`buy`].
+/// The outcome of [`cancel`], [`change`] or [`buy_bundle`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum ChangeOutcome {
     /// It is done.
     Subscription(Box<SubscriptionState>),
     /// The merchant has no such subscription.
@@ -231,18 +231,18 @@ fn lock(
     merchant_id: MerchantId,
     id: SubscriptionId,
     now: Timestamp,
-) -> Result<Result<Locked, Changed>, StoreError> {
+) -> Result<Result<LockedSubscription, ChangeOutcome>, StoreError> {
     let Some(wallet_id) = wallet_of(conn, merchant_id, id)? else {
-        return Ok(Err(Changed::NotFound));
+        return Ok(Err(ChangeOutcome::NotFound));
     };
-    let locked = Locked::lock(conn, wallet_id, now)?;
+    let locked = LockedSubscription::lock(conn, wallet_id, now)?;
     if locked.subscription.as_ref().is_some_and(|found| found.subscription_id == id) {
         return Ok(Ok(locked));
     }
     // The renewal may have ended it.
     locked.save(conn)?;
-    let ended = find(conn, merchant_id, id)?.ok_or(Changed::NotFound);
-    Ok(Err(ended.map_or_else(|missing| missing, |state| Changed::Ended(Box::new(state)))))
+    let ended = find(conn, merchant_id, id)?.ok_or(ChangeOutcome::NotFound);
+    Ok(Err(ended.map_or_else(|missing| missing, |state| ChangeOutcome::Ended(Box::new(state)))))
 }
 
 /// Ends a subscription when its cycle ends. One that has ended stays as it is.
@@ -256,7 +256,7 @@ pub fn cancel(
     merchant_id: MerchantId,
     id: SubscriptionId,
     now: Timestamp,
-) -> Result<Changed, StoreError> {
+) -> Result<ChangeOutcome, StoreError> {
     order(conn, merchant_id, id, now, |subscription, _, _| {
         subscription.cancel();
         None
@@ -273,7 +273,7 @@ pub fn change(
     id: SubscriptionId,
     config_id: SubscriptionConfigId,
     now: Timestamp,
-) -> Result<Changed, StoreError> {
+) -> Result<ChangeOutcome, StoreError> {
     let offered = subscription_configs::find(conn, merchant_id, config_id)?;
     let mut is_offered = true;
     let changed = order(conn, merchant_id, id, now, |subscription, credits, now| {
@@ -288,30 +288,30 @@ pub fn change(
             }
         }
     })?;
-    Ok(if is_offered { changed } else { Changed::NotOffered })
+    Ok(if is_offered { changed } else { ChangeOutcome::NotOffered })
 }
 
 /// Buys a bundle that the subscription's configuration offers. Call it in a write transaction.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub fn buy(
+pub fn buy_bundle(
     conn: &mut Conn,
     merchant_id: MerchantId,
     id: SubscriptionId,
     bundle_id: CreditBundleId,
     now: Timestamp,
-) -> Result<Changed, StoreError> {
+) -> Result<ChangeOutcome, StoreError> {
     let bundle = subscription_configs::find_bundle(conn, merchant_id, bundle_id)?;
     let mut refused = None;
     let changed = order(conn, merchant_id, id, now, |subscription, credits, now| {
         let config_id = subscription.config.subscription_config_id;
         let Some(bundle) = bundle.filter(|one| one.subscription_config_id == config_id) else {
-            refused = Some(Changed::NotOffered);
+            refused = Some(ChangeOutcome::NotOffered);
             return None;
         };
-        let step = subscription.buy(&bundle, credits, now);
-        step.map_err(|_| refused = Some(Changed::OutOfRange)).ok()
+        let step = subscription.buy_bundle(&bundle, credits, now);
+        step.map_err(|_| refused = Some(ChangeOutcome::OutOfRange)).ok()
     })?;
     Ok(refused.unwrap_or(changed))
 }
@@ -321,30 +321,30 @@ fn order(
     merchant_id: MerchantId,
     id: SubscriptionId,
     now: Timestamp,
-    work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<Step>,
-) -> Result<Changed, StoreError> {
+    work: impl FnOnce(&mut Subscription, &mut Credits, Timestamp) -> Option<SubscriptionTransition>,
+) -> Result<ChangeOutcome, StoreError> {
     let mut locked = match lock(conn, merchant_id, id, now)? {
         Ok(locked) => locked,
         Err(outcome) => return Ok(outcome),
     };
-    let state = locked.step(work)?;
+    let state = locked.apply_transition(work)?;
     locked.save(conn)?;
-    Ok(state.map_or(Changed::NotFound, |state| Changed::Subscription(Box::new(state))))
+    Ok(state.map_or(ChangeOutcome::NotFound, |state| ChangeOutcome::Subscription(Box::new(state))))
 }
 
 /// Whether calls under a meter may draw on the credit of a wallet. Reads without a lock.
-pub(crate) fn lets_draw(
+pub(crate) fn allows_draw(
     conn: &mut Conn,
     wallet_id: WalletId,
     meter_id: MeterId,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let found = dialect::wallets(conn, &[Id(wallet_id)], Lock::No)?;
+    let found = dialect::wallets(conn, &[Id(wallet_id)], RowLock::No)?;
     let Some(row) = found.first() else { return Ok(false) };
     let mut wallet = LedgerWallet::try_from(row)?;
     let Some(mut subscription) = active_on(conn, &wallet)? else { return Ok(false) };
-    bring_up_to(now, &mut subscription, &mut wallet, &mut WriteSet::new(now))?;
-    Ok(subscription.lets_draw(meter_id))
+    renew_until(now, &mut subscription, &mut wallet, &mut WriteSet::new(now))?;
+    Ok(subscription.allows_draw(meter_id))
 }
 
 /// The active subscription of a wallet.
@@ -360,8 +360,8 @@ pub(crate) fn end_of_connection(
     wallet_id: WalletId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let mut locked = Locked::lock(conn, wallet_id, now)?;
-    locked.step(|subscription, credits, now| Some(subscription.end(credits, now)))?;
+    let mut locked = LockedSubscription::lock(conn, wallet_id, now)?;
+    locked.apply_transition(|subscription, credits, now| Some(subscription.end(credits, now)))?;
     locked.save(conn)
 }
 
@@ -474,7 +474,7 @@ fn states(
 
 /// The subscriptions to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum RenewalScope {
     /// All.
     Everybody,
     /// The subscriptions of a merchant's customers.
@@ -490,9 +490,9 @@ pub enum Whose {
 /// The wallets of active subscriptions whose cycle has ended, at most `limit`.
 ///
 /// They are in the order in which they are locked.
-pub(crate) fn due(
+pub(crate) fn due_wallets(
     conn: &mut Conn,
-    whose: Whose,
+    whose: RenewalScope,
     now: Timestamp,
     limit: i64,
 ) -> Result<Vec<WalletId>, StoreError> {
@@ -503,11 +503,11 @@ pub(crate) fn due(
         .select(subscriptions::wallet_id)
         .into_boxed();
     query = match whose {
-        Whose::Everybody => query,
-        Whose::Merchant(id) => query.filter(subscriptions::merchant_id.eq(Id(id))),
-        Whose::Connection(id) => query.filter(subscriptions::connection_id.eq(Id(id))),
-        Whose::One(id) => query.filter(subscriptions::subscription_id.eq(Id(id))),
-        Whose::Wallet(id) => query.filter(subscriptions::wallet_id.eq(Id(id))),
+        RenewalScope::Everybody => query,
+        RenewalScope::Merchant(id) => query.filter(subscriptions::merchant_id.eq(Id(id))),
+        RenewalScope::Connection(id) => query.filter(subscriptions::connection_id.eq(Id(id))),
+        RenewalScope::One(id) => query.filter(subscriptions::subscription_id.eq(Id(id))),
+        RenewalScope::Wallet(id) => query.filter(subscriptions::wallet_id.eq(Id(id))),
     };
     let wallets: Vec<Id<WalletId>> =
         query.order(subscriptions::cycle_end_at).limit(limit).load(conn)?;
@@ -525,7 +525,7 @@ pub(crate) fn renew(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     for wallet_id in wallet_ids {
-        Locked::lock(conn, *wallet_id, now)?.save(conn)?;
+        LockedSubscription::lock(conn, *wallet_id, now)?.save(conn)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::subscriptions::Whose;
+use crate::subscriptions::RenewalScope;
 use crate::{idempotency, missing_prices, sessions};
 
 /// The interval of the search for calls of dead processes.
@@ -40,11 +40,11 @@ pub async fn run(store: Store) {
     tokio::join!(
         every_or_soon(lease, AGAIN, "the lease is not renewed", async || store.renew_lease().await),
         every(SWEEP_EVERY, "nothing is swept", async || {
-            told(store.sweep().await?, "calls of a process that died were ended");
+            log_count(store.sweep().await?, "calls of a process that died were ended");
             Ok(())
         }),
         every(REPLAY_EVERY, "the journal is not booked", async || {
-            told(store.replay_journal().await?, "settlements of the journal were booked");
+            log_count(store.replay_journal().await?, "settlements of the journal were booked");
             Ok(())
         }),
         every(FOLD_EVERY, "the roll-ups are not brought up to date", async || {
@@ -56,13 +56,13 @@ pub async fn run(store: Store) {
             Ok(())
         }),
         every(RENEW_EVERY, "subscriptions are not renewed", async || {
-            store.renew(Whose::Everybody).await.map(drop)
+            store.renew(RenewalScope::Everybody).await.map(drop)
         }),
         every(FORGET_EVERY, "old answers are not forgotten", async || {
             let now = store.0.context.clock.now();
             store
                 .ledger()?
-                .write_apart(move |conn| {
+                .write_outside_calls(move |conn| {
                     missing_prices::forget_old(conn, now)?;
                     sessions::forget_expired(conn, now)?;
                     idempotency::forget_expired(conn, now)
@@ -76,7 +76,7 @@ pub async fn run(store: Store) {
     );
 }
 
-fn told(count: usize, what: &str) {
+fn log_count(count: usize, what: &str) {
     if count > 0 {
         log::info!("{count} {what}");
     }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use diesel::prelude::*;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, Span, SpendKeyId, Timestamp};
+use tollgate_domain::{ConnectionId, MerchantId, MeterId, SpendKeyId, TimeSpan, Timestamp};
 
 use crate::conn::Conn;
 use crate::dialect;
@@ -18,7 +18,7 @@ use crate::requests::{self, RequestFilter};
 use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, WIDE, series_of, slot};
 use crate::schema::{connections, spend_keys, usage_pairs};
 
-pub use crate::rollups::Sums;
+pub use crate::rollups::RollupSums;
 
 /// The sums of a merchant's ended calls that pass the filter, for each day of the span.
 ///
@@ -30,13 +30,13 @@ pub fn by_day(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    span: &Span,
-) -> Result<Vec<Sums>, StoreError> {
-    let mut days = vec![Sums::default(); span.days().count()];
-    let merchant = Id(merchant_id).of_any();
+    span: &TimeSpan,
+) -> Result<Vec<RollupSums>, StoreError> {
+    let mut days = vec![RollupSums::default(); span.days().count()];
+    let merchant = Id(merchant_id).untyped();
     let owner = match filter.connection_id {
         None => merchant,
-        Some(id) if is_of(conn, merchant_id, id)? => Id(id).of_any(),
+        Some(id) if is_of(conn, merchant_id, id)? => Id(id).untyped(),
         Some(_) => return Ok(days),
     };
     let pairs: BTreeSet<_> = filter.metadata.iter().collect();
@@ -60,7 +60,7 @@ pub fn by_day(
         for sums in query.load(conn)? {
             let day = usize::try_from(sums.part).ok().and_then(|day| days.get_mut(day));
             if let Some(day) = day {
-                *day += Sums::from(&sums);
+                *day += RollupSums::from(&sums);
             }
         }
     }
@@ -79,13 +79,13 @@ fn by_day_of_records(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    span: &Span,
-) -> Result<Vec<Sums>, StoreError> {
-    let mut days = vec![Sums::default(); span.days().count()];
+    span: &TimeSpan,
+) -> Result<Vec<RollupSums>, StoreError> {
+    let mut days = vec![RollupSums::default(); span.days().count()];
     let (start, end) = span.quarters();
     requests::for_each_settled(conn, merchant_id, filter, start_of(start)..start_of(end), |row| {
         if let Some(day) = day_of(span, row.created_at, &mut days) {
-            *day += Sums::of(&row.to_record(None)?);
+            *day += RollupSums::of(&row.to_record(None)?);
         }
         Ok(())
     })?;
@@ -93,7 +93,11 @@ fn by_day_of_records(
 }
 
 /// The sums of the day of an instant in microseconds, if it is in the span.
-fn day_of<'a>(span: &Span, created_at: i64, days: &'a mut [Sums]) -> Option<&'a mut Sums> {
+fn day_of<'a>(
+    span: &TimeSpan,
+    created_at: i64,
+    days: &'a mut [RollupSums],
+) -> Option<&'a mut RollupSums> {
     let (start, end) = span.quarters();
     let slot = slot(created_at);
     let day = usize::try_from((slot - span.first_midnight()).div_euclid(96)).ok()?;
@@ -125,7 +129,7 @@ fn provider_of(model: String) -> String {
 
 /// A number of parts of equal length, up to the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct TrendWindow {
     /// The beginning, in quarter hours since 1970, at the edge of a wide row.
     first: i64,
     /// The length of a part in quarter hours, a multiple of a wide row's.
@@ -133,7 +137,7 @@ pub struct Window {
     parts: u16,
 }
 
-impl Window {
+impl TrendWindow {
     /// The last `parts` parts of `three_hours` times three hours each.
     ///
     /// The part of `now` is included. Parts of a day or longer begin at midnight UTC.
@@ -176,9 +180,9 @@ pub enum Dimension {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trend {
     /// The sums of all calls, for each part of the window.
-    pub total: Vec<Sums>,
+    pub total: Vec<RollupSums>,
     /// The sums of each member, by its name.
-    pub members: BTreeMap<String, Vec<Sums>>,
+    pub members: BTreeMap<String, Vec<RollupSums>>,
     /// Whether there are more members than are returned.
     pub is_cut: bool,
 }
@@ -196,15 +200,15 @@ pub fn trend(
     conn: &mut Conn,
     merchant_id: MerchantId,
     dimension: Dimension,
-    window: Window,
+    window: TrendWindow,
 ) -> Result<Trend, StoreError> {
     let mut names = names(conn, merchant_id, dimension)?;
     let most = usize::try_from(MOST_MEMBERS).unwrap_or(usize::MAX);
     let is_cut = names.len() > most;
     names.truncate(most);
     let names: HashMap<Id<AnyId>, String> = names.into_iter().collect();
-    let series: Vec<_> = names.keys().copied().chain([Id(merchant_id).of_any()]).collect();
-    let Window { first, step, parts } = window;
+    let series: Vec<_> = names.keys().copied().chain([Id(merchant_id).untyped()]).collect();
+    let TrendWindow { first, step, parts } = window;
     let query = dialect::UsageBySeries {
         series: &series,
         width: WIDE,
@@ -212,7 +216,7 @@ pub fn trend(
         past: first + step * i64::from(parts),
         step,
     };
-    let none = vec![Sums::default(); usize::from(parts)];
+    let none = vec![RollupSums::default(); usize::from(parts)];
     let mut trend = Trend { total: none.clone(), members: BTreeMap::new(), is_cut };
     for row in query.load(conn)? {
         let parts = match names.get(&row.series_id) {
@@ -221,7 +225,7 @@ pub fn trend(
         };
         let part = usize::try_from(row.sums.part).ok().and_then(|part| parts.get_mut(part));
         if let Some(part) = part {
-            *part += Sums::from(&row.sums);
+            *part += RollupSums::from(&row.sums);
         }
     }
     let members: HashSet<&String> = names.values().collect();
@@ -258,7 +262,7 @@ fn names(
             .limit(limit)
             .select(usage_pairs::value)
             .load(conn)?;
-        let owner = Id(merchant_id).of_any();
+        let owner = Id(merchant_id).untyped();
         let series_of = |value| (series_of(owner, (&key.to_owned(), &value)), value);
         Ok(values.into_iter().map(series_of).collect())
     };
@@ -275,7 +279,7 @@ fn names(
                 .limit(limit)
                 .select(connections::connection_id)
                 .load(conn)?;
-            ids.into_iter().map(Id::named).collect()
+            ids.into_iter().map(Id::with_text).collect()
         }
         Dimension::SpendKey => {
             let ids: Vec<Id<SpendKeyId>> = spend_keys::table
@@ -284,7 +288,7 @@ fn names(
                 .limit(limit)
                 .select(spend_keys::spend_key_id)
                 .load(conn)?;
-            ids.into_iter().map(Id::named).collect()
+            ids.into_iter().map(Id::with_text).collect()
         }
     })
 }
@@ -297,10 +301,10 @@ pub fn plan(
     conn: &mut Conn,
     merchant_id: MerchantId,
     meter_id: Option<MeterId>,
-    span: &Span,
+    span: &TimeSpan,
 ) -> Result<Vec<String>, StoreError> {
     let query = dialect::UsageByDay {
-        series_id: Id(merchant_id).of_any(),
+        series_id: Id(merchant_id).untyped(),
         width: NARROW,
         ranges: &[span.quarters()],
         midnight: span.first_midnight(),
@@ -324,13 +328,13 @@ fn is_of(
 }
 
 /// A range of slots. The end is excluded.
-type Range = (i64, i64);
+type SlotRange = (i64, i64);
 
 /// The slots of a span: ranges of wide rows and ranges of narrow rows.
 ///
 /// Wide rows that reach over a midnight are to be skipped. Narrow rows replace them, and cover the parts
 /// that the ends of the span cut.
-fn ranges(span: &Span) -> (Vec<Range>, Vec<Range>) {
+fn ranges(span: &TimeSpan) -> (Vec<SlotRange>, Vec<SlotRange>) {
     let width = i64::from(WIDE);
     let (start, end) = span.quarters();
     let before = |slot: i64| slot.div_euclid(width) * width;

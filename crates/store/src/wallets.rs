@@ -14,7 +14,7 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{TransactionRow, WalletRow};
 use crate::schema::{merchants, transactions, wallets};
-use crate::write_set::{LedgerWallet, LedgerWallets, Reason, WriteSet, lock_wallets};
+use crate::write_set::{LedgerWallet, LedgerWallets, MovementReason, WriteSet, lock_wallets};
 
 /// Makes an empty wallet. A connection's may not be overdrawn; a merchant's own has no limit.
 pub(crate) fn create(
@@ -116,7 +116,7 @@ pub fn update(
 
 /// Money that a person puts into a wallet or takes out of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Movement {
+pub struct WalletMovement {
     /// Credit or debit.
     pub kind: TransactionKind,
     /// The amount, above zero.
@@ -127,7 +127,7 @@ pub struct Movement {
 
 /// The outcome of [`book`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Moved {
+pub enum MovementOutcome {
     /// It is booked.
     Booked(Transaction),
     /// The merchant has no such wallet.
@@ -144,26 +144,26 @@ pub fn book(
     conn: &mut Conn,
     merchant_id: MerchantId,
     wallet_id: WalletId,
-    movement: &Movement,
+    movement: &WalletMovement,
     now: Timestamp,
-) -> Result<Moved, StoreError> {
+) -> Result<MovementOutcome, StoreError> {
     let mut wallets = lock_wallets(conn, [wallet_id])?;
     let Some(locked) = of_merchant(&mut wallets, merchant_id, wallet_id) else {
-        return Ok(Moved::NotFound);
+        return Ok(MovementOutcome::NotFound);
     };
     let is_debit = movement.kind == TransactionKind::Debit;
     let signed = if is_debit { movement.amount.checked_neg() } else { Ok(movement.amount) };
     let after = signed.and_then(|signed| Ok((signed, locked.wallet.balance.checked_add(signed)?)));
-    let Ok((signed, after)) = after else { return Ok(Moved::OutOfRange) };
+    let Ok((signed, after)) = after else { return Ok(MovementOutcome::OutOfRange) };
     // A balance beyond the limits may move back towards them.
     let is_allowed = match signed < Amount::ZERO {
         true => after >= Wallet::LEAST_BALANCE,
         false => after <= Wallet::MOST_BALANCE,
     };
     if !is_allowed {
-        return Ok(Moved::OutOfRange);
+        return Ok(MovementOutcome::OutOfRange);
     }
-    let reason = Reason {
+    let reason = MovementReason {
         kind: movement.kind,
         request_id: None,
         description: movement.description.as_deref(),
@@ -171,10 +171,10 @@ pub fn book(
     };
     let mut change = WriteSet::new(now);
     let Some(line) = change.move_balance(locked, signed, reason)? else {
-        return Ok(Moved::OutOfRange);
+        return Ok(MovementOutcome::OutOfRange);
     };
     change.commit_wallets(conn, &wallets)?;
-    Ok(Moved::Booked(line.into()))
+    Ok(MovementOutcome::Booked(line.into()))
 }
 
 fn of_merchant(

@@ -111,7 +111,7 @@ pub fn update(
     webhook.change(changes);
     row.set(&webhook, now);
     if moves {
-        deliveries::hasten(conn, &mut row, now)?;
+        deliveries::make_due(conn, &mut row, now)?;
     }
     row.save(conn)?;
     Ok(Some(webhook))

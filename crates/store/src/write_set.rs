@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate_domain::{
-    CreditHold, Drawn, LedgerAccount, MerchantId, News, NodeId, PendingRecord, RequestId,
-    SpendCounters, SpendKey, SpendKeyId, Step, Subscription, SubscriptionId, Timestamp,
-    TransactionId, TransactionKind, Wallet, WalletId,
+    CreditHold, CreditSettlement, EventPayload, LedgerAccount, MerchantId, NodeId, PendingRecord,
+    RequestId, SpendCounters, SpendKey, SpendKeyId, Subscription, SubscriptionId,
+    SubscriptionTransition, Timestamp, TransactionId, TransactionKind, Wallet, WalletId,
 };
 use tollgate_pricing::{Amount, Overflow};
 
@@ -23,7 +23,7 @@ use crate::settled_call::SettledCall;
 pub(crate) use wallets::{LedgerWallet, LedgerWallets, lock_wallets};
 
 /// The reason of a movement.
-pub(crate) struct Reason<'a> {
+pub(crate) struct MovementReason<'a> {
     pub(crate) kind: TransactionKind,
     pub(crate) request_id: Option<RequestId>,
     pub(crate) description: Option<&'a str>,
@@ -33,7 +33,7 @@ pub(crate) struct Reason<'a> {
 
 /// A movement of money or credit.
 #[derive(Clone, Debug)]
-struct Line {
+struct LedgerLine {
     transaction_id: TransactionId,
     merchant_id: MerchantId,
     wallet_id: WalletId,
@@ -50,13 +50,13 @@ struct Line {
 
 /// The holds on a wallet, or their change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Holds {
+struct WalletHolds {
     balance: Amount,
     cycle: Amount,
     bundle: Amount,
 }
 
-impl Holds {
+impl WalletHolds {
     fn of(wallet: &Wallet) -> Self {
         let credits = &wallet.credits;
         Self { balance: wallet.held, cycle: credits.cycle.held, bundle: credits.bundle.held }
@@ -89,7 +89,7 @@ impl Holds {
 
 /// The change of a spend key by calls.
 #[derive(Clone, Copy, Debug, Default)]
-struct KeyChange {
+struct SpendKeyChange {
     held: Amount,
     spent: Amount,
 }
@@ -126,11 +126,11 @@ pub(crate) struct WriteSet {
     keys_before: BTreeMap<SpendKeyId, SpendCounters>,
     keys_after: BTreeMap<SpendKeyId, SpendKey>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
-    lines: Vec<Line>,
+    lines: Vec<LedgerLine>,
     events: Vec<EventRow>,
     /// The holds of opened calls, less the holds of ended calls.
-    holds: BTreeMap<WalletId, Holds>,
-    keys: BTreeMap<SpendKeyId, KeyChange>,
+    holds: BTreeMap<WalletId, WalletHolds>,
+    keys: BTreeMap<SpendKeyId, SpendKeyChange>,
     /// The amounts that ended calls take from wallets, by call.
     taken: BTreeMap<RequestId, Amount>,
 }
@@ -187,17 +187,17 @@ impl WriteSet {
     }
 
     /// Must be called before a wallet is changed by other code than this write set.
-    pub(crate) fn change(&mut self, wallet: &LedgerWallet) {
+    pub(crate) fn track_wallet(&mut self, wallet: &LedgerWallet) {
         self.wallets_before.entry(wallet.wallet.wallet_id).or_insert_with(|| wallet.clone());
     }
 
     /// Must be called before the counters of a spend key are changed.
-    pub(crate) fn change_key(&mut self, key: &SpendKey) {
+    pub(crate) fn track_spend_key(&mut self, key: &SpendKey) {
         self.keys_before.entry(key.spend_key_id).or_insert(key.counters);
     }
 
     /// Stores the final state of the wallets and spend keys that were changed. They must not change afterwards.
-    pub(crate) fn close(&mut self, wallets: &LedgerWallets, keys: &BTreeMap<SpendKeyId, SpendKey>) {
+    pub(crate) fn seal(&mut self, wallets: &LedgerWallets, keys: &BTreeMap<SpendKeyId, SpendKey>) {
         let changed = self.wallets_before.keys().filter_map(|id| wallets.get_key_value(id));
         self.wallets_after = changed.map(|(id, wallet)| (*id, wallet.clone())).collect();
         let changed = self.keys_before.keys().filter_map(|id| keys.get_key_value(id));
@@ -208,12 +208,12 @@ impl WriteSet {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a hold would leave the range of an amount.
-    pub(crate) fn open(
+    pub(crate) fn open_call(
         &mut self,
         call: Arc<PendingRecord>,
         node_id: NodeId,
     ) -> Result<(), StoreError> {
-        self.sum_holds(&call, Holds::add, Amount::checked_add)?;
+        self.sum_holds(&call, WalletHolds::add, Amount::checked_add)?;
         self.opened.push((call, node_id));
         Ok(())
     }
@@ -234,13 +234,13 @@ impl WriteSet {
     }
 
     /// Adds the movement of a tier counter.
-    pub(crate) fn count(&mut self, key: CounterKey, before: i64, after: i64) {
+    pub(crate) fn move_counter(&mut self, key: CounterKey, before: i64, after: i64) {
         let change = self.counters.entry(key).or_insert(CounterChange { before, after });
         change.after = after;
     }
 
     /// Adds a subscription that is changed or new.
-    pub(crate) fn save(&mut self, subscription: &Subscription) {
+    pub(crate) fn save_subscription(&mut self, subscription: &Subscription) {
         self.subscriptions.insert(subscription.subscription_id, subscription.clone());
     }
 
@@ -249,13 +249,13 @@ impl WriteSet {
     ///
     /// # Errors
     /// As [`WriteSet::open`].
-    pub(crate) fn ended(
+    pub(crate) fn end_call(
         &mut self,
         call: &PendingRecord,
         taken: Amount,
         spent: Amount,
     ) -> Result<(), StoreError> {
-        self.sum_holds(call, Holds::remove, Amount::checked_sub)?;
+        self.sum_holds(call, WalletHolds::remove, Amount::checked_sub)?;
         let id = call.request_id;
         let sum = self.taken.entry(id).or_default();
         *sum = sum.checked_add(taken).map_err(|Overflow| out_of_range("call", id))?;
@@ -271,7 +271,7 @@ impl WriteSet {
     /// # Errors
     /// [`StoreError::Corrupt`] when there is no greater number.
     pub(crate) fn number_record(&mut self, locked: &mut LedgerWallet) -> Result<i64, StoreError> {
-        self.change(locked);
+        self.track_wallet(locked);
         let id = locked.wallet.wallet_id;
         let number = locked.last_record.checked_add(1).ok_or_else(|| out_of_range("wallet", id))?;
         locked.last_record = number;
@@ -281,7 +281,7 @@ impl WriteSet {
     fn sum_holds(
         &mut self,
         call: &PendingRecord,
-        on_wallet: fn(&mut Holds, Amount, Option<CreditHold>) -> Result<(), Overflow>,
+        on_wallet: fn(&mut WalletHolds, Amount, Option<CreditHold>) -> Result<(), Overflow>,
         on_key: fn(Amount, Amount) -> Result<Amount, Overflow>,
     ) -> Result<(), StoreError> {
         let merchants = (call.merchant_wallet_id, call.merchant_hold, None);
@@ -303,15 +303,15 @@ impl WriteSet {
         &mut self,
         locked: &mut LedgerWallet,
         amount: Amount,
-        reason: Reason<'_>,
+        reason: MovementReason<'_>,
     ) -> Result<Option<TransactionRow>, StoreError> {
         let before = locked.wallet.balance;
         let Ok(after) = before.checked_add(amount) else { return Ok(None) };
-        self.change(locked);
+        self.track_wallet(locked);
         locked.wallet.balance = after;
         if amount < Amount::ZERO {
-            for news in locked.wallet.news_since(before) {
-                self.tell(locked.wallet.merchant_id, &news);
+            for news in locked.wallet.events_since(before) {
+                self.add_event(locked.wallet.merchant_id, &news);
             }
         }
         self.add_line(locked, LedgerAccount::Balance, amount, after, reason, self.now)?;
@@ -328,11 +328,11 @@ impl WriteSet {
         kind: TransactionKind,
         request_id: RequestId,
     ) -> Result<Amount, StoreError> {
-        self.change(locked);
+        self.track_wallet(locked);
         let id = locked.wallet.wallet_id;
         let out_of_range = |Overflow| out_of_range("wallet", id);
         let before = locked.wallet.credits;
-        let Drawn { cycle, bundle, balance, cycle_expired, bundle_expired } =
+        let CreditSettlement { cycle, bundle, balance, cycle_expired, bundle_expired } =
             locked.wallet.credits.settle(hold, cost).map_err(out_of_range)?;
         for (account, mut left, drawn, expired) in [
             (LedgerAccount::CycleCredit, before.cycle.remaining, cycle, cycle_expired),
@@ -343,7 +343,7 @@ impl WriteSet {
                     continue;
                 }
                 left = left.checked_sub(out).map_err(out_of_range)?;
-                let reason = Reason {
+                let reason = MovementReason {
                     kind,
                     request_id: Some(request_id),
                     description: None,
@@ -358,14 +358,14 @@ impl WriteSet {
 
     /// Adds the steps of a subscription on the wallet of its credit. [`WriteSet::change`] must have been called for the
     /// wallet.
-    pub(crate) fn add_steps(
+    pub(crate) fn add_transitions(
         &mut self,
         locked: &mut LedgerWallet,
-        steps: impl IntoIterator<Item = Step>,
+        steps: impl IntoIterator<Item = SubscriptionTransition>,
     ) -> Result<(), StoreError> {
         for step in steps {
             for movement in step.movements {
-                let reason = Reason {
+                let reason = MovementReason {
                     kind: movement.kind,
                     request_id: None,
                     description: None,
@@ -374,14 +374,14 @@ impl WriteSet {
                 let (amount, left) = (movement.amount, movement.balance_after);
                 self.add_line(locked, movement.account, amount, left, reason, step.at)?;
             }
-            let event = EventRow::new(locked.wallet.merchant_id, &step.news, step.at, self.now);
+            let event = EventRow::new(locked.wallet.merchant_id, &step.payload, step.at, self.now);
             self.events.push(event);
         }
         Ok(())
     }
 
     /// Adds an event.
-    pub(crate) fn tell(&mut self, merchant_id: MerchantId, news: &News) {
+    pub(crate) fn add_event(&mut self, merchant_id: MerchantId, news: &EventPayload) {
         self.events.push(EventRow::new(merchant_id, news, self.now, self.now));
     }
 
@@ -393,13 +393,13 @@ impl WriteSet {
         account: LedgerAccount,
         amount: Amount,
         balance_after: Amount,
-        reason: Reason<'_>,
+        reason: MovementReason<'_>,
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let wallet_id = locked.wallet.wallet_id;
         let number = locked.last_number.checked_add(1);
         locked.last_number = number.ok_or_else(|| out_of_range("wallet", wallet_id))?;
-        self.lines.push(Line {
+        self.lines.push(LedgerLine {
             transaction_id: TransactionId::generate(self.now),
             merchant_id: locked.wallet.merchant_id,
             wallet_id,

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use tollgate_domain::*;
-use tollgate_store::deliveries::{self, Claimed, DeliveryFilter, Ended, Room, Share};
-use tollgate_store::wallets::{Moved, Movement};
+use tollgate_store::deliveries::{
+    self, AttemptCapacity, CapacityShare, ClaimedDelivery, DeliveryFilter, EndedAttempt,
+};
+use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
     DatabaseUrl, Options, Page, Store, StoreError, connections, merchants, wallets, webhooks,
 };
@@ -17,12 +19,12 @@ use tollgate_testkit::{TestStore, each_store};
 
 const ROOM: usize = 8;
 
-fn room() -> Room {
-    Room { free: 1_000, webhooks: share(ROOM, []), merchants: share(1_000, []) }
+fn room() -> AttemptCapacity {
+    AttemptCapacity { free: 1_000, webhooks: share(ROOM, []), merchants: share(1_000, []) }
 }
 
-fn share<Id: Ord, const N: usize>(each: usize, less: [(Id, usize); N]) -> Share<Id> {
-    Share { each, less: BTreeMap::from(less) }
+fn share<Id: Ord, const N: usize>(each: usize, less: [(Id, usize); N]) -> CapacityShare<Id> {
+    CapacityShare { each, reduced: BTreeMap::from(less) }
 }
 
 async fn webhook_of(
@@ -38,12 +40,12 @@ async fn webhook_of(
 }
 
 /// A customer whose balance falls below its threshold when a test needs an event.
-struct Customer {
+struct LowBalanceCustomer {
     merchant_id: MerchantId,
     wallet_id: WalletId,
 }
 
-impl Customer {
+impl LowBalanceCustomer {
     async fn of(store: &TestStore, merchant_id: MerchantId) -> Self {
         let wallet_id = store.connection(merchant_id, "0").await.wallet_id;
         let changes =
@@ -59,9 +61,9 @@ impl Customer {
         let (merchant_id, wallet_id) = (self.merchant_id, self.wallet_id);
         let done = node.write(move |conn| {
             for (kind, sum) in [(TransactionKind::Credit, "5"), (TransactionKind::Debit, "5")] {
-                let movement = Movement { kind, amount: amount(sum), description: None };
+                let movement = WalletMovement { kind, amount: amount(sum), description: None };
                 let moved = wallets::book(conn, merchant_id, wallet_id, &movement, now)?;
-                assert!(matches!(moved, Moved::Booked(_)), "{moved:?}");
+                assert!(matches!(moved, MovementOutcome::Booked(_)), "{moved:?}");
             }
             Ok::<_, StoreError>(())
         });
@@ -69,12 +71,12 @@ impl Customer {
     }
 }
 
-async fn turn(store: &TestStore, ended: Vec<Ended>) -> Vec<Claimed> {
-    store.store.turn_deliveries(ended, room()).await.unwrap()
+async fn turn(store: &TestStore, ended: Vec<EndedAttempt>) -> Vec<ClaimedDelivery> {
+    store.store.run_delivery_turn(ended, room()).await.unwrap()
 }
 
-fn ended(claimed: &Claimed, status: u16) -> Ended {
-    Ended {
+fn ended(claimed: &ClaimedDelivery, status: u16) -> EndedAttempt {
+    EndedAttempt {
         delivery_id: claimed.delivery_id,
         webhook_id: claimed.webhook_id,
         attempt: claimed.attempt,
@@ -87,7 +89,7 @@ fn ended(claimed: &Claimed, status: u16) -> Ended {
     }
 }
 
-fn all_ended(claimed: &[Claimed], status: u16) -> Vec<Ended> {
+fn all_ended(claimed: &[ClaimedDelivery], status: u16) -> Vec<EndedAttempt> {
     claimed.iter().map(|claimed| ended(claimed, status)).collect()
 }
 
@@ -104,7 +106,7 @@ async fn deliveries_of(
     found
 }
 
-fn sequences(claimed: &[Claimed]) -> Vec<u64> {
+fn sequences(claimed: &[ClaimedDelivery]) -> Vec<u64> {
     claimed.iter().map(|claimed| claimed.sequence).collect()
 }
 
@@ -126,7 +128,7 @@ fn an_event_goes_to_each_webhook_of_its_merchant_that_wants_it_once() {
         assert_eq!([all, created, deleted, other].map(count), [3, 3, 0, 0]);
         for claimed in &claimed {
             assert_eq!(claimed.event.merchant_id, ours);
-            assert_eq!(claimed.event.news.kind(), EventKind::ConnectionCreated);
+            assert_eq!(claimed.event.payload.kind(), EventKind::ConnectionCreated);
             assert_eq!(claimed.attempt, 1);
         }
         assert!(turn(store, all_ended(&claimed, 200)).await.is_empty());
@@ -166,8 +168,10 @@ fn events_of_one_resource_go_one_after_the_other_and_others_do_not_wait() {
         let merchant_id = store.merchant().await.merchant.merchant_id;
         let webhook_id =
             webhook_of(store, merchant_id, Some(vec![EventKind::WalletBalanceLow])).await;
-        let [one, two] =
-            [Customer::of(store, merchant_id).await, Customer::of(store, merchant_id).await];
+        let [one, two] = [
+            LowBalanceCustomer::of(store, merchant_id).await,
+            LowBalanceCustomer::of(store, merchant_id).await,
+        ];
         let now = store.clock.now();
         for customer in [&one, &one, &two, &one] {
             customer.run_low(&store.store, now).await;
@@ -199,7 +203,7 @@ fn an_event_that_has_failed_four_times_holds_nobody_up_any_more() {
     each_store(async |store| {
         let merchant_id = store.merchant().await.merchant.merchant_id;
         webhook_of(store, merchant_id, Some(vec![EventKind::WalletBalanceLow])).await;
-        let customer = Customer::of(store, merchant_id).await;
+        let customer = LowBalanceCustomer::of(store, merchant_id).await;
         for _ in 0..3 {
             customer.run_low(&store.store, store.clock.now()).await;
         }
@@ -347,13 +351,13 @@ fn a_node_that_stops_within_a_transaction_is_not_waited_for_for_long() {
         when_locked.await.unwrap();
         let begun = Instant::now();
         store.connection(merchant_id, "0").await;
-        let waits = store.store.turn_deliveries(Vec::new(), room()).await;
+        let waits = store.store.run_delivery_turn(Vec::new(), room()).await;
         assert!(matches!(waits, Err(StoreError::Unavailable(_))), "{waits:?}");
-        let waits = store.store.write_apart(change).await;
+        let waits = store.store.write_outside_calls(change).await;
         assert!(matches!(waits, Err(StoreError::Unavailable(_))), "{waits:?}");
         assert!(begun.elapsed() < Duration::from_secs(8));
         let claimed = loop {
-            match store.store.turn_deliveries(Vec::new(), room()).await {
+            match store.store.run_delivery_turn(Vec::new(), room()).await {
                 Ok(claimed) => break claimed,
                 Err(_) => assert!(begun.elapsed() < Duration::from_secs(14)),
             }
@@ -377,7 +381,7 @@ fn who_has_the_store_to_himself_waits_for_no_lease() {
         turn(store, vec![ended(&claimed[0], 200), ended(&claimed[1], 500)]).await;
         store.store.close().await.unwrap();
         let again = store.open_again();
-        let first = again.turn_deliveries(Vec::new(), room()).await.unwrap();
+        let first = again.run_delivery_turn(Vec::new(), room()).await.unwrap();
         if matches!(store.url, DatabaseUrl::Sqlite(_)) {
             assert_eq!(sequences(&first), [3], "what was under way; what has failed waits");
             assert_eq!(first[0].attempt, 2);
@@ -402,22 +406,22 @@ fn a_webhook_without_room_takes_no_turn_from_others() {
         let claimed = turn(store, Vec::new()).await;
         assert_eq!(claimed.len(), 2 * ROOM);
         let webhooks = share(ROOM, [(dead, 0), (alive, 1)]);
-        let narrow = Room { free: 5, webhooks, ..room() };
+        let narrow = AttemptCapacity { free: 5, webhooks, ..room() };
         assert!(store.store.has_deliveries_due(narrow.clone()).await.unwrap());
-        let claimed = store.store.turn_deliveries(Vec::new(), narrow).await.unwrap();
+        let claimed = store.store.run_delivery_turn(Vec::new(), narrow).await.unwrap();
         assert_eq!(claimed.len(), 1);
         assert_eq!(claimed[0].webhook_id, alive);
         for full in [
-            Room { webhooks: share(ROOM, [(dead, 0), (alive, 0)]), ..room() },
-            Room { merchants: share(9, [(merchant_id, 0)]), ..room() },
+            AttemptCapacity { webhooks: share(ROOM, [(dead, 0), (alive, 0)]), ..room() },
+            AttemptCapacity { merchants: share(9, [(merchant_id, 0)]), ..room() },
         ] {
             assert!(!store.store.has_deliveries_due(full.clone()).await.unwrap());
-            assert!(store.store.turn_deliveries(Vec::new(), full).await.unwrap().is_empty());
+            assert!(store.store.run_delivery_turn(Vec::new(), full).await.unwrap().is_empty());
         }
-        let of_merchant = Room { merchants: share(3, []), ..room() };
-        let claimed = store.store.turn_deliveries(Vec::new(), of_merchant).await.unwrap();
+        let of_merchant = AttemptCapacity { merchants: share(3, []), ..room() };
+        let claimed = store.store.run_delivery_turn(Vec::new(), of_merchant).await.unwrap();
         assert_eq!(claimed.len(), 3, "of both webhooks together");
-        let none = Room { free: 0, ..room() };
+        let none = AttemptCapacity { free: 0, ..room() };
         assert!(!store.store.has_deliveries_due(none).await.unwrap());
     });
 }
@@ -433,10 +437,11 @@ fn a_backlog_however_old_keeps_nobody_elses_event_waiting_for_long() {
         for _ in 0..20 {
             store.connection(busy, "0").await;
         }
-        let narrow = || Room { free: 8, webhooks: share(1, []), merchants: share(1_000, []) };
-        let step = async |ended: Vec<Ended>| {
+        let narrow =
+            || AttemptCapacity { free: 8, webhooks: share(1, []), merchants: share(1_000, []) };
+        let step = async |ended: Vec<EndedAttempt>| {
             store.clock.advance_millis(20);
-            store.store.turn_deliveries(ended, narrow()).await.unwrap()
+            store.store.run_delivery_turn(ended, narrow()).await.unwrap()
         };
         let mut claimed = Vec::new();
         for _ in 0..20 {
@@ -469,9 +474,9 @@ fn a_flood_of_one_merchants_events_keeps_nobody_elses_event_waiting() {
         store.connection(quiet, "0").await;
         let mut turns = 0;
         while deliveries_of(store, quiet, webhook_id).await.is_empty() {
-            let none = Room { free: 0, ..room() };
+            let none = AttemptCapacity { free: 0, ..room() };
             store.clock.advance_millis(20);
-            store.store.turn_deliveries(Vec::new(), none).await.unwrap();
+            store.store.run_delivery_turn(Vec::new(), none).await.unwrap();
             turns += 1;
             assert!(turns <= 30, "its turn comes by lot, and not behind the flood");
         }
@@ -484,7 +489,7 @@ fn what_waits_for_two_days_is_given_up_and_nothing_waits_for_it() {
         let merchant_id = store.merchant().await.merchant.merchant_id;
         let webhook_id =
             webhook_of(store, merchant_id, Some(vec![EventKind::WalletBalanceLow])).await;
-        let customer = Customer::of(store, merchant_id).await;
+        let customer = LowBalanceCustomer::of(store, merchant_id).await;
         for _ in 0..2 {
             customer.run_low(&store.store, store.clock.now()).await;
         }
@@ -494,8 +499,8 @@ fn what_waits_for_two_days_is_given_up_and_nothing_waits_for_it() {
         store.clock.advance_millis(48 * 60 * 60 * 1_000);
         store.store.renew_lease().await.unwrap();
         customer.run_low(&store.store, store.clock.now()).await;
-        let none = Room { free: 0, ..room() };
-        store.store.turn_deliveries(Vec::new(), none).await.unwrap();
+        let none = AttemptCapacity { free: 0, ..room() };
+        store.store.run_delivery_turn(Vec::new(), none).await.unwrap();
         store.clock.advance_millis(1);
         store.store.forget_deliveries().await.unwrap();
         let stand: Vec<_> = deliveries_of(store, merchant_id, webhook_id)
@@ -519,7 +524,7 @@ fn a_webhook_is_not_told_of_what_happened_before_it_was_made() {
         let claimed = turn(store, Vec::new()).await;
         assert_eq!(claimed.len(), 1);
         assert_eq!((claimed[0].webhook_id, claimed[0].sequence), (webhook_id, 1));
-        assert_eq!(claimed[0].event.news.resource(), after.to_string());
+        assert_eq!(claimed[0].event.payload.resource(), after.to_string());
     });
 }
 
@@ -539,7 +544,7 @@ fn nothing_more_goes_to_a_webhook_that_was_deleted() {
         store.clock.advance_millis(100_000);
         assert!(!store.store.has_deliveries_due(room()).await.unwrap());
         assert!(turn(store, Vec::new()).await.is_empty());
-        let test = move |conn: &mut _| deliveries::test(conn, merchant_id, webhook_id, now);
+        let test = move |conn: &mut _| deliveries::send_test(conn, merchant_id, webhook_id, now);
         assert!(store.store.write(test).await.unwrap().is_none());
     });
 }
@@ -603,7 +608,7 @@ fn what_is_older_than_thirty_days_is_forgotten_unless_it_is_on_its_way() {
 
 /// The attempts of a delivery for which nodes have raced.
 #[derive(Default)]
-struct Seen {
+struct AttemptLog {
     attempts: BTreeSet<u32>,
     first_claims: u32,
 }
@@ -640,7 +645,7 @@ async fn race(store: &TestStore, seed: u64) {
     let goes = webhook_of(store, merchant_id, low()).await;
     let mut happening = Vec::new();
     for number in 0..CUSTOMERS {
-        let customer = Customer::of(store, merchant_id).await;
+        let customer = LowBalanceCustomer::of(store, merchant_id).await;
         let node = nodes[number % nodes.len()].clone();
         let mut random = Random(seed * 100 + u64::try_from(number).unwrap());
         happening.push(tokio::spawn(async move {
@@ -652,7 +657,7 @@ async fn race(store: &TestStore, seed: u64) {
             }
         }));
     }
-    let couriers: Vec<_> = nodes
+    let senders: Vec<_> = nodes
         .iter()
         .enumerate()
         .map(|(number, node)| {
@@ -661,7 +666,7 @@ async fn race(store: &TestStore, seed: u64) {
             tokio::spawn(async move {
                 let (mut log, mut results, mut idle) = (Vec::new(), Vec::new(), 0);
                 while idle < 200 {
-                    let claimed = node.turn_deliveries(results, room()).await.unwrap();
+                    let claimed = node.run_delivery_turn(results, room()).await.unwrap();
                     idle = if claimed.is_empty() { idle + 1 } else { 0 };
                     results = Vec::new();
                     for claimed in &claimed {
@@ -686,11 +691,11 @@ async fn race(store: &TestStore, seed: u64) {
     for one in happening {
         one.await.unwrap();
     }
-    let mut seen: HashMap<DeliveryId, Seen> = HashMap::new();
+    let mut seen: HashMap<DeliveryId, AttemptLog> = HashMap::new();
     let mut of_wallets: BTreeMap<(WebhookId, String), BTreeMap<u64, EventId>> = BTreeMap::new();
-    for courier in couriers {
-        for claimed in courier.await.unwrap() {
-            let resource = (claimed.webhook_id, claimed.event.news.resource());
+    for sender in senders {
+        for claimed in sender.await.unwrap() {
+            let resource = (claimed.webhook_id, claimed.event.payload.resource());
             let events = of_wallets.entry(resource).or_default();
             events.insert(claimed.sequence, claimed.event.event_id);
             let seen = seen.entry(claimed.delivery_id).or_default();

@@ -12,14 +12,14 @@ use tollgate_store::{SettleOutcome, StoreError, requests, spend_keys};
 use tollgate_testkit::store::{TestStore, amount, answered, on_own_server};
 
 /// A customer with a spend key that has limits.
-struct Customer {
+struct LimitedCustomer {
     merchant_id: MerchantId,
     wallet_id: WalletId,
     spend_key: SpendKey,
     key: Key,
 }
 
-impl Customer {
+impl LimitedCustomer {
     async fn of(store: &TestStore) -> Self {
         let merchant_id = store.merchant().await.merchant.merchant_id;
         let wallet_id = store.connection(merchant_id, "100").await.wallet_id;
@@ -67,7 +67,7 @@ impl Customer {
             let update =
                 move |conn: &mut _| spend_keys::update(conn, merchant_id, id, changes, now);
             match store.store.write(update).await {
-                Ok(spend_keys::Updated::SpendKey(_)) => break,
+                Ok(spend_keys::SpendKeyUpdate::SpendKey(_)) => break,
                 Err(StoreError::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
             }
@@ -117,18 +117,18 @@ impl Customer {
 #[test]
 fn a_database_without_its_last_commits_gets_every_answer_again() {
     on_own_server(async |store, server| {
-        let customer = Customer::of(store).await;
+        let customer = LimitedCustomer::of(store).await;
         let before = customer.admits(store).await;
         customer.settles(store, before).await;
         let open_then = customer.admits(store).await;
-        server.keep();
+        server.take_snapshot();
 
         // The server loses all of this.
         customer.settles(store, open_then).await;
         let settled = customer.admits(store).await;
         customer.settles(store, settled).await;
         let open = customer.admits(store).await;
-        server.lose();
+        server.restore_snapshot();
         assert_eq!(customer.status(store, open_then).await, Some(RequestStatus::Pending));
         assert_eq!(customer.status(store, settled).await, None);
 
@@ -142,13 +142,13 @@ fn a_database_without_its_last_commits_gets_every_answer_again() {
 #[test]
 fn a_change_of_a_key_counts_after_another_change_was_lost() {
     on_own_server(async |store, server| {
-        let customer = Customer::of(store).await;
-        server.keep();
+        let customer = LimitedCustomer::of(store).await;
+        server.take_snapshot();
         let name = SpendKeyChanges { name: Some("Lost".to_owned()), ..SpendKeyChanges::default() };
         customer.change(store, name).await;
         let before = customer.admits(store).await;
         customer.settles(store, before).await;
-        server.lose();
+        server.restore_snapshot();
         // The node has a connection again.
         let after = customer.admits(store).await;
         customer.settles(store, after).await;
@@ -166,13 +166,13 @@ fn a_change_of_a_key_counts_after_another_change_was_lost() {
 #[test]
 fn the_journal_is_enough_to_book_a_call_that_the_database_does_not_know() {
     on_own_server(async |store, server| {
-        let customer = Customer::of(store).await;
-        server.keep();
+        let customer = LimitedCustomer::of(store).await;
+        server.take_snapshot();
         let lost = customer.admits(store).await;
         server.stop();
         customer.settles(store, lost).await;
         server.start();
-        server.lose();
+        server.restore_snapshot();
         store.store.close().await.unwrap_or_default();
         let next = store.open_again();
         next.replay_journal().await.unwrap();
@@ -186,16 +186,16 @@ fn the_journal_is_enough_to_book_a_call_that_the_database_does_not_know() {
 #[test]
 fn an_open_call_that_its_living_node_does_not_know_is_ended() {
     on_own_server(async |store, server| {
-        let customer = Customer::of(store).await;
+        let customer = LimitedCustomer::of(store).await;
         let open_then = customer.admits(store).await;
-        server.keep();
+        server.take_snapshot();
         customer.settles(store, open_then).await;
         customer.has_paid(store, &[open_then]).await;
         // Late enough that none of it is remembered.
         store.clock.advance_millis(120_000);
         let later = customer.admits(store).await;
         customer.settles(store, later).await;
-        server.lose();
+        server.restore_snapshot();
         let again = customer.admits(store).await;
         customer.settles(store, again).await;
         let deadline = Instant::now() + Duration::from_secs(20);

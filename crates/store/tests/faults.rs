@@ -12,13 +12,13 @@ use diesel::connection::{Instrumentation, InstrumentationEvent, SimpleConnection
 use diesel::sqlite::SqliteConnection;
 use diesel::{Connection, RunQueryDsl};
 use tollgate_domain::admission::Call;
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 use tollgate_store::{
     DatabaseUrl, Page, SettleOutcome, Store, StoreError, events, requests, webhooks,
 };
-use tollgate_testkit::postgres::{Fault, FaultyWay};
+use tollgate_testkit::postgres::{FaultProxy, StatementFault};
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
@@ -26,7 +26,7 @@ use tollgate_testkit::{TestStore, each_store};
 /// A customer with money, a limited key and a meter.
 ///
 /// The merchant receives an event for every call. A call of this customer writes to every table that calls write to.
-struct Customer<'a> {
+struct MeteredCustomer<'a> {
     store: &'a TestStore,
     wallet: (MerchantId, WalletId),
     spend_key: SpendKey,
@@ -37,7 +37,7 @@ struct Customer<'a> {
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Became {
+enum CallFate {
     /// It was admitted, sent and answered.
     Answered,
     /// It was not sent.
@@ -46,7 +46,7 @@ enum Became {
 
 const BALANCE: &str = "100000";
 
-impl<'a> Customer<'a> {
+impl<'a> MeteredCustomer<'a> {
     async fn of(store: &'a TestStore) -> Self {
         let merchant_id = store.merchant().await.merchant.merchant_id;
         let wallet_id = store.connection(merchant_id, BALANCE).await.wallet_id;
@@ -81,9 +81,9 @@ impl<'a> Customer<'a> {
         let wallet = (merchant_id, wallet_id);
         let mut customer = Self { store, wallet, spend_key, key, price: Amount::ZERO };
         // The first call fills the first, cheaper tier. All later calls cost the same.
-        assert_eq!(customer.calls(&store.store).await, Became::Answered);
+        assert_eq!(customer.calls(&store.store).await, CallFate::Answered);
         let before = customer.balance().await;
-        assert_eq!(customer.calls(&store.store).await, Became::Answered);
+        assert_eq!(customer.calls(&store.store).await, CallFate::Answered);
         customer.price = before.checked_sub(customer.balance().await).unwrap();
         assert!(customer.price.is_positive());
         customer
@@ -100,30 +100,30 @@ impl<'a> Customer<'a> {
     }
 
     /// Makes a call as a forwarder does: admits it and settles it.
-    async fn calls(&self, store: &Store) -> Became {
+    async fn calls(&self, store: &Store) -> CallFate {
         let (request_id, became) = self.asks(store).await;
-        if became == Became::Answered {
+        if became == CallFate::Answered {
             self.settles(store, request_id).await;
         }
         became
     }
 
-    async fn asks(&self, store: &Store) -> (RequestId, Became) {
+    async fn asks(&self, store: &Store) -> (RequestId, CallFate) {
         let call = self.call();
         let request_id = call.request_id;
         match store.admit(Box::new(call)).await {
             Ok(admitted) => {
                 admitted.unwrap();
-                return (request_id, Became::Answered);
+                return (request_id, CallFate::Answered);
             }
             // It may have been admitted although the answer was lost.
             Err(StoreError::Interrupted) => {
-                let report = Report::not_sent(self.store.clock.now());
+                let report = CallReport::not_sent(self.store.clock.now());
                 store.settle_in_background(request_id, report);
             }
             Err(_) => {}
         }
-        (request_id, Became::NotSent)
+        (request_id, CallFate::NotSent)
     }
 
     async fn settles(&self, store: &Store, request_id: RequestId) -> SettleOutcome {
@@ -158,7 +158,7 @@ impl<'a> Customer<'a> {
         let paid = before.checked_sub(self.balance().await).unwrap();
         let due = (0..calls).fold(Amount::ZERO, |sum, _| sum.saturating_add(self.price));
         assert_eq!(paid, due, "{what}: {calls} calls");
-        let key = self.store.spend_key_now(&self.spend_key).await;
+        let key = self.store.reload_spend_key(&self.spend_key).await;
         assert_eq!(key.counters.held, Default::default(), "{what}");
     }
 
@@ -173,7 +173,7 @@ impl<'a> Customer<'a> {
         let page = Page { after: None, limit: 100_000 };
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
         let completed = EventKind::RequestCompleted;
-        told.unwrap().iter().filter(|event| event.news.kind() == completed).count()
+        told.unwrap().iter().filter(|event| event.payload.kind() == completed).count()
     }
 
     async fn record(&self, request_id: RequestId) -> Option<RequestRecord> {
@@ -198,22 +198,22 @@ impl<'a> Customer<'a> {
         fail();
         let (first, became) = self.asks(store).await;
         let met_first = heal();
-        if became == Became::Answered {
+        if became == CallFate::Answered {
             self.settles(store, first).await;
         }
         let what = format!("{what} of an admission ({became:?})");
-        let paid = usize::from(became == Became::Answered);
+        let paid = usize::from(became == CallFate::Answered);
         self.has_paid(paid, before, &what).await;
         let record = self.record(first).await;
         let status = record.as_ref().map(|record| record.status);
         match became {
-            Became::Answered => assert_eq!(status, Some(RequestStatus::Completed), "{what}"),
+            CallFate::Answered => assert_eq!(status, Some(RequestStatus::Completed), "{what}"),
             // There is no record, or it is the record of a call that was not sent.
-            Became::NotSent => assert_ne!(status, Some(RequestStatus::Completed), "{what}"),
+            CallFate::NotSent => assert_ne!(status, Some(RequestStatus::Completed), "{what}"),
         }
 
         let (second, became) = self.asks(store).await;
-        assert_eq!(became, Became::Answered, "{what}: the next call");
+        assert_eq!(became, CallFate::Answered, "{what}: the next call");
         fail();
         self.settles(store, second).await;
         let met_second = heal();
@@ -233,34 +233,34 @@ const MANY: usize = 200;
 fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once() {
     let _turn = turn();
     let faults = [
-        Fault::Refused("XX000", "internal error"),
-        Fault::Refused("40P01", "deadlock detected"),
-        Fault::Refused("40001", "could not serialize access due to concurrent update"),
-        Fault::Refused("55P03", "canceling statement due to lock timeout"),
-        Fault::Refused("53100", "could not extend file: No space left on device"),
-        Fault::Refused("57P01", "terminating connection due to administrator command"),
-        Fault::Delayed(Duration::from_millis(20)),
-        Fault::LostBefore,
-        Fault::LostAfter,
-        Fault::Late(Duration::from_millis(30)),
+        StatementFault::Refused("XX000", "internal error"),
+        StatementFault::Refused("40P01", "deadlock detected"),
+        StatementFault::Refused("40001", "could not serialize access due to concurrent update"),
+        StatementFault::Refused("55P03", "canceling statement due to lock timeout"),
+        StatementFault::Refused("53100", "could not extend file: No space left on device"),
+        StatementFault::Refused("57P01", "terminating connection due to administrator command"),
+        StatementFault::Delayed(Duration::from_millis(20)),
+        StatementFault::LostBefore,
+        StatementFault::LostAfter,
+        StatementFault::Late(Duration::from_millis(30)),
     ];
     each_store(async |store| {
         let Some(database) = &store.database else { return };
-        let way = FaultyWay::to(database);
+        let way = FaultProxy::to(database);
         let url: DatabaseUrl = way.url().parse().unwrap();
         let node = store.open_by(&url);
         node.renew_lease().await.unwrap();
-        let customer = Customer::of(store).await;
+        let customer = MeteredCustomer::of(store).await;
         for fault in faults {
             let mut statements = 0;
             for number in 1..MANY {
                 let what = format!("{fault:?} at statement {number}");
                 let heal = || {
-                    if let Fault::Late(time) = fault {
+                    if let StatementFault::Late(time) = fault {
                         // Waits until the statement has arrived.
                         std::thread::sleep(time * 3);
                     }
-                    way.heal() > 0
+                    way.end_faults() > 0
                 };
                 let met = customer.survives(&node, &what, || way.fail(number, fault), heal).await;
                 if !met {
@@ -282,14 +282,14 @@ fn what_is_booked_late_is_not_booked_again_from_the_journal() {
     let _turn = turn();
     each_store(async |store| {
         let Some(database) = &store.database else { return };
-        let way = FaultyWay::to(database);
+        let way = FaultProxy::to(database);
         let node = store.open_by(&way.url().parse().unwrap());
         node.renew_lease().await.unwrap();
-        let customer = Customer::of(store).await;
+        let customer = MeteredCustomer::of(store).await;
         let before = customer.balance().await;
         let (request_id, became) = customer.asks(&node).await;
-        assert_eq!(became, Became::Answered);
-        way.fail(1, Fault::Delayed(Duration::from_millis(2_300)));
+        assert_eq!(became, CallFate::Answered);
+        way.fail(1, StatementFault::Delayed(Duration::from_millis(2_300)));
         let outcome = node.settle(request_id, answered(1_000, "0.5")).await;
         assert_eq!(outcome, SettleOutcome::Journaled);
         customer.has_paid(1, before, "late").await;
@@ -307,22 +307,22 @@ fn among_faults_at_random_every_call_is_booked_once() {
     for seed in 0..seeds(3) {
         each_store(async |store| {
             let Some(database) = &store.database else { return };
-            let way = FaultyWay::to(database);
+            let way = FaultProxy::to(database);
             let nodes = [(); 2].map(|()| store.open_by(&way.url().parse().unwrap()));
             for node in &nodes {
                 node.renew_lease().await.unwrap();
             }
-            let customer = Customer::of(store).await;
+            let customer = MeteredCustomer::of(store).await;
             let before = customer.balance().await;
             let told = customer.told().await;
             let mut random = Random(seed);
-            way.plan(move |_| {
+            way.set_plan(move |_| {
                 let fault = match random.below(60) {
-                    0 => Fault::Refused("40P01", "deadlock detected"),
-                    1 => Fault::Refused("XX000", "internal error"),
-                    2 => Fault::LostBefore,
-                    3 => Fault::LostAfter,
-                    4 | 5 => Fault::Delayed(Duration::from_millis(10)),
+                    0 => StatementFault::Refused("40P01", "deadlock detected"),
+                    1 => StatementFault::Refused("XX000", "internal error"),
+                    2 => StatementFault::LostBefore,
+                    3 => StatementFault::LostAfter,
+                    4 | 5 => StatementFault::Delayed(Duration::from_millis(10)),
                     _ => return None,
                 };
                 Some(fault)
@@ -332,14 +332,14 @@ fn among_faults_at_random_every_call_is_booked_once() {
                 let (customer, node, paid) = (&customer, &nodes[number % 2], &paid);
                 async move {
                     for _ in 0..CALLS {
-                        if customer.calls(node).await == Became::Answered {
+                        if customer.calls(node).await == CallFate::Answered {
                             paid.fetch_add(1, Ordering::SeqCst);
                         }
                     }
                 }
             });
             futures_util::future::join_all(callers).await;
-            let met = way.heal();
+            let met = way.end_faults();
             let paid = paid.into_inner();
             println!("seed {seed}: {met} faults, {paid} of {} answered", CALLERS * CALLS);
             assert!(met > 10 && paid > 20, "{met} faults, {paid} answered");
@@ -358,7 +358,7 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
     let _turn = turn();
     each_store(async |store| {
         let DatabaseUrl::Sqlite(file) = &store.url else { return };
-        let customer = Customer::of(store).await;
+        let customer = MeteredCustomer::of(store).await;
         let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
         conn.batch_execute("PRAGMA busy_timeout = 10000").unwrap();
         let tables = tables(&mut conn);
@@ -367,7 +367,7 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
             for change in ["INSERT", "UPDATE", "DELETE"] {
                 let before = customer.balance().await;
                 let (first, became) = customer.asks(&store.store).await;
-                assert_eq!(became, Became::Answered);
+                assert_eq!(became, CallFate::Answered);
                 conn.batch_execute(&format!(
                     "CREATE TRIGGER fault BEFORE {change} ON {table} \
                      BEGIN SELECT RAISE(ABORT, 'no {change} of {table}'); END"
@@ -378,13 +378,13 @@ fn whichever_table_cannot_be_written_a_call_is_booked_once() {
                 let (second, became) = customer.asks(&store.store).await;
                 conn.batch_execute("DROP TRIGGER fault").unwrap();
                 let what = format!("{change} of {table}");
-                if settled == SettleOutcome::NotSettled || became == Became::NotSent {
+                if settled == SettleOutcome::NotSettled || became == CallFate::NotSent {
                     met.push(format!("{change} {table}"));
                 }
-                if became == Became::Answered {
+                if became == CallFate::Answered {
                     customer.settles(&store.store, second).await;
                 }
-                let paid = 1 + usize::from(became == Became::Answered);
+                let paid = 1 + usize::from(became == CallFate::Answered);
                 customer.has_paid(paid, before, &what).await;
                 let status = customer.record(first).await.unwrap().status;
                 assert_eq!(status, RequestStatus::Completed, "{what}");
@@ -413,14 +413,14 @@ fn whichever_table_cannot_be_written_a_call_is_folded_once() {
     let _turn = turn();
     each_store(async |store| {
         let DatabaseUrl::Sqlite(file) = &store.url else { return };
-        let customer = Customer::of(store).await;
+        let customer = MeteredCustomer::of(store).await;
         let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
         conn.batch_execute("PRAGMA busy_timeout = 10000").unwrap();
         let mut met = Vec::new();
         let mut told = customer.told().await;
         for table in tables(&mut conn) {
             for change in ["INSERT", "UPDATE", "DELETE"] {
-                assert_eq!(customer.calls(&store.store).await, Became::Answered);
+                assert_eq!(customer.calls(&store.store).await, CallFate::Answered);
                 conn.batch_execute(&format!(
                     "CREATE TRIGGER fault BEFORE {change} ON {table} \
                      BEGIN SELECT RAISE(ABORT, 'no {change} of {table}'); END"
@@ -451,13 +451,13 @@ fn whichever_table_cannot_be_written_a_call_is_folded_once() {
 
 fn tables(conn: &mut SqliteConnection) -> Vec<String> {
     #[derive(diesel::QueryableByName)]
-    struct Table {
+    struct TableName {
         #[diesel(sql_type = diesel::sql_types::Text)]
         name: String,
     }
     let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' \
                   AND name NOT LIKE 'sqlite%' AND name NOT LIKE '%diesel%' ORDER BY name";
-    let tables: Vec<Table> = diesel::sql_query(tables).load(conn).unwrap();
+    let tables: Vec<TableName> = diesel::sql_query(tables).load(conn).unwrap();
     tables.into_iter().map(|table| table.name).collect()
 }
 
@@ -465,9 +465,9 @@ fn tables(conn: &mut SqliteConnection) -> Vec<String> {
 #[test]
 fn whichever_statement_panics_a_call_is_booked_once() {
     let _turn = turn();
-    diesel::connection::set_default_instrumentation(|| Some(Box::new(Panics))).unwrap();
+    diesel::connection::set_default_instrumentation(|| Some(Box::new(PanicInjector))).unwrap();
     each_store(async |store| {
-        let customer = Customer::of(store).await;
+        let customer = MeteredCustomer::of(store).await;
         let mut statements = 0;
         for number in 1..MANY {
             let what = format!("a panic at statement {number}");
@@ -488,9 +488,9 @@ fn whichever_statement_panics_a_call_is_booked_once() {
 /// The number of statements until one panics; 0 for none.
 static UNTIL_PANIC: AtomicUsize = AtomicUsize::new(0);
 
-struct Panics;
+struct PanicInjector;
 
-impl Instrumentation for Panics {
+impl Instrumentation for PanicInjector {
     fn on_connection_event(&mut self, event: InstrumentationEvent<'_>) {
         if matches!(event, InstrumentationEvent::StartQuery { .. }) {
             let count = |left: usize| left.checked_sub(1);

@@ -5,27 +5,27 @@ use std::sync::Arc;
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::{Call, Refusal};
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::*;
 use tollgate_pricing::{Amount, Payer, Tier, UnitPrices, Usage};
-use tollgate_store::wallets::{Moved, Movement};
+use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
     Conn, DatabaseUrl, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
 };
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
 /// A merchant with a connection and a meter of 10 USD per million tokens.
-struct Shop {
+struct MeteredShop {
     merchant: Merchant,
     secret_key_id: SecretKeyId,
     connection: Connection,
     meter: MerchantMeter,
 }
 
-async fn shop(store: &TestStore, balance: &str) -> Shop {
+async fn shop(store: &TestStore, balance: &str) -> MeteredShop {
     let new = store.merchant().await;
     let merchant_id = new.merchant.merchant_id;
-    Shop {
+    MeteredShop {
         secret_key_id: store.secret_key_id(&new).await,
         connection: store.connection(merchant_id, balance).await,
         meter: store.meter(merchant_id, &[(0, "10")]).await,
@@ -33,7 +33,7 @@ async fn shop(store: &TestStore, balance: &str) -> Shop {
     }
 }
 
-impl Shop {
+impl MeteredShop {
     fn call(&self, store: &TestStore) -> Call {
         Call {
             connection_id: Some(self.connection.connection_id),
@@ -203,7 +203,7 @@ fn what_one_node_changes_binds_the_next_call_on_another() {
         let changed = store
             .store
             .write(move |conn| meters::update(conn, merchant_id, meter_id, &changes, now));
-        assert!(matches!(changed.await.unwrap(), meters::Updated::Meter(_)));
+        assert!(matches!(changed.await.unwrap(), meters::MeterUpdate::Meter(_)));
         for _ in 0..4 {
             assert_eq!(next().await, Ok(2));
         }
@@ -296,7 +296,7 @@ fn the_records_of_a_wallet_are_numbered_without_gaps() {
                         let call = store.admit(Box::new(call)).await.unwrap().unwrap();
                         assert_eq!(call.request_id, request_id);
                         let report = match numbers.len() % 3 {
-                            0 => Report::not_sent(call.created_at),
+                            0 => CallReport::not_sent(call.created_at),
                             _ => answered(10, "0"),
                         };
                         match store.settle(request_id, report).await {
@@ -490,7 +490,7 @@ fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_
             assert_eq!(next.sweep().await.unwrap(), 0, "others may have been unable to renew");
             store.clock.advance_millis(60_000);
             assert_eq!(next.sweep().await.unwrap(), 0, "it stood still itself");
-            store.outlive_others(&next).await;
+            store.expire_other_leases(&next).await;
         }
         assert_eq!(next.sweep().await.unwrap(), 1);
         let merchant_id = shop.merchant.merchant_id;
@@ -530,7 +530,7 @@ fn a_call_that_another_node_has_swept_is_settled_at_the_first_attempt() {
         let request_id = call.request_id;
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
         let other = store.open_again();
-        store.outlive_others(&other).await;
+        store.expire_other_leases(&other).await;
         assert_eq!(other.sweep().await.unwrap(), 1);
         assert_eq!(shop.own_wallet(store).await.balance, amount("-0.25"));
         let outcome = store.store.settle(request_id, answered(100_000, "0.5")).await;
@@ -632,7 +632,7 @@ fn a_settlement_that_postgres_cannot_take_waits_in_the_journal_and_is_booked_lat
 
         // The next process of the service. Its sweeper may come before the journal.
         let next = store.open_again();
-        store.outlive_others(&next).await;
+        store.expire_other_leases(&next).await;
         next.sweep().await.unwrap();
         assert_eq!(shop.own_wallet(store).await.balance, amount("-0.25"));
         assert_eq!(next.replay_journal().await.unwrap(), 1);
@@ -735,7 +735,7 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
         let (merchant_id, wallet_id) = (poor.merchant.merchant_id, poor.merchant.wallet_id);
         let now = store.clock.now();
         let debit = |usd: &str| {
-            let movement = Movement {
+            let movement = WalletMovement {
                 kind: TransactionKind::Debit,
                 amount: usd.parse().unwrap(),
                 description: None,
@@ -744,8 +744,8 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
                 .store
                 .write(move |conn| wallets::book(conn, merchant_id, wallet_id, &movement, now))
         };
-        assert!(matches!(debit("400000000").await.unwrap(), Moved::Booked(_)));
-        assert_eq!(debit("0.0000000001").await.unwrap(), Moved::OutOfRange);
+        assert!(matches!(debit("400000000").await.unwrap(), MovementOutcome::Booked(_)));
+        assert_eq!(debit("0.0000000001").await.unwrap(), MovementOutcome::OutOfRange);
 
         // Calls may take the balance to the end of the range of an amount.
         let key = store.secret_key_id(&poor).await;

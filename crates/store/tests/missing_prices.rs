@@ -2,27 +2,27 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::*;
 use tollgate_store::{Page, Store, events, upkeep};
 use tollgate_testkit::store::{TestStore, answered, each_store};
 
-struct Shop {
+struct UnpricedShop {
     merchant_id: MerchantId,
     key: SecretKeyId,
 }
 
-async fn shop(store: &TestStore) -> Shop {
+async fn shop(store: &TestStore) -> UnpricedShop {
     let new = store.merchant().await;
-    Shop { merchant_id: new.merchant.merchant_id, key: store.secret_key_id(&new).await }
+    UnpricedShop { merchant_id: new.merchant.merchant_id, key: store.secret_key_id(&new).await }
 }
 
-fn without_price(model: &str) -> Report {
+fn without_price(model: &str) -> CallReport {
     let missing = Some(MissingPrice::of_model("house", model));
-    Report { missing, ..answered(100, "0") }
+    CallReport { missing, ..answered(100, "0") }
 }
 
-impl Shop {
+impl UnpricedShop {
     /// Admits and settles a call of a model that has no price.
     async fn settle(&self, on: &Store, store: &TestStore, model: &str) {
         let call = store.call(self.merchant_id, self.key);
@@ -37,9 +37,9 @@ impl Shop {
         store.store.fold().await.unwrap();
         let page = Page { after: None, limit: 1_000 };
         let all = store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
-        let news = all.unwrap().into_iter().map(|event| event.news);
+        let news = all.unwrap().into_iter().map(|event| event.payload);
         let models = news.filter_map(|news| match news {
-            News::PriceMissing { provider, model, .. } => {
+            EventPayload::PriceMissing { provider, model, .. } => {
                 assert_eq!(provider, "house");
                 Some(model)
             }
@@ -183,7 +183,8 @@ fn a_call_whose_end_nobody_knows_is_told_of_by_its_estimate() {
         call.forwarded.input_estimate.price_source = tollgate_pricing::PriceSource::Unpriced;
         let request_id = call.request_id;
         let pending = store.store.admit(Box::new(call)).await.unwrap().unwrap();
-        let unknown = Report::unknown(&pending, settlement::Ending::Unanswered, store.clock.now());
+        let unknown =
+            CallReport::unknown(&pending, settlement::Ending::Unanswered, store.clock.now());
         store.store.settle(request_id, unknown).await;
         assert_eq!(shop.told(store).await, ["m"]);
     });
@@ -218,7 +219,7 @@ fn upkeep_forgets_past_days_so_that_the_table_stays_small() {
 }
 
 #[derive(diesel::QueryableByName)]
-struct Count {
+struct MissingPriceCount {
     #[diesel(sql_type = diesel::sql_types::BigInt)]
     count: i64,
 }
@@ -226,5 +227,5 @@ struct Count {
 fn count_rows(conn: &mut tollgate_store::Conn) -> Result<i64, tollgate_store::StoreError> {
     use diesel::RunQueryDsl;
     let rows = diesel::sql_query("SELECT count(*) AS count FROM missing_prices");
-    Ok(rows.get_result::<Count>(conn)?.count)
+    Ok(rows.get_result::<MissingPriceCount>(conn)?.count)
 }

@@ -5,12 +5,12 @@
 use diesel::RunQueryDsl;
 use diesel::sql_types::BigInt;
 use tollgate_domain::*;
-use tollgate_store::requests::{HowEnded, RequestFilter};
+use tollgate_store::requests::{EndingFilter, RequestFilter};
 use tollgate_store::{Conn, Page, StoreError, requests};
 use tollgate_testkit::store::{TestStore, each_store};
 
 #[derive(diesel::QueryableByName)]
-struct Count {
+struct PartitionCount {
     #[diesel(sql_type = BigInt)]
     count: i64,
 }
@@ -20,7 +20,7 @@ async fn rows(store: &TestStore, partition: &str) -> Option<i64> {
     let count = format!("SELECT count(*) AS count FROM {partition}");
     let counted = store.store.read(move |conn| {
         let Conn::Postgres(conn) = conn else { return Ok(None) };
-        Ok::<_, StoreError>(diesel::sql_query(count).get_result::<Count>(conn).ok())
+        Ok::<_, StoreError>(diesel::sql_query(count).get_result::<PartitionCount>(conn).ok())
     });
     counted.await.unwrap().map(|found| found.count)
 }
@@ -64,7 +64,7 @@ fn what_only_grows_is_kept_by_month_and_a_month_without_a_partition_is_kept_too(
         for filter in [RequestFilter::default(), filter] {
             let page = Page { after: None, limit: 10 };
             let listed = store.store.read(move |conn| {
-                requests::list(conn, merchant_id, &filter, HowEnded::Anyhow, &page)
+                requests::list(conn, merchant_id, &filter, EndingFilter::Anyhow, &page)
             });
             let listed: Vec<_> =
                 listed.await.unwrap().into_iter().map(|record| record.request_id).collect();

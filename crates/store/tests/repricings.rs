@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate_domain::admission::Call;
-use tollgate_domain::repricing::{Shares, reprice};
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::repricing::{CostShares, reprice};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::repricings::{Outcome, Repricing, Scope};
-use tollgate_store::wallets::{Moved, Movement};
+use tollgate_store::repricings::{Repricing, RepricingOutcome, RepricingScope};
+use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
     DatabaseUrl, Page, SettleOutcome, Store, StoreError, events, meters, requests,
     subscription_configs, subscriptions, wallets,
@@ -19,7 +19,7 @@ use tollgate_store::{
 use tollgate_testkit::store::{START, TestStore, amount, answered, each_store, priced};
 
 /// A merchant with a customer, a fixed meter and a percentage meter.
-struct Shop {
+struct RepricingShop {
     merchant: Merchant,
     key: SecretKeyId,
     connection: Connection,
@@ -27,10 +27,10 @@ struct Shop {
     percentage: MerchantMeter,
 }
 
-async fn shop(store: &TestStore, balance: &str) -> Shop {
+async fn shop(store: &TestStore, balance: &str) -> RepricingShop {
     let new = store.merchant().await;
     let merchant_id = new.merchant.merchant_id;
-    Shop {
+    RepricingShop {
         key: store.secret_key_id(&new).await,
         connection: store.connection(merchant_id, balance).await,
         fixed: store.meter(merchant_id, &[(0, "10")]).await,
@@ -56,7 +56,7 @@ async fn percentage(
     made.unwrap().unwrap()
 }
 
-impl Shop {
+impl RepricingShop {
     fn bare_call(&self, store: &TestStore) -> Call {
         store.call(self.merchant.merchant_id, self.key)
     }
@@ -107,12 +107,17 @@ fn book(rows: &[(&str, &str)]) -> PriceBook {
     PriceBook::new(Catalog::default(), Catalog::new(rows))
 }
 
-fn everything() -> Scope {
+fn everything() -> RepricingScope {
     let today = START.date();
-    Scope { from: today, to: today, provider: None, model: None, merchant_id: None }
+    RepricingScope { from: today, to: today, provider: None, model: None, merchant_id: None }
 }
 
-async fn walk(store: &Store, scope: &Scope, book: &PriceBook, only_look: bool) -> Vec<Repricing> {
+async fn walk(
+    store: &Store,
+    scope: &RepricingScope,
+    book: &PriceBook,
+    only_look: bool,
+) -> Vec<Repricing> {
     let mut told = Vec::new();
     store.reprice(scope, book, only_look, |one| told.push(one)).await.unwrap();
     told
@@ -121,13 +126,13 @@ async fn walk(store: &Store, scope: &Scope, book: &PriceBook, only_look: bool) -
 /// Reprices everything and books it. Returns the records that differ.
 async fn repriced(store: &Store, book: &PriceBook) -> Vec<Repricing> {
     let mut told = walk(store, &everything(), book, false).await;
-    told.retain(|one| one.outcome != Outcome::Same);
+    told.retain(|one| one.outcome != RepricingOutcome::Same);
     told
 }
 
-fn more(one: &Repricing) -> Shares {
+fn more(one: &Repricing) -> CostShares {
     match &one.outcome {
-        Outcome::Differs(change) => change.more,
+        RepricingOutcome::Differs(change) => change.more,
         other => panic!("does not differ: {other:?}"),
     }
 }
@@ -196,7 +201,7 @@ fn who_paid_the_record_pays_the_difference() {
             assert_eq!(told.len(), 1);
             assert_eq!(
                 more(&told[0]),
-                Shares { wallet: amount(wallet), merchant: amount(merchant) }
+                CostShares { wallet: amount(wallet), merchant: amount(merchant) }
             );
             let after = shop.balances(store).await;
             let paid = [0, 1].map(|which| before[which].checked_sub(after[which]).unwrap());
@@ -235,7 +240,7 @@ fn what_a_list_did_not_price_and_what_has_no_price_now_stays_as_it_is() {
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
             let priced = PricedUsage { price_source, ..priced(1_000_000, "1") };
             let model = Some(model.to_owned());
-            let report = Report { priced, model, ..answered(1_000_000, "1") };
+            let report = CallReport { priced, model, ..answered(1_000_000, "1") };
             store.store.settle(request_id, report).await;
         };
         settle(PriceSource::Provider, "m-2026").await;
@@ -243,7 +248,7 @@ fn what_a_list_did_not_price_and_what_has_no_price_now_stays_as_it_is() {
         let rejected = shop.call(store, &shop.percentage);
         let rejected_id = rejected.request_id;
         store.store.admit(Box::new(rejected)).await.unwrap().unwrap();
-        store.store.settle(rejected_id, Report::not_sent(START)).await;
+        store.store.settle(rejected_id, CallReport::not_sent(START)).await;
         let open = shop.call(store, &shop.percentage);
         let open_id = open.request_id;
         store.store.admit(Box::new(open)).await.unwrap().unwrap();
@@ -251,9 +256,12 @@ fn what_a_list_did_not_price_and_what_has_no_price_now_stays_as_it_is() {
         let before = shop.balances(store).await;
         let told = repriced(&store.store, &book(&[("m-2026", "3")])).await;
         assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!((told[0].model.as_deref(), &told[0].outcome), (Some("gone"), &Outcome::NoPrice));
+        assert_eq!(
+            (told[0].model.as_deref(), &told[0].outcome),
+            (Some("gone"), &RepricingOutcome::NoPrice)
+        );
         assert_eq!(shop.balances(store).await, before);
-        store.store.settle(open_id, Report::not_sent(START)).await;
+        store.store.settle(open_id, CallReport::not_sent(START)).await;
     });
 }
 
@@ -265,7 +273,7 @@ fn an_unpriced_call_is_charged_when_its_price_is_known() {
         let request_id = call.request_id;
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
         let priced = PricedUsage { price_source: PriceSource::Unpriced, ..priced(2_000_000, "0") };
-        store.store.settle(request_id, Report { priced, ..answered(2_000_000, "0") }).await;
+        store.store.settle(request_id, CallReport { priced, ..answered(2_000_000, "0") }).await;
         assert_eq!(shop.balances(store).await, amounts(["20", "0"]));
         repriced(&store.store, &book(&[("m", "2")])).await;
         // 4 USD, with 20 % of one half and 10 % of the other.
@@ -298,16 +306,24 @@ fn only_what_is_asked_for_is_priced_again() {
         };
         let today = START.date();
         let tomorrow = today.next_day().unwrap();
-        let count = async |scope: Scope| walk(&store.store, &scope, &book, true).await.len();
-        let all = Scope { to: tomorrow, ..everything() };
+        let count =
+            async |scope: RepricingScope| walk(&store.store, &scope, &book, true).await.len();
+        let all = RepricingScope { to: tomorrow, ..everything() };
         assert_eq!(count(all.clone()).await, 9);
         assert_eq!(count(everything()).await, 6);
-        assert_eq!(count(Scope { from: tomorrow, ..all.clone() }).await, 3);
-        assert_eq!(count(Scope { from: tomorrow.next_day().unwrap(), ..all.clone() }).await, 0);
-        let of = Scope { merchant_id: Some(other.merchant.merchant_id), ..all.clone() };
+        assert_eq!(count(RepricingScope { from: tomorrow, ..all.clone() }).await, 3);
+        assert_eq!(
+            count(RepricingScope { from: tomorrow.next_day().unwrap(), ..all.clone() }).await,
+            0
+        );
+        let of = RepricingScope { merchant_id: Some(other.merchant.merchant_id), ..all.clone() };
         assert_eq!(count(of).await, 3);
-        assert_eq!(count(Scope { provider: Some("mansion".to_owned()), ..all.clone() }).await, 3);
-        let model = |text: &str| Scope { model: Some(ModelPattern::new(text)), ..all.clone() };
+        assert_eq!(
+            count(RepricingScope { provider: Some("mansion".to_owned()), ..all.clone() }).await,
+            3
+        );
+        let model =
+            |text: &str| RepricingScope { model: Some(ModelPattern::new(text)), ..all.clone() };
         assert_eq!(count(model("m-2026")).await, 9);
         assert_eq!(count(model("m-*")).await, 9);
         assert_eq!(count(model("m")).await, 0);
@@ -332,7 +348,7 @@ fn prices_are_those_of_the_day_of_the_record() {
         };
         let rows = [row(None, 2), row(today.next_day(), 5)];
         let book = PriceBook::new(Catalog::default(), Catalog::new(rows));
-        let scope = Scope { to: today.next_day().unwrap(), ..everything() };
+        let scope = RepricingScope { to: today.next_day().unwrap(), ..everything() };
         let told = walk(&store.store, &scope, &book, false).await;
         let merchants: Vec<_> = told.iter().map(|one| more(one).merchant).collect();
         assert_eq!(merchants, ["1", "4"].map(amount));
@@ -349,16 +365,17 @@ fn a_balance_without_room_lets_the_record_go_and_the_others_are_booked() {
         let (merchant_id, wallet_id) = (full.merchant.merchant_id, full.connection.wallet_id);
         for _ in 0..2 {
             let amount = amount("499999999");
-            let movement = Movement { kind: TransactionKind::Credit, amount, description: None };
+            let movement =
+                WalletMovement { kind: TransactionKind::Credit, amount, description: None };
             let now = store.clock.now();
             let book =
                 move |conn: &mut _| wallets::book(conn, merchant_id, wallet_id, &movement, now);
-            assert!(matches!(store.store.write(book).await.unwrap(), Moved::Booked(_)));
+            assert!(matches!(store.store.write(book).await.unwrap(), MovementOutcome::Booked(_)));
         }
         // Nearly all of it is given back. The first wallet has no room for that.
         let told = repriced(&store.store, &book(&[("m", "1")])).await;
         let outcomes: Vec<_> =
-            told.iter().map(|one| matches!(one.outcome, Outcome::OutOfRange(_))).collect();
+            told.iter().map(|one| matches!(one.outcome, RepricingOutcome::OutOfRange(_))).collect();
         assert_eq!(outcomes, [true, false]);
         assert_eq!(other.balances(store).await[0], amount("19.999989"));
     });
@@ -370,7 +387,7 @@ fn a_cost_that_no_amount_can_say_is_told_and_left() {
         let shop = shop(store, "20").await;
         store.forward(shop.bare_call(store), 1_000_000_000_000, "1").await.unwrap();
         let told = repriced(&store.store, &book(&[("m", "100000000")])).await;
-        assert_eq!(told[0].outcome, Outcome::TooMuch);
+        assert_eq!(told[0].outcome, RepricingOutcome::TooMuch);
     });
 }
 
@@ -383,7 +400,8 @@ fn a_balance_that_falls_by_a_repricing_is_told_of() {
         let merchant_id = shop.merchant.merchant_id;
         let page = Page { after: None, limit: 10 };
         let told = store.store.read(move |conn| events::list(conn, merchant_id, &page)).await;
-        let kinds: Vec<_> = told.unwrap().iter().map(|event| event.news.kind().as_str()).collect();
+        let kinds: Vec<_> =
+            told.unwrap().iter().map(|event| event.payload.kind().as_str()).collect();
         assert!(kinds.contains(&"wallet.balance_depleted"), "{kinds:?}");
     });
 }
@@ -432,7 +450,7 @@ fn a_late_settlement_after_a_repricing_is_put_right_by_the_next_repricing() {
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
         store.store.close().await.unwrap();
         let next = store.open_again();
-        store.outlive_others(&next).await;
+        store.expire_other_leases(&next).await;
         next.sweep().await.unwrap();
 
         let book = book(&[("m", "2")]);
@@ -565,9 +583,9 @@ fn a_long_walk_leaves_no_record_out_and_takes_none_twice() {
 }
 
 /// Pseudo-random numbers that are the same in every run.
-struct Dice(u64);
+struct PriceRandom(u64);
 
-impl Dice {
+impl PriceRandom {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -587,7 +605,7 @@ impl Dice {
 #[test]
 fn after_any_number_of_repricings_the_ledger_is_that_of_the_last_prices() {
     each_store(async |store| {
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        let mut dice = PriceRandom(0x9e37_79b9_7f4a_7c15);
         let shop = shop(store, "1000000").await;
         let merchant_id = shop.merchant.merchant_id;
         let other = percentage(store, merchant_id, [Payer::Merchant, Payer::Merchant]).await;
@@ -618,7 +636,7 @@ fn after_any_number_of_repricings_the_ledger_is_that_of_the_last_prices() {
             let tokens = dice.below(100_000);
             let which = usize::try_from(dice.below(3)).unwrap();
             let usage = Usage::tokens(tokens, 0);
-            let served = Served {
+            let served = ServedCall {
                 provider: "house",
                 models: &[names[which]],
                 tiers: &[],
@@ -627,13 +645,19 @@ fn after_any_number_of_repricings_the_ledger_is_that_of_the_last_prices() {
                 usage: &usage,
                 parts: &[],
             };
-            let Priced { base, source, applied, .. } = book_of(&first).price(&served).unwrap();
+            let CostBreakdown { base, source, applied, .. } =
+                book_of(&first).price(&served).unwrap();
             let priced = PricedUsage { base, price_source: source, ..priced(tokens, "0") };
             let model = Some(names[which].to_owned());
             let applied = if dice.below(2) == 0 { Vec::new() } else { applied };
             let ending = if dice.below(5) == 0 { Ending::Broken } else { Ending::Answered };
-            let report =
-                Report { ending, priced, model, applied: applied.clone(), ..answered(tokens, "0") };
+            let report = CallReport {
+                ending,
+                priced,
+                model,
+                applied: applied.clone(),
+                ..answered(tokens, "0")
+            };
             let request_id = call.request_id;
             let admitted = store.store.admit(Box::new(call)).await.unwrap().unwrap();
             store.store.settle(request_id, report).await;

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use tollgate_domain::{Session, SessionToken};
-use tollgate_store::merchants::Deletion;
+use tollgate_store::merchants::SecretKeyDeletion;
 use tollgate_store::{Conn, Store, merchants, sessions};
 use tollgate_testkit::store::{TestStore, each_store};
 
@@ -52,7 +52,7 @@ fn a_session_ends_when_it_is_ended_and_with_its_key_and_no_other_does() {
         let id = second.secret_key_id;
         let delete =
             move |conn: &mut Conn| merchants::delete_secret_key(conn, merchant_id, id, now);
-        assert_eq!(store.store.write(delete).await.unwrap(), Deletion::Deleted);
+        assert_eq!(store.store.write(delete).await.unwrap(), SecretKeyDeletion::Deleted);
         assert!(find(store, &store.store, &kept).await.is_none());
         assert!(find(store, &store.store, &first).await.is_some());
         assert!(open(store, &second_key).await.is_none(), "a deleted key opens nothing");

@@ -22,7 +22,7 @@ use tollgate_store::{
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
 /// A customer on SQLite whose calls cost one USD each.
-struct Customer {
+struct SqliteCustomer {
     file: PathBuf,
     merchant_id: MerchantId,
     wallet_id: WalletId,
@@ -30,7 +30,7 @@ struct Customer {
     key: Key,
 }
 
-impl Customer {
+impl SqliteCustomer {
     async fn of(store: &TestStore) -> Option<Self> {
         let DatabaseUrl::Sqlite(file) = &store.url else { return None };
         let merchant_id = store.merchant().await.merchant.merchant_id;
@@ -96,7 +96,7 @@ fn serving(store: &TestStore, url: &DatabaseUrl) -> Store {
 }
 
 /// Makes five calls that are in SQLite's log only. Earlier writes are in the file.
-async fn five_calls(store: &TestStore, customer: &Customer) {
+async fn five_calls(store: &TestStore, customer: &SqliteCustomer) {
     customer.another().batch_execute("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     for _ in 0..5 {
         customer.calls(store).await;
@@ -106,7 +106,7 @@ async fn five_calls(store: &TestStore, customer: &Customer) {
 #[test]
 fn a_copy_of_the_file_and_its_log_has_every_call_that_was_answered() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         five_calls(store, &customer).await;
         for number in 1..=20 {
             customer.calls(store).await;
@@ -125,7 +125,7 @@ fn a_copy_of_the_file_and_its_log_has_every_call_that_was_answered() {
 #[test]
 fn a_log_of_sqlite_that_is_cut_or_damaged_counts_as_far_as_it_is_whole() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         five_calls(store, &customer).await;
         let wal = customer.wal();
         let (mut cuts, mut flips) = (Vec::new(), Vec::new());
@@ -153,14 +153,14 @@ fn a_log_of_sqlite_that_is_cut_or_damaged_counts_as_far_as_it_is_whole() {
 #[test]
 fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         let open = customer.admitted(store).await;
         let folder = tempfile::tempdir().unwrap();
         let next = serving(store, &customer.left_behind(folder.path(), &customer.wal()));
         // The copy has another lock file, so the process that served before may be alive.
         assert_eq!(next.sweep().await.unwrap(), 0);
         assert!(customer.wallet(&next).await.held.is_positive());
-        store.outlive_others(&next).await;
+        store.expire_other_leases(&next).await;
         assert_eq!(next.sweep().await.unwrap(), 1);
         assert_eq!(customer.wallet(&next).await.held, Amount::ZERO);
         let merchant_id = customer.merchant_id;
@@ -175,7 +175,7 @@ fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
 #[test]
 fn the_next_process_on_the_same_file_need_not_wait_for_a_lease() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         let folder = tempfile::tempdir().unwrap();
         let url = customer.left_behind(folder.path(), &customer.wal());
         serving(store, &url).close().await.unwrap();
@@ -199,7 +199,7 @@ fn the_next_process_on_the_same_file_need_not_wait_for_a_lease() {
 #[test]
 fn a_process_that_is_overtaken_admits_nothing_more_and_settles_what_it_has() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         let open = customer.admitted(store).await;
         let held = customer.wallet(&store.store).await.held;
         std::fs::remove_file(format!("{}.lock", customer.file.display())).unwrap();
@@ -231,7 +231,7 @@ fn a_process_that_is_overtaken_admits_nothing_more_and_settles_what_it_has() {
 #[test]
 fn what_another_process_writes_is_what_the_next_call_is_decided_by() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         let options = Options { clock: store.clock.clone(), ..Options::default() };
         let command = Store::open(&store.url, &options).unwrap();
         let (merchant_id, id) = (customer.merchant_id, customer.spend_key.spend_key_id);
@@ -245,7 +245,7 @@ fn what_another_process_writes_is_what_the_next_call_is_decided_by() {
                 let change =
                     move |conn: &mut _| spend_keys::update(conn, merchant_id, id, changes, now);
                 let changed = command.write(change).await.unwrap();
-                assert!(matches!(changed, spend_keys::Updated::SpendKey(_)));
+                assert!(matches!(changed, spend_keys::SpendKeyUpdate::SpendKey(_)));
                 let call = customer.call(store);
                 let request_id = call.request_id;
                 let decided = store.store.admit(Box::new(call)).await.unwrap();
@@ -263,7 +263,7 @@ fn what_another_process_writes_is_what_the_next_call_is_decided_by() {
 #[test]
 fn calls_are_booked_beside_a_program_that_keeps_writing() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         let (stop, mut other) = (AtomicBool::new(false), customer.another());
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -287,7 +287,7 @@ fn calls_are_booked_beside_a_program_that_keeps_writing() {
 #[test]
 fn a_read_after_a_call_sees_it() {
     each_store(async |store| {
-        let Some(customer) = Customer::of(store).await else { return };
+        let Some(customer) = SqliteCustomer::of(store).await else { return };
         for number in 1..=200 {
             customer.calls(store).await;
             assert_eq!(customer.paid(&store.store).await, number);

@@ -39,14 +39,14 @@ fn a_call_is_held_on_its_key_and_its_wallet_and_then_counted_and_paid() {
             .spend_key(merchant.merchant_id, None, limited_to("10", Enforcement::Strict))
             .await;
         let id = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
-        let counters = store.spend_key_now(&made).await.counters;
+        let counters = store.reload_spend_key(&made).await.counters;
         assert_eq!((counters.held.day, counters.spent.day), (amount("2"), Amount::ZERO));
         assert_eq!((counters.requests.total, counters.last_used_at), (1, Some(store.clock.now())));
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
         assert_eq!((wallet.balance, wallet.held), (Amount::ZERO, amount("2")));
 
         store.store.settle(id, answered(500_000, "1.5")).await;
-        let counters = store.spend_key_now(&made).await.counters;
+        let counters = store.reload_spend_key(&made).await.counters;
         assert_eq!((counters.held.day, counters.spent.total), (Amount::ZERO, amount("1.5")));
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
         assert_eq!((wallet.balance, wallet.held), (amount("-1.5"), Amount::ZERO));
@@ -104,7 +104,7 @@ fn a_change_acts_on_the_very_next_admission() {
             let changed = store
                 .store
                 .write(move |conn| spend_keys::update(conn, merchant_id, id, changes, now));
-            assert!(matches!(changed.await.unwrap(), spend_keys::Updated::SpendKey(_)));
+            assert!(matches!(changed.await.unwrap(), spend_keys::SpendKeyUpdate::SpendKey(_)));
         };
         let next = async || match admit(&store.store, store.call_with(&made, &key)).await {
             Ok(id) => {
@@ -149,12 +149,12 @@ fn a_meter_of_a_spend_key_charges_its_calls_and_cannot_be_deleted() {
         let delete = move |conn: &mut _| meters::delete(conn, merchant_id, meter_id, now);
         assert_eq!(
             store.store.write(delete).await.unwrap(),
-            meters::Deletion::InUse(meters::InUse::BySpendKeys)
+            meters::MeterDeletion::InUse(meters::MeterUse::BySpendKeys)
         );
         let unnamed = SpendKeyChanges { meter_id: Some(None), ..SpendKeyChanges::default() };
         let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, unnamed, now);
         store.store.write(change).await.unwrap();
-        assert_eq!(store.store.write(delete).await.unwrap(), meters::Deletion::Deleted);
+        assert_eq!(store.store.write(delete).await.unwrap(), meters::MeterDeletion::Deleted);
     });
 }
 
@@ -163,7 +163,7 @@ fn a_refusal_writes_nothing_to_the_key() {
     each_store(async |store| {
         let (made, key) = key(store, limited_to("1", Enforcement::Strict)).await;
         assert!(admit(&store.store, store.call_with(&made, &key)).await.is_err());
-        assert_eq!(store.spend_key_now(&made).await.counters, SpendCounters::default());
+        assert_eq!(store.reload_spend_key(&made).await.counters, SpendCounters::default());
     });
 }
 
@@ -215,15 +215,15 @@ fn what_a_dead_process_left_is_no_longer_held_on_its_key() {
         let id = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
         store.store.close().await.unwrap();
         let next = store.open_again();
-        store.outlive_others(&next).await;
+        store.expire_other_leases(&next).await;
         next.sweep().await.unwrap();
         assert_eq!(next.audit().await.unwrap().differences, []);
-        let counters = store.spend_key_now(&made).await.counters;
+        let counters = store.reload_spend_key(&made).await.counters;
         assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("0.25")));
         // The real usage arrives after the sweep.
         next.settle(id, answered(500_000, "1.5")).await;
         assert_eq!(next.audit().await.unwrap().differences, []);
-        let counters = store.spend_key_now(&made).await.counters;
+        let counters = store.reload_spend_key(&made).await.counters;
         assert_eq!((counters.held.total, counters.spent.total), (Amount::ZERO, amount("1.5")));
         next.close().await.unwrap();
     });
@@ -239,7 +239,7 @@ fn a_settlement_that_nobody_waits_for_is_booked() {
         std::thread::spawn(move || dropped.settle_in_background(id, answered(1, "1.5")))
             .join()
             .unwrap();
-        while store.spend_key_now(&made).await.counters.spent.total != amount("1.5") {
+        while store.reload_spend_key(&made).await.counters.spent.total != amount("1.5") {
             tokio::task::yield_now().await;
         }
         let again = store.store.settle(id, answered(1, "1.5")).await;
@@ -294,7 +294,7 @@ fn an_admission_that_nobody_waits_for_is_ended() {
             tokio::task::yield_now().await;
         }
         settled(store).await;
-        assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
+        assert_eq!(store.reload_spend_key(&made).await.counters.held.total, Amount::ZERO);
 
         let (busy, has_begun) = keep_row(2_000);
         has_begun.await.unwrap();
@@ -308,7 +308,7 @@ fn an_admission_that_nobody_waits_for_is_ended() {
         // The admission is committed, and answered now or soon; the caller is gone.
         drop(waiting);
         settled(store).await;
-        assert_eq!(store.spend_key_now(&made).await.counters.held.total, Amount::ZERO);
+        assert_eq!(store.reload_spend_key(&made).await.counters.held.total, Amount::ZERO);
         let next = admit(&store.store, store.call_with(&made, &key)).await.unwrap();
         store.store.settle(next, answered(1, "1")).await;
         if matches!(store.url, DatabaseUrl::Postgres(_)) {
@@ -399,11 +399,11 @@ fn a_thousand_settlements_at_once_tell_of_each_threshold_once() {
             store.store.read(move |conn| events::list(conn, merchant_id, &page)).await.unwrap();
         let mut told: Vec<_> = told
             .iter()
-            .filter_map(|event| match &event.news {
-                News::SpendKeyThresholdReached { threshold, spend_key } => {
+            .filter_map(|event| match &event.payload {
+                EventPayload::SpendKeyThresholdReached { threshold, spend_key } => {
                     Some((*threshold, spend_key.counters.spent.day.to_string()))
                 }
-                News::SpendKeyLimitReached { spend_key } => {
+                EventPayload::SpendKeyLimitReached { spend_key } => {
                     Some((100, spend_key.counters.spent.day.to_string()))
                 }
                 _ => None,
@@ -462,7 +462,7 @@ async fn races(nodes: &[Store], store: &TestStore) {
         let (made, key) = store.spend_key(merchant_id, None, rules).await;
         let admitted = race(nodes, store, &made, &key, seed).await;
         assert_eq!(admitted, fits, "seed {seed}");
-        let counters = store.spend_key_now(&made).await.counters;
+        let counters = store.reload_spend_key(&made).await.counters;
         assert_eq!(counters.held.total, Amount::ZERO, "seed {seed}");
         assert_eq!(counters.spent.total, amount(&format!("{}", fits * 2)), "seed {seed}");
     }

@@ -34,9 +34,9 @@ fn until(stop: &AtomicBool, mut work: impl FnMut()) {
     }
 }
 
-struct Stop<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ fn two_hundred_writers_do_not_fail_beside_a_long_reader_a_backup_and_checkpoints
                 })
             });
             // The other threads end with this block, even by a panic.
-            let _stopped = Stop(&stop);
+            let _stopped = StopGuard(&stop);
             let load = load(store, 10);
             tokio::task::block_in_place(|| Handle::current().block_on(load))
         });

@@ -8,28 +8,30 @@
 use std::fmt::Debug;
 
 use tollgate_domain::admission::{Call, CostBound, Refusal};
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
-use tollgate_store::subscriptions::{self, Changed, Started, Whose};
-use tollgate_store::wallets::{Moved, Movement};
+use tollgate_store::subscriptions::{self, ChangeOutcome, RenewalScope, SubscribeOutcome};
+use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    Page, Reported, ReportedUsage, SettleOutcome, connections, events,
+    Page, ReportOutcome, ReportedUsage, SettleOutcome, connections, events,
     subscription_configs as configs, wallets,
 };
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{answered, million_tokens, priced};
 use tollgate_testkit::{TestStore, each_store};
 
-use crate::reference::{self, Bundle, Config, DAY, Model, Outcome, Pending};
+use crate::reference::{
+    self, DAY, OrderOutcome, ReferenceBundle, ReferenceConfig, ReferenceModel, ReferencePending,
+};
 
 /// An operation of a test. Indexes are taken modulo the number of items.
 #[derive(Clone, Debug)]
-enum Deed {
+enum ModelOperation {
     Subscribe(usize),
     /// A call that holds the first amount and costs the second. It ends before the next operation.
-    Use(Asked, i64),
-    Open(Asked),
+    Use(BoundedCall, i64),
+    Open(BoundedCall),
     /// Reported usage under a meter.
     Report(usize, i64),
     Settle(usize, i64),
@@ -39,7 +41,7 @@ enum Deed {
     Change(usize),
     ChangeToPresent,
     Cancel,
-    Patch(usize, Patch),
+    Patch(usize, ConfigPatch),
     Retire(usize),
     TopUp(i64),
     Debit(i64),
@@ -54,14 +56,14 @@ enum Deed {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct BoundedCall {
     meter: usize,
     most: i64,
     is_billed: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Patch {
+struct ConfigPatch {
     included: Option<i64>,
     rolls_over: [Option<bool>; 2],
     links: Option<Vec<usize>>,
@@ -81,12 +83,12 @@ fn some_links(random: &mut Random) -> Vec<usize> {
     all[random.index(all.len())].to_vec()
 }
 
-fn some_config(random: &mut Random) -> Config {
-    let bundle = |random: &mut Random| Bundle {
+fn some_config(random: &mut Random) -> ReferenceConfig {
+    let bundle = |random: &mut Random| ReferenceBundle {
         cost: random.between(0, 1_000),
         credit: random.between(1, 1_500),
     };
-    Config {
+    ReferenceConfig {
         // Some have the same price.
         price: random.between(0, 4) * 1_000,
         interval: INTERVALS[random.index(INTERVALS.len())],
@@ -106,8 +108,8 @@ fn some_start(random: &mut Random) -> i64 {
     }
 }
 
-fn asked(random: &mut Random) -> Asked {
-    Asked {
+fn asked(random: &mut Random) -> BoundedCall {
+    BoundedCall {
         meter: random.index(METERS),
         most: if random.one_in(20) { 0 } else { random.between(1, 1_200) },
         is_billed: !random.one_in(15),
@@ -124,42 +126,46 @@ fn cost(random: &mut Random, most: i64) -> i64 {
     }
 }
 
-fn deed(random: &mut Random) -> Deed {
+fn deed(random: &mut Random) -> ModelOperation {
     match random.below(100) {
-        0..=9 => Deed::Subscribe(random.index(8)),
-        10..=11 => Deed::Report(random.index(METERS), random.between(0, 900)),
+        0..=9 => ModelOperation::Subscribe(random.index(8)),
+        10..=11 => ModelOperation::Report(random.index(METERS), random.between(0, 900)),
         12..=19 => {
             let asked = asked(random);
             let cost = cost(random, asked.most);
-            Deed::Use(asked, cost)
+            ModelOperation::Use(asked, cost)
         }
-        20..=31 => Deed::Open(asked(random)),
-        32..=41 => Deed::Settle(random.index(8), cost(random, 900)),
+        20..=31 => ModelOperation::Open(asked(random)),
+        32..=41 => ModelOperation::Settle(random.index(8), cost(random, 900)),
         42..=43 => {
             let endings = [Ending::NotSent, Ending::Unanswered, Ending::Rejected];
-            Deed::Fail(random.index(8), endings[random.index(3)])
+            ModelOperation::Fail(random.index(8), endings[random.index(3)])
         }
-        44..=51 => Deed::Buy(random.index(8), random.index(2)),
-        52..=59 => Deed::Change(random.index(8)),
-        60..=61 => Deed::ChangeToPresent,
-        62..=64 => Deed::Cancel,
-        65..=71 => Deed::Patch(random.index(8), {
+        44..=51 => ModelOperation::Buy(random.index(8), random.index(2)),
+        52..=59 => ModelOperation::Change(random.index(8)),
+        60..=61 => ModelOperation::ChangeToPresent,
+        62..=64 => ModelOperation::Cancel,
+        65..=71 => ModelOperation::Patch(random.index(8), {
             let included = random.one_in(2).then(|| random.between(0, 3_000));
             let rolls = |random: &mut Random| random.one_in(2).then(|| random.one_in(2));
             let rolls_over = [rolls(random), rolls(random)];
-            Patch { included, rolls_over, links: random.one_in(3).then(|| some_links(random)) }
+            ConfigPatch {
+                included,
+                rolls_over,
+                links: random.one_in(3).then(|| some_links(random)),
+            }
         }),
-        72 => Deed::Retire(random.index(8)),
-        73..=76 => Deed::TopUp(random.between(1, 2_000)),
-        77 => Deed::Debit(random.between(1, 1_000)),
-        78..=83 => Deed::Renew(random.below(3)),
-        84..=87 => Deed::Pass(random.between(0, 3 * DAY)),
+        72 => ModelOperation::Retire(random.index(8)),
+        73..=76 => ModelOperation::TopUp(random.between(1, 2_000)),
+        77 => ModelOperation::Debit(random.between(1, 1_000)),
+        78..=83 => ModelOperation::Renew(random.below(3)),
+        84..=87 => ModelOperation::Pass(random.between(0, 3 * DAY)),
         88..=94 => {
             let beyond = [-1, 0, 0, 1, DAY, 5 * DAY];
-            Deed::PassToEnd(beyond[random.index(beyond.len())])
+            ModelOperation::PassToEnd(beyond[random.index(beyond.len())])
         }
-        95..=98 => Deed::PassCycles(random.between(1, 9)),
-        _ => Deed::Delete,
+        95..=98 => ModelOperation::PassCycles(random.between(1, 9)),
+        _ => ModelOperation::Delete,
     }
 }
 
@@ -190,7 +196,7 @@ fn same<T: PartialEq + Debug>(what: &str, store: T, reference: T) -> Result<(), 
 }
 
 /// A customer in the store and in the reference.
-struct World<'a> {
+struct ModelledCustomer<'a> {
     store: &'a TestStore,
     merchant_id: MerchantId,
     secret_key_id: SecretKeyId,
@@ -199,13 +205,13 @@ struct World<'a> {
     configs: Vec<(SubscriptionConfigId, Vec<CreditBundleId>)>,
     subscriptions: Vec<SubscriptionId>,
     open: Vec<RequestId>,
-    model: Model,
+    model: ReferenceModel,
     /// Whether a cycle has ended and the store has not renewed the subscription since.
     is_unseen: bool,
 }
 
-impl<'a> World<'a> {
-    async fn new(store: &'a TestStore, specs: &[Config], start: i64) -> Self {
+impl<'a> ModelledCustomer<'a> {
+    async fn new(store: &'a TestStore, specs: &[ReferenceConfig], start: i64) -> Self {
         // Begins at a leap year, so that leap years come in the same order in every run.
         let (mut year, ..) = reference::date_of(millis(store.clock.now()) / DAY);
         year += 1;
@@ -226,7 +232,7 @@ impl<'a> World<'a> {
             configs: Vec::new(),
             subscriptions: Vec::new(),
             open: Vec::new(),
-            model: Model::new(begins, specs.to_vec()),
+            model: ReferenceModel::new(begins, specs.to_vec()),
             is_unseen: false,
         };
         for _ in 0..METERS {
@@ -256,7 +262,7 @@ impl<'a> World<'a> {
         links.iter().map(|&meter| self.meters[meter].meter_id).collect()
     }
 
-    async fn offer(&mut self, spec: &Config) {
+    async fn offer(&mut self, spec: &ReferenceConfig) {
         let bundles = spec.bundles.iter().enumerate();
         let new = NewSubscriptionConfig {
             name: "Plan".to_owned(),
@@ -284,7 +290,7 @@ impl<'a> World<'a> {
         self.configs.push((made.config.subscription_config_id, bundles));
     }
 
-    fn call(&self, asked: &Asked) -> Call {
+    fn call(&self, asked: &BoundedCall) -> Call {
         // A million tokens cost two dollars.
         let input_tokens = u64::try_from(asked.most).unwrap() * 5_000;
         Call {
@@ -302,27 +308,27 @@ impl<'a> World<'a> {
         self.is_unseen |= self.model.pass(millis);
     }
 
-    async fn admit(&mut self, asked: &Asked) -> Result<bool, String> {
+    async fn admit(&mut self, asked: &BoundedCall) -> Result<bool, String> {
         let call = self.call(asked);
         let request_id = call.request_id;
         self.is_unseen = false;
         let outcome = match self.store.store.admit(Box::new(call)).await.unwrap() {
-            Ok(_) => Outcome::Done,
-            Err(Refusal::WalletInsufficient { .. }) => Outcome::Insufficient,
-            Err(Refusal::ConnectionDisabled) => Outcome::ConnectionDeleted,
+            Ok(_) => OrderOutcome::Done,
+            Err(Refusal::WalletInsufficient { .. }) => OrderOutcome::Insufficient,
+            Err(Refusal::ConnectionDisabled) => OrderOutcome::ConnectionDeleted,
             Err(other) => return Err(format!("refused: {other:?}")),
         };
         same("admission", outcome, self.model.admit(asked.meter, asked.most, asked.is_billed))?;
-        if outcome == Outcome::Done {
+        if outcome == OrderOutcome::Done {
             self.open.push(request_id);
         }
-        Ok(outcome == Outcome::Done)
+        Ok(outcome == OrderOutcome::Done)
     }
 
     async fn settle(&mut self, which: usize, ending: Ending, cost: i64) -> Result<(), String> {
         let request_id = self.open.remove(which);
         self.is_unseen = false;
-        let report = Report { ending, ..answered(1, &usd(cost).to_string()) };
+        let report = CallReport { ending, ..answered(1, &usd(cost).to_string()) };
         let outcome = self.store.store.settle(request_id, report).await;
         if !matches!(outcome, SettleOutcome::Settled(_)) {
             return Err(format!("not settled: {outcome:?}"));
@@ -332,7 +338,7 @@ impl<'a> World<'a> {
     }
 
     async fn report(&mut self, meter: usize, cost: i64) -> Result<(), String> {
-        let asked = Asked { meter, most: 0, is_billed: true };
+        let asked = BoundedCall { meter, most: 0, is_billed: true };
         let reported = ReportedUsage {
             applied: Vec::new(),
             missing: None,
@@ -347,8 +353,8 @@ impl<'a> World<'a> {
         let booked =
             self.write(move |conn, merchant_id, _| store.report(conn, merchant_id, &reported));
         let outcome = match booked.await {
-            Reported::Booked(_) => Outcome::Done,
-            Reported::ConnectionDisabled => Outcome::ConnectionDeleted,
+            ReportOutcome::Booked(_) => OrderOutcome::Done,
+            ReportOutcome::ConnectionDisabled => OrderOutcome::ConnectionDeleted,
             other => return Err(format!("{other:?}")),
         };
         same("report", outcome, self.model.report(meter, cost))
@@ -362,18 +368,18 @@ impl<'a> World<'a> {
             MerchantId,
             SubscriptionId,
             Timestamp,
-        ) -> Result<Changed, tollgate_store::StoreError>
+        ) -> Result<ChangeOutcome, tollgate_store::StoreError>
         + Send
         + 'static,
-        expected: impl FnOnce(&mut Model) -> Outcome,
+        expected: impl FnOnce(&mut ReferenceModel) -> OrderOutcome,
     ) -> Result<(), String> {
         let Some(&id) = self.subscriptions.last() else { return Ok(()) };
         self.is_unseen = false;
         let changed = self.write(move |conn, merchant_id, now| work(conn, merchant_id, id, now));
         let outcome = match changed.await {
-            Changed::Subscription(_) => Outcome::Done,
-            Changed::Ended(_) => Outcome::Ended,
-            Changed::NotOffered => Outcome::NotOffered,
+            ChangeOutcome::Subscription(_) => OrderOutcome::Done,
+            ChangeOutcome::Ended(_) => OrderOutcome::Ended,
+            ChangeOutcome::NotOffered => OrderOutcome::NotOffered,
             other => return Err(format!("{other:?}")),
         };
         same("order", outcome, expected(&mut self.model))
@@ -385,21 +391,21 @@ impl<'a> World<'a> {
             subscriptions::create(conn, merchant_id, connection_id, config_id, now)
         });
         let outcome = match started.await {
-            Started::Subscription(state) => {
+            SubscribeOutcome::Subscription(state) => {
                 self.subscriptions.push(state.subscription_id);
-                Outcome::Done
+                OrderOutcome::Done
             }
-            Started::Exists => Outcome::Exists,
-            Started::ConnectionDisabled => Outcome::ConnectionDeleted,
-            Started::ConfigNotFound => Outcome::NotOffered,
-            Started::ConnectionNotFound => return Err("no such connection".to_owned()),
+            SubscribeOutcome::Exists => OrderOutcome::Exists,
+            SubscribeOutcome::ConnectionDisabled => OrderOutcome::ConnectionDeleted,
+            SubscribeOutcome::ConfigNotFound => OrderOutcome::NotOffered,
+            SubscribeOutcome::ConnectionNotFound => return Err("no such connection".to_owned()),
         };
         // A refused subscription has changed nothing.
-        self.is_unseen &= outcome != Outcome::Done;
+        self.is_unseen &= outcome != OrderOutcome::Done;
         same("subscribe", outcome, self.model.subscribe(config))
     }
 
-    async fn patch(&mut self, config: usize, patch: &Patch) -> Result<(), String> {
+    async fn patch(&mut self, config: usize, patch: &ConfigPatch) -> Result<(), String> {
         // An operation at the very instant at which a cycle ends comes after the end.
         if self.is_unseen {
             self.renew(0).await?;
@@ -415,7 +421,7 @@ impl<'a> World<'a> {
         let updated = self.write(move |conn, merchant_id, now| {
             configs::update(conn, merchant_id, id, &changes, now)
         });
-        let is_done = matches!(updated.await, configs::Updated::Config(_));
+        let is_done = matches!(updated.await, configs::ConfigUpdate::Config(_));
         let config = &mut self.model.configs[config];
         same("patch", is_done, config.is_offered)?;
         if is_done {
@@ -430,9 +436,9 @@ impl<'a> World<'a> {
 
     async fn renew(&mut self, whose: u64) -> Result<(), String> {
         let whose = match whose {
-            0 => Whose::Merchant(self.merchant_id),
-            1 => Whose::Connection(self.connection.connection_id),
-            _ => Whose::Wallet(self.connection.wallet_id),
+            0 => RenewalScope::Merchant(self.merchant_id),
+            1 => RenewalScope::Connection(self.connection.connection_id),
+            _ => RenewalScope::Wallet(self.connection.wallet_id),
         };
         let renewed = self.store.store.renew(whose).await.unwrap();
         same("renewed", renewed, usize::from(std::mem::take(&mut self.is_unseen)))
@@ -440,51 +446,51 @@ impl<'a> World<'a> {
 
     async fn move_balance(&mut self, kind: TransactionKind, sum: i64) -> Result<(), String> {
         let wallet_id = self.connection.wallet_id;
-        let movement = Movement { kind, amount: usd(sum), description: None };
+        let movement = WalletMovement { kind, amount: usd(sum), description: None };
         let moved = self.write(move |conn, merchant_id, now| {
             wallets::book(conn, merchant_id, wallet_id, &movement, now)
         });
-        same("booked", matches!(moved.await, Moved::Booked(_)), true)?;
+        same("booked", matches!(moved.await, MovementOutcome::Booked(_)), true)?;
         let signed = if kind == TransactionKind::Debit { -sum } else { sum };
         self.model.move_balance(kind, signed);
         Ok(())
     }
 
-    async fn perform(&mut self, deed: &Deed) -> Result<(), String> {
+    async fn perform(&mut self, deed: &ModelOperation) -> Result<(), String> {
         let count = self.configs.len();
         match deed {
-            Deed::Subscribe(config) => self.subscribe(config % count).await,
-            Deed::Use(asked, cost) => match self.admit(asked).await? {
+            ModelOperation::Subscribe(config) => self.subscribe(config % count).await,
+            ModelOperation::Use(asked, cost) => match self.admit(asked).await? {
                 true => self.settle(self.open.len() - 1, Ending::Answered, *cost).await,
                 false => Ok(()),
             },
-            Deed::Open(asked) => self.admit(asked).await.map(drop),
-            Deed::Report(meter, cost) => self.report(*meter, *cost).await,
-            Deed::Settle(..) | Deed::Fail(..) if self.open.is_empty() => Ok(()),
-            Deed::Settle(which, cost) => {
+            ModelOperation::Open(asked) => self.admit(asked).await.map(drop),
+            ModelOperation::Report(meter, cost) => self.report(*meter, *cost).await,
+            ModelOperation::Settle(..) | ModelOperation::Fail(..) if self.open.is_empty() => Ok(()),
+            ModelOperation::Settle(which, cost) => {
                 self.settle(which % self.open.len(), Ending::Answered, *cost).await
             }
-            Deed::Fail(which, ending) => {
+            ModelOperation::Fail(which, ending) => {
                 let cost = if *ending == Ending::Unanswered { 25 } else { 0 };
                 self.settle(which % self.open.len(), *ending, cost).await
             }
-            Deed::Buy(config, bundle) => {
+            ModelOperation::Buy(config, bundle) => {
                 // Mostly a bundle of the present configuration.
                 let present = self.model.active().map(|active| active.config);
                 let config = present.filter(|_| *config < 7).unwrap_or(config % count);
                 let (id, bundle) = (self.configs[config].1[*bundle], *bundle);
                 self.order(
                     move |conn, merchant_id, of, now| {
-                        subscriptions::buy(conn, merchant_id, of, id, now)
+                        subscriptions::buy_bundle(conn, merchant_id, of, id, now)
                     },
                     |model| model.buy(config, bundle),
                 )
                 .await
             }
-            Deed::Change(_) | Deed::ChangeToPresent => {
+            ModelOperation::Change(_) | ModelOperation::ChangeToPresent => {
                 let present = self.model.active().map_or(0, |active| active.config);
                 let to = match deed {
-                    Deed::Change(config) => config % count,
+                    ModelOperation::Change(config) => config % count,
                     _ => present,
                 };
                 let id = self.configs[to].0;
@@ -496,9 +502,11 @@ impl<'a> World<'a> {
                 )
                 .await
             }
-            Deed::Cancel => self.order(subscriptions::cancel, Model::cancel).await,
-            Deed::Patch(config, patch) => self.patch(config % count, patch).await,
-            Deed::Retire(config) => {
+            ModelOperation::Cancel => {
+                self.order(subscriptions::cancel, ReferenceModel::cancel).await
+            }
+            ModelOperation::Patch(config, patch) => self.patch(config % count, patch).await,
+            ModelOperation::Retire(config) => {
                 let id = self.configs[config % count].0;
                 let retired =
                     self.write(move |conn, merchant, now| configs::delete(conn, merchant, id, now));
@@ -506,27 +514,27 @@ impl<'a> World<'a> {
                 let config = &mut self.model.configs[config % count];
                 same("retired", retired, std::mem::take(&mut config.is_offered))
             }
-            Deed::TopUp(sum) => self.move_balance(TransactionKind::Credit, *sum).await,
-            Deed::Debit(sum) => self.move_balance(TransactionKind::Debit, *sum).await,
-            Deed::Renew(whose) => self.renew(*whose).await,
-            Deed::Pass(millis) => {
+            ModelOperation::TopUp(sum) => self.move_balance(TransactionKind::Credit, *sum).await,
+            ModelOperation::Debit(sum) => self.move_balance(TransactionKind::Debit, *sum).await,
+            ModelOperation::Renew(whose) => self.renew(*whose).await,
+            ModelOperation::Pass(millis) => {
                 self.pass(*millis);
                 Ok(())
             }
-            Deed::PassToEnd(beyond) => {
+            ModelOperation::PassToEnd(beyond) => {
                 if let Some(end) = self.model.active().map(|active| active.cycle_end) {
                     self.pass((end - self.model.now + beyond).max(0));
                 }
                 Ok(())
             }
-            Deed::PassCycles(cycles) => {
+            ModelOperation::PassCycles(cycles) => {
                 if let Some(active) = self.model.active() {
                     let length = active.cycle_end - active.cycle_start;
                     self.pass(length * cycles.min(&(1_500 * DAY / length).max(1)));
                 }
                 Ok(())
             }
-            Deed::Delete => {
+            ModelOperation::Delete => {
                 let connection_id = self.connection.connection_id;
                 let deleted = self.write(move |conn, merchant_id, now| {
                     connections::delete(conn, merchant_id, connection_id, now)
@@ -541,7 +549,7 @@ impl<'a> World<'a> {
     /// Compares the present state.
     async fn compare(&self) -> Result<(), String> {
         let wallet = self.store.wallet(self.merchant_id, self.connection.wallet_id).await;
-        let Model { now, balance, .. } = self.model;
+        let ReferenceModel { now, balance, .. } = self.model;
         same("now", millis(self.store.clock.now()), now)?;
         same("balance", cents(wallet.balance), balance)?;
         same("held of the balance", cents(wallet.held), self.model.held_on_balance())?;
@@ -562,7 +570,7 @@ impl<'a> World<'a> {
     async fn compare_subscription(
         &self,
         id: SubscriptionId,
-        expected: &reference::Subscription,
+        expected: &reference::ReferenceSubscription,
     ) -> Result<(), String> {
         let merchant_id = self.merchant_id;
         let found = self.store.store.read(move |conn| subscriptions::find(conn, merchant_id, id));
@@ -586,10 +594,12 @@ impl<'a> World<'a> {
             (change.kind, change.plan.subscription_config_id, millis(change.effective_at))
         });
         let expected = expected.pending.map(|change| match change {
-            Pending::Cancellation => {
+            ReferencePending::Cancellation => {
                 (PendingKind::Cancellation, config_id(expected.config), expected.cycle_end)
             }
-            Pending::Downgrade(to) => (PendingKind::Downgrade, config_id(to), expected.cycle_end),
+            ReferencePending::Downgrade(to) => {
+                (PendingKind::Downgrade, config_id(to), expected.cycle_end)
+            }
         });
         same("pending change", pending, expected)
     }
@@ -616,14 +626,16 @@ impl<'a> World<'a> {
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page));
         let told = told.await.unwrap();
         let told = told.iter().map(|event| {
-            let due = match &event.news {
-                News::SubscriptionCreated { amount_due, .. }
-                | News::SubscriptionRenewed { amount_due, .. }
-                | News::SubscriptionChanged { amount_due, .. }
-                | News::CreditBundlePurchased { amount_due, .. } => Some(cents(*amount_due)),
+            let due = match &event.payload {
+                EventPayload::SubscriptionCreated { amount_due, .. }
+                | EventPayload::SubscriptionRenewed { amount_due, .. }
+                | EventPayload::SubscriptionChanged { amount_due, .. }
+                | EventPayload::CreditBundlePurchased { amount_due, .. } => {
+                    Some(cents(*amount_due))
+                }
                 _ => None,
             };
-            reference::told(millis(event.created_at), event.news.kind().as_str(), due)
+            reference::told(millis(event.created_at), event.payload.kind().as_str(), due)
         });
         compare_lists("events", told.collect(), self.model.told.clone())
     }
@@ -646,11 +658,11 @@ fn compare_lists(
 /// Performs deeds and compares after each. Returns the difference and its deed.
 async fn perform(
     store: &TestStore,
-    specs: &[Config],
+    specs: &[ReferenceConfig],
     start: i64,
-    deeds: &[Deed],
+    deeds: &[ModelOperation],
 ) -> Result<(), String> {
-    let mut world = World::new(store, specs, start).await;
+    let mut world = ModelledCustomer::new(store, specs, start).await;
     for (number, deed) in deeds.iter().enumerate() {
         let mut done = world.perform(deed).await;
         if done.is_ok() {
@@ -666,7 +678,12 @@ async fn perform(
 }
 
 /// The same difference with as few deeds as possible.
-async fn shrink(store: &TestStore, specs: &[Config], start: i64, mut deeds: Vec<Deed>) -> String {
+async fn shrink(
+    store: &TestStore,
+    specs: &[ReferenceConfig],
+    start: i64,
+    mut deeds: Vec<ModelOperation>,
+) -> String {
     let mut trouble = "none when it was run again".to_owned();
     let mut width = deeds.len();
     while width > 0 {
@@ -697,7 +714,7 @@ fn whatever_is_done_at_whatever_time_store_and_reference_say_the_same() {
                 let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 let specs: Vec<_> = (0..5).map(|_| some_config(&mut random)).collect();
                 let start = some_start(&mut random);
-                let first = Deed::Subscribe(random.index(8));
+                let first = ModelOperation::Subscribe(random.index(8));
                 let others = (1..DEEDS).map(|_| deed(&mut random));
                 let deeds: Vec<_> = std::iter::once(first).chain(others).collect();
                 if let Err(trouble) = perform(store, &specs, start, &deeds).await {

@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::subscriptions::{self, Changed, Started, Whose};
+use tollgate_store::subscriptions::{self, ChangeOutcome, RenewalScope, SubscribeOutcome};
 use tollgate_store::{
-    Conn, DatabaseUrl, Options, Page, Reported, ReportedUsage, SettleOutcome, Store, StoreError,
-    connections, events, meters, spend_keys, subscription_configs, wallets,
+    Conn, DatabaseUrl, Options, Page, ReportOutcome, ReportedUsage, SettleOutcome, Store,
+    StoreError, connections, events, meters, spend_keys, subscription_configs, wallets,
 };
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered, priced};
@@ -32,9 +32,9 @@ const fn usd(cents: i64) -> Amount {
 }
 
 /// The racing stores: one process, or two if the database is shared.
-struct Nodes(Vec<Store>);
+struct RacingNodes(Vec<Store>);
 
-impl Nodes {
+impl RacingNodes {
     fn of(store: &TestStore) -> Self {
         let DatabaseUrl::Postgres(url) = &store.url else {
             return Self(vec![store.store.clone(), store.store.clone()]);
@@ -80,9 +80,9 @@ async fn count(store: &TestStore, sql: &'static str) -> i64 {
 }
 
 /// A barrier at which all racers start at once.
-struct Start(Arc<Barrier>);
+struct StartBarrier(Arc<Barrier>);
 
-impl Start {
+impl StartBarrier {
     fn of(racers: usize) -> Self {
         Self(Arc::new(Barrier::new(racers)))
     }
@@ -104,7 +104,7 @@ impl Start {
 }
 
 /// A merchant with a meter that is linked to its configurations.
-struct Shop<'a> {
+struct RaceShop<'a> {
     store: &'a TestStore,
     merchant_id: MerchantId,
     secret_key_id: SecretKeyId,
@@ -113,13 +113,13 @@ struct Shop<'a> {
 
 /// A customer with a subscription.
 #[derive(Clone)]
-struct Customer {
+struct RaceCustomer {
     connection_id: ConnectionId,
     wallet_id: WalletId,
     subscription_id: SubscriptionId,
 }
 
-impl<'a> Shop<'a> {
+impl<'a> RaceShop<'a> {
     async fn new(store: &'a TestStore) -> Self {
         let merchant = store.merchant().await;
         let merchant_id = merchant.merchant.merchant_id;
@@ -136,7 +136,7 @@ impl<'a> Shop<'a> {
         price: i64,
         included: i64,
         rollover: Rollover,
-    ) -> subscription_configs::ConfigInFull {
+    ) -> subscription_configs::ConfigDetails {
         let new = NewSubscriptionConfig {
             name: "Plan".to_owned(),
             period_amount: usd(price),
@@ -161,12 +161,12 @@ impl<'a> Shop<'a> {
         made.await.unwrap().unwrap()
     }
 
-    async fn customer(&self, config_id: SubscriptionConfigId) -> Customer {
+    async fn customer(&self, config_id: SubscriptionConfigId) -> RaceCustomer {
         let made = self.store.connection(self.merchant_id, "0").await;
         let (connection_id, wallet_id) = (made.connection_id, made.wallet_id);
         let started = self.subscribe(&self.store.store, connection_id, config_id).await;
-        let Started::Subscription(state) = started else { panic!("{started:?}") };
-        Customer { connection_id, wallet_id, subscription_id: state.subscription_id }
+        let SubscribeOutcome::Subscription(state) = started else { panic!("{started:?}") };
+        RaceCustomer { connection_id, wallet_id, subscription_id: state.subscription_id }
     }
 
     fn subscribe(
@@ -174,7 +174,7 @@ impl<'a> Shop<'a> {
         node: &Store,
         connection_id: ConnectionId,
         config_id: SubscriptionConfigId,
-    ) -> impl Future<Output = Started> + Send + use<> {
+    ) -> impl Future<Output = SubscribeOutcome> + Send + use<> {
         let (merchant_id, now, node) = (self.merchant_id, self.store.clock.now(), node.clone());
         async move {
             let subscribe = move |conn: &mut Conn| {
@@ -187,11 +187,16 @@ impl<'a> Shop<'a> {
     fn order<W>(
         &self,
         node: &Store,
-        customer: &Customer,
+        customer: &RaceCustomer,
         work: W,
-    ) -> impl Future<Output = Changed> + Send + use<W>
+    ) -> impl Future<Output = ChangeOutcome> + Send + use<W>
     where
-        W: FnOnce(&mut Conn, MerchantId, SubscriptionId, Timestamp) -> Result<Changed, StoreError>
+        W: FnOnce(
+                &mut Conn,
+                MerchantId,
+                SubscriptionId,
+                Timestamp,
+            ) -> Result<ChangeOutcome, StoreError>
             + Send
             + 'static,
     {
@@ -216,7 +221,7 @@ impl<'a> Shop<'a> {
         }
     }
 
-    fn call(&self, customer: &Customer) -> Call {
+    fn call(&self, customer: &RaceCustomer) -> Call {
         Call {
             connection_id: Some(customer.connection_id),
             meter_slug: Some(self.meter.slug.clone()),
@@ -224,11 +229,11 @@ impl<'a> Shop<'a> {
         }
     }
 
-    async fn wallet(&self, customer: &Customer) -> Wallet {
+    async fn wallet(&self, customer: &RaceCustomer) -> Wallet {
         self.store.wallet(self.merchant_id, customer.wallet_id).await
     }
 
-    async fn state(&self, customer: &Customer) -> SubscriptionState {
+    async fn state(&self, customer: &RaceCustomer) -> SubscriptionState {
         let (merchant_id, id) = (self.merchant_id, customer.subscription_id);
         let read = self.store.store.read(move |conn| subscriptions::find(conn, merchant_id, id));
         read.await.unwrap().unwrap()
@@ -239,13 +244,13 @@ impl<'a> Shop<'a> {
         let merchant_id = self.merchant_id;
         let page = Page { after: None, limit: 10_000 };
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page));
-        told.await.unwrap().iter().filter(|event| event.news.kind().as_str() == kind).count()
+        told.await.unwrap().iter().filter(|event| event.payload.kind().as_str() == kind).count()
     }
 
     /// The number of grants, and the used and expired credit in cents.
     ///
     /// Fails if any credit was ever below zero.
-    async fn books(&self, customer: &Customer) -> Books {
+    async fn books(&self, customer: &RaceCustomer) -> CreditTotals {
         let wallet_id = customer.wallet_id;
         let page = Page { after: None, limit: 10_000 };
         let lines = self
@@ -254,7 +259,7 @@ impl<'a> Shop<'a> {
             .read(move |conn| wallets::list_transactions(conn, wallet_id, &page))
             .await
             .unwrap();
-        let mut books = Books::default();
+        let mut books = CreditTotals::default();
         for line in lines {
             let sum = line.amount.units() / 100_000_000;
             match line.kind {
@@ -271,7 +276,7 @@ impl<'a> Shop<'a> {
     }
 
     /// Deletes the customers, so that later races do not renew them.
-    async fn close(&self, customers: &[Customer]) {
+    async fn close(&self, customers: &[RaceCustomer]) {
         for customer in customers {
             self.delete(&self.store.store, customer.connection_id).await;
         }
@@ -279,7 +284,7 @@ impl<'a> Shop<'a> {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Books {
+struct CreditTotals {
     grants: usize,
     used: i64,
     expired: i64,
@@ -318,10 +323,10 @@ const MORE: usize = 4;
 #[test]
 fn when_a_cycle_ends_among_settlements_and_admissions_nothing_is_lost_or_granted_twice() {
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(15) {
             let mut random = Random(seed);
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let included = i64::try_from(OPEN).unwrap() * HOLD;
             let config = shop.offer(1_000, included, rollover(seed)).await.config;
             let (mut customers, mut open) = (Vec::new(), Vec::new());
@@ -336,9 +341,9 @@ fn when_a_cycle_ends_among_settlements_and_admissions_nothing_is_lost_or_granted
             }
             store.clock.advance_millis(DAY);
 
-            let mut expected = [Books { grants: 2, ..Books::default() }; CUSTOMERS];
+            let mut expected = [CreditTotals { grants: 2, ..CreditTotals::default() }; CUSTOMERS];
             let mut left = [included; CUSTOMERS];
-            let start = Start::of(open.len() + CUSTOMERS * MORE + 4);
+            let start = StartBarrier::of(open.len() + CUSTOMERS * MORE + 4);
             let mut racers = Vec::new();
             for (whose, request_id) in open {
                 let (node, cost) = (nodes.any(&mut random), random.between(0, HOLD + 100));
@@ -366,7 +371,7 @@ fn when_a_cycle_ends_among_settlements_and_admissions_nothing_is_lost_or_granted
                     settle(&second, request_id, cost).await;
                 }));
             }
-            for whose in [Whose::Everybody, Whose::Merchant(shop.merchant_id)] {
+            for whose in [RenewalScope::Everybody, RenewalScope::Merchant(shop.merchant_id)] {
                 for node in &nodes.0 {
                     let node = node.clone();
                     racers.push(start.race(&mut random, async move {
@@ -396,10 +401,10 @@ fn when_a_cycle_ends_among_settlements_and_admissions_nothing_is_lost_or_granted
 #[test]
 fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(15) {
             let mut random = Random(seed);
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let included = i64::try_from(OPEN).unwrap() * HOLD + 50;
             let config = shop.offer(1_000, included, rollover(seed)).await.config;
             let customer = shop.customer(config.subscription_config_id).await;
@@ -407,7 +412,7 @@ fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
             for _ in 0..OPEN {
                 open.push(admit(&store.store, shop.call(&customer)).await.unwrap());
             }
-            let start = Start::of(OPEN + 24 + 5);
+            let start = StartBarrier::of(OPEN + 24 + 5);
             let mut racers = Vec::new();
             for request_id in open {
                 let (node, cost) = (nodes.any(&mut random), random.between(0, HOLD + 100));
@@ -428,7 +433,7 @@ fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
             for _ in 0..4 {
                 let node = nodes.any(&mut random);
                 racers.push(start.race(&mut random, async move {
-                    node.renew(Whose::Everybody).await.unwrap();
+                    node.renew(RenewalScope::Everybody).await.unwrap();
                     0
                 }));
             }
@@ -441,7 +446,7 @@ fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
             for racer in racers {
                 used += racer.await.unwrap();
             }
-            store.store.renew(Whose::Merchant(shop.merchant_id)).await.unwrap();
+            store.store.renew(RenewalScope::Merchant(shop.merchant_id)).await.unwrap();
             let wallet = shop.wallet(&customer).await;
             let books = shop.books(&customer).await;
             assert_eq!((books.grants, books.used), (2, used), "seed {seed}");
@@ -459,22 +464,22 @@ fn wherever_in_a_race_a_cycle_ends_what_was_granted_is_used_expired_or_there() {
 
 /// An order of a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum CustomerOrder {
     Cancel,
     /// A change to the configuration of this index, the cheapest first.
     Change(usize),
 }
 
 /// The result of orders one after another: the configuration and the pending order.
-fn one_by_one(orders: &[Order]) -> (usize, Option<Order>) {
+fn one_by_one(orders: &[CustomerOrder]) -> (usize, Option<CustomerOrder>) {
     orders.iter().fold((1, None), |(present, _), order| match *order {
-        Order::Change(to) if to == present => (present, None),
-        Order::Change(to) if to > present => (to, None),
+        CustomerOrder::Change(to) if to == present => (present, None),
+        CustomerOrder::Change(to) if to > present => (to, None),
         later => (present, Some(later)),
     })
 }
 
-fn in_every_order(orders: &[Order]) -> Vec<Vec<Order>> {
+fn in_every_order(orders: &[CustomerOrder]) -> Vec<Vec<CustomerOrder>> {
     if orders.is_empty() {
         return vec![Vec::new()];
     }
@@ -488,8 +493,8 @@ fn in_every_order(orders: &[Order]) -> Vec<Vec<Order>> {
 
 #[test]
 fn orders_at_once_end_as_if_they_had_come_one_after_another() {
-    use Order::{Cancel, Change};
-    let cases: [&[Order]; 7] = [
+    use CustomerOrder::{Cancel, Change};
+    let cases: [&[CustomerOrder]; 7] = [
         &[Cancel, Cancel],
         &[Cancel, Cancel, Cancel, Cancel],
         &[Cancel, Change(0)],
@@ -499,18 +504,18 @@ fn orders_at_once_end_as_if_they_had_come_one_after_another() {
         &[Cancel, Change(0), Change(1), Change(2)],
     ];
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(21) {
             let mut random = Random(seed);
             let orders = cases[usize::try_from(seed).unwrap() % cases.len()];
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let mut configs = Vec::new();
             for price in [1_000, 2_000, 3_000] {
                 let made = shop.offer(price, price, rollover(seed)).await;
                 configs.push(made.config.subscription_config_id);
             }
             let customer = shop.customer(configs[1]).await;
-            let start = Start::of(orders.len());
+            let start = StartBarrier::of(orders.len());
             let mut racers = Vec::new();
             for order in orders {
                 let node = nodes.any(&mut random);
@@ -531,7 +536,10 @@ fn orders_at_once_end_as_if_they_had_come_one_after_another() {
             }
             for racer in racers {
                 let changed = racer.await.unwrap();
-                assert!(matches!(changed, Changed::Subscription(_)), "seed {seed}: {changed:?}");
+                assert!(
+                    matches!(changed, ChangeOutcome::Subscription(_)),
+                    "seed {seed}: {changed:?}"
+                );
             }
             let state = shop.state(&customer).await;
             let place = |plan: &Plan| {
@@ -564,33 +572,33 @@ fn orders_at_once_end_as_if_they_had_come_one_after_another() {
 #[test]
 fn a_bundle_bought_when_a_cycle_ends_is_of_the_one_or_of_the_other() {
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(20) {
             let mut random = Random(seed);
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let made = shop.offer(1_000, 500, rollover(seed)).await;
             let bundle_id = made.credit_bundles[0].credit_bundle_id;
             let customer = shop.customer(made.config.subscription_config_id).await;
             let buy = |node: &Store| {
                 shop.order(node, &customer, move |conn, merchant_id, id, now| {
-                    subscriptions::buy(conn, merchant_id, id, bundle_id, now)
+                    subscriptions::buy_bundle(conn, merchant_id, id, bundle_id, now)
                 })
             };
-            assert!(matches!(buy(&store.store).await, Changed::Subscription(_)));
+            assert!(matches!(buy(&store.store).await, ChangeOutcome::Subscription(_)));
             // The cycle ends before the race, or in it.
             let ends_before = seed % 4 < 2;
             let clock = store.clock.clone();
             if ends_before {
                 clock.advance_millis(DAY);
             }
-            let start = Start::of(6);
+            let start = StartBarrier::of(6);
             let mut racers = Vec::new();
             let bought = buy(&nodes.any(&mut random));
             let bought = start.race(&mut random, bought);
             for node in nodes.0.iter().chain(&nodes.0) {
                 let node = node.clone();
                 racers.push(start.race(&mut random, async move {
-                    node.renew(Whose::Everybody).await.unwrap();
+                    node.renew(RenewalScope::Everybody).await.unwrap();
                 }));
             }
             racers.push(start.race(&mut random, async move {
@@ -598,11 +606,11 @@ fn a_bundle_bought_when_a_cycle_ends_is_of_the_one_or_of_the_other() {
                     clock.advance_millis(DAY);
                 }
             }));
-            assert!(matches!(bought.await.unwrap(), Changed::Subscription(_)), "seed {seed}");
+            assert!(matches!(bought.await.unwrap(), ChangeOutcome::Subscription(_)), "seed {seed}");
             for racer in racers {
                 racer.await.unwrap();
             }
-            store.store.renew(Whose::Everybody).await.unwrap();
+            store.store.renew(RenewalScope::Everybody).await.unwrap();
             let credits = shop.wallet(&customer).await.credits;
             let possible: &[i64] = match (rollover(seed), ends_before) {
                 (Rollover::Full, _) => &[2_000],
@@ -622,9 +630,9 @@ fn a_bundle_bought_when_a_cycle_ends_is_of_the_one_or_of_the_other() {
 }
 
 /// Makes calls that cost the amount of their hold, from many callers. Returns the number of admissions.
-async fn callers(nodes: &Nodes, random: &mut Random, call: impl Fn() -> Call) -> i64 {
+async fn callers(nodes: &RacingNodes, random: &mut Random, call: impl Fn() -> Call) -> i64 {
     const CALLERS: usize = 40;
-    let start = Start::of(CALLERS);
+    let start = StartBarrier::of(CALLERS);
     let mut racers = Vec::new();
     for _ in 0..CALLERS {
         let (node, call, ends) = (nodes.any(random), call(), random.one_in(2));
@@ -649,13 +657,13 @@ async fn callers(nodes: &Nodes, random: &mut Random, call: impl Fn() -> Call) ->
 #[test]
 fn of_forty_calls_on_credit_exactly_those_are_admitted_that_it_has_room_for() {
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(12) {
             let mut random = Random(seed);
             let fits = random.between(1, 9);
             let rest = if seed % 3 == 0 { 0 } else { random.between(1, HOLD) };
             let is_strict = seed % 2 == 0;
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let config = shop.offer(1_000, fits * HOLD + rest, Rollover::None).await.config;
             let customer = shop.customer(config.subscription_config_id).await;
             let (admitted, fitting) = if is_strict {
@@ -683,7 +691,7 @@ fn of_forty_calls_on_credit_exactly_those_are_admitted_that_it_has_room_for() {
             assert_eq!(wallet.balance, usd(-owed), "seed {seed}");
             assert_eq!(wallet.credits.remaining(), usd((credit - fitting * HOLD).max(0)));
             let books = shop.books(&customer).await;
-            assert_eq!(books, Books { grants: 1, used: fitting * HOLD, expired: 0 });
+            assert_eq!(books, CreditTotals { grants: 1, used: fitting * HOLD, expired: 0 });
             shop.close(&[customer]).await;
         }
         nodes.close(store).await;
@@ -693,17 +701,17 @@ fn of_forty_calls_on_credit_exactly_those_are_admitted_that_it_has_room_for() {
 #[test]
 fn of_those_who_subscribe_one_connection_at_once_one_succeeds() {
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(20) {
             let mut random = Random(seed);
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let config_id = shop.offer(1_000, 500, Rollover::Full).await.config;
             let config_id = config_id.subscription_config_id;
             let connection = store.connection(shop.merchant_id, "0").await;
             let (id, wallet_id) = (connection.connection_id, connection.wallet_id);
             let subscribers = 2 + random.index(3);
             let is_deleted = seed % 2 == 1;
-            let start = Start::of(subscribers + usize::from(is_deleted));
+            let start = StartBarrier::of(subscribers + usize::from(is_deleted));
             let mut racers = Vec::new();
             for _ in 0..subscribers {
                 let subscribe = shop.subscribe(&nodes.any(&mut random), id, config_id);
@@ -716,9 +724,9 @@ fn of_those_who_subscribe_one_connection_at_once_one_succeeds() {
             let (mut begun, mut disabled) = (0, 0);
             for racer in racers {
                 match racer.await.unwrap() {
-                    Started::Subscription(_) => begun += 1,
-                    Started::ConnectionDisabled => disabled += 1,
-                    Started::Exists => {}
+                    SubscribeOutcome::Subscription(_) => begun += 1,
+                    SubscribeOutcome::ConnectionDisabled => disabled += 1,
+                    SubscribeOutcome::Exists => {}
                     other => panic!("seed {seed}: {other:?}"),
                 }
             }
@@ -743,10 +751,10 @@ fn of_those_who_subscribe_one_connection_at_once_one_succeeds() {
 #[test]
 fn usage_that_is_reported_waits_in_no_circle_with_calls_that_settle() {
     each_store(async |store| {
-        let nodes = Nodes::of(store);
+        let nodes = RacingNodes::of(store);
         for seed in 0..seeds(10) {
             let mut random = Random(seed);
-            let shop = Shop::new(store).await;
+            let shop = RaceShop::new(store).await;
             let config = shop.offer(1_000, 50_000, Rollover::Full).await.config;
             let customer = shop.customer(config.subscription_config_id).await;
             let (merchant_id, meter_id, now) =
@@ -760,7 +768,7 @@ fn usage_that_is_reported_waits_in_no_circle_with_calls_that_settle() {
             for _ in 0..16 {
                 open.push(admit(&store.store, shop.call(&customer)).await.unwrap());
             }
-            let start = Start::of(32);
+            let start = StartBarrier::of(32);
             let mut racers = Vec::new();
             for request_id in open {
                 let node = nodes.any(&mut random);
@@ -783,7 +791,7 @@ fn usage_that_is_reported_waits_in_no_circle_with_calls_that_settle() {
                     let same = node.clone();
                     let report = move |conn: &mut Conn| same.report(conn, merchant_id, &reported);
                     let booked = node.write(report).await.unwrap();
-                    assert!(matches!(booked, Reported::Booked(_)), "{booked:?}");
+                    assert!(matches!(booked, ReportOutcome::Booked(_)), "{booked:?}");
                 }));
             }
             for racer in racers {

@@ -5,13 +5,13 @@
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::subscriptions::{self, Changed, Started, Whose};
+use tollgate_store::subscriptions::{self, ChangeOutcome, RenewalScope, SubscribeOutcome};
 use tollgate_store::{Page, connections, events, meters, subscription_configs, wallets};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
 /// A merchant with a meter, a configuration linked to it, and a subscribed customer.
-struct Customer<'a> {
+struct SubscribedCustomer<'a> {
     store: &'a TestStore,
     merchant_id: MerchantId,
     secret_key_id: SecretKeyId,
@@ -46,7 +46,7 @@ fn plan(
     }
 }
 
-impl<'a> Customer<'a> {
+impl<'a> SubscribedCustomer<'a> {
     async fn of(store: &'a TestStore, balance: &str, included: &str, rollover: Rollover) -> Self {
         let merchant = store.merchant().await;
         let merchant_id = merchant.merchant.merchant_id;
@@ -64,7 +64,7 @@ impl<'a> Customer<'a> {
         let started = store.store.write(move |conn| {
             subscriptions::create(conn, merchant_id, connection_id, config_id, now)
         });
-        let Started::Subscription(subscription) = started.await.unwrap() else {
+        let SubscribeOutcome::Subscription(subscription) = started.await.unwrap() else {
             panic!("not started");
         };
         Self {
@@ -114,7 +114,7 @@ impl<'a> Customer<'a> {
         let merchant_id = self.merchant_id;
         let page = Page { after: None, limit: 100 };
         let told = self.store.store.read(move |conn| events::list(conn, merchant_id, &page));
-        told.await.unwrap().iter().rev().map(|event| event.news.kind().as_str()).collect()
+        told.await.unwrap().iter().rev().map(|event| event.payload.kind().as_str()).collect()
     }
 
     async fn pass_month(&self) {
@@ -124,14 +124,15 @@ impl<'a> Customer<'a> {
         self.store.store.renew_lease().await.unwrap();
     }
 
-    async fn buy(&self) -> Changed {
+    async fn buy(&self) -> ChangeOutcome {
         let (merchant_id, id, bundle, now) = (
             self.merchant_id,
             self.subscription.subscription_id,
             self.bundle.credit_bundle_id,
             self.store.clock.now(),
         );
-        let bought = move |conn: &mut _| subscriptions::buy(conn, merchant_id, id, bundle, now);
+        let bought =
+            move |conn: &mut _| subscriptions::buy_bundle(conn, merchant_id, id, bundle, now);
         self.store.store.write(bought).await.unwrap()
     }
 }
@@ -143,8 +144,8 @@ fn left(balance: &str, cycle: &str, bundle: &str) -> (String, String, String) {
 #[test]
 fn one_call_may_draw_on_cycle_credit_bundles_and_the_balance_each_as_its_own_line() {
     each_store(async |store| {
-        let customer = Customer::of(store, "100", "1.5", Rollover::None).await;
-        assert!(matches!(customer.buy().await, Changed::Subscription(_)));
+        let customer = SubscribedCustomer::of(store, "100", "1.5", Rollover::None).await;
+        assert!(matches!(customer.buy().await, ChangeOutcome::Subscription(_)));
         let call = Call { bound: tollgate_testkit::store::million_tokens(), ..customer.call() };
         store.forward(call, 1, "13.25").await.unwrap();
         assert_eq!(customer.left().await, left("98.25", "0", "0"));
@@ -171,7 +172,7 @@ fn one_call_may_draw_on_cycle_credit_bundles_and_the_balance_each_as_its_own_lin
 #[test]
 fn a_call_under_another_meter_leaves_the_credit_alone() {
     each_store(async |store| {
-        let customer = Customer::of(store, "100", "25", Rollover::None).await;
+        let customer = SubscribedCustomer::of(store, "100", "25", Rollover::None).await;
         let other = store.meter(customer.merchant_id, &[(0, "0")]).await;
         let call = Call { meter_slug: Some(other.slug), ..customer.call() };
         store.forward(call, 1, "3").await.unwrap();
@@ -184,7 +185,7 @@ fn a_call_under_another_meter_leaves_the_credit_alone() {
 #[test]
 fn credit_alone_lets_calls_in_until_it_is_used_up_or_expires() {
     each_store(async |store| {
-        let customer = Customer::of(store, "0", "4", Rollover::None).await;
+        let customer = SubscribedCustomer::of(store, "0", "4", Rollover::None).await;
         store.forward(customer.call(), 1, "3").await.unwrap();
         store.forward(customer.call(), 1, "1").await.unwrap();
         let refused = store.store.admit(Box::new(customer.call())).await.unwrap().unwrap_err();
@@ -202,13 +203,13 @@ fn credit_alone_lets_calls_in_until_it_is_used_up_or_expires() {
 fn of_25_included_and_15_used_the_next_cycle_has_35_with_full_and_25_with_none() {
     for (rollover, next) in [(Rollover::Full, "35"), (Rollover::None, "25")] {
         each_store(async |store| {
-            let customer = Customer::of(store, "0", "25", rollover).await;
+            let customer = SubscribedCustomer::of(store, "0", "25", rollover).await;
             store.forward(customer.call(), 1, "15").await.unwrap();
             assert_eq!(customer.left().await, left("0", "10", "0"));
             customer.pass_month().await;
-            let whose = Whose::Connection(customer.connection.connection_id);
+            let whose = RenewalScope::Connection(customer.connection.connection_id);
             assert_eq!(store.store.renew(whose).await.unwrap(), 1);
-            assert_eq!(store.store.renew(Whose::Everybody).await.unwrap(), 0);
+            assert_eq!(store.store.renew(RenewalScope::Everybody).await.unwrap(), 0);
             assert_eq!(customer.left().await, left("0", next, "0"));
         });
     }
@@ -217,13 +218,13 @@ fn of_25_included_and_15_used_the_next_cycle_has_35_with_full_and_25_with_none()
 #[test]
 fn a_call_keeps_what_it_has_reserved_through_a_renewal_and_the_rest_expires_with_it() {
     each_store(async |store| {
-        let customer = Customer::of(store, "0", "25", Rollover::None).await;
+        let customer = SubscribedCustomer::of(store, "0", "25", Rollover::None).await;
         // The call holds 2 USD.
         let call = customer.call();
         let request_id = call.request_id;
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
         customer.pass_month().await;
-        store.store.renew(Whose::Everybody).await.unwrap();
+        store.store.renew(RenewalScope::Everybody).await.unwrap();
         assert_eq!(customer.left().await, left("0", "27", "0"));
         store.assert_audited().await;
         store.store.settle(request_id, answered(1, "0.5")).await;
@@ -237,7 +238,7 @@ fn a_call_keeps_what_it_has_reserved_through_a_renewal_and_the_rest_expires_with
 #[test]
 fn a_deleted_connection_loses_its_subscription_at_once() {
     each_store(async |store| {
-        let customer = Customer::of(store, "5", "25", Rollover::Full).await;
+        let customer = SubscribedCustomer::of(store, "5", "25", Rollover::Full).await;
         let (merchant_id, id) = (customer.merchant_id, customer.connection.connection_id);
         let now = store.clock.now();
         let deleted =
@@ -248,7 +249,7 @@ fn a_deleted_connection_loses_its_subscription_at_once() {
         assert_eq!(refused, Refusal::ConnectionDisabled);
         let told = customer.told().await;
         assert_eq!(told[2..], ["subscription.cancelled", "connection.deleted"]);
-        assert!(matches!(customer.buy().await, Changed::Ended(_)));
+        assert!(matches!(customer.buy().await, ChangeOutcome::Ended(_)));
     });
 }
 
@@ -256,13 +257,13 @@ fn a_deleted_connection_loses_its_subscription_at_once() {
 #[test]
 fn an_order_that_is_refused_leaves_a_subscription_that_has_ended_whole() {
     each_store(async |store| {
-        let customer = Customer::of(store, "0", "25", Rollover::Full).await;
+        let customer = SubscribedCustomer::of(store, "0", "25", Rollover::Full).await;
         let (merchant_id, id) = (customer.merchant_id, customer.subscription.subscription_id);
         let connection_id = customer.connection.connection_id;
         let config_id = customer.config.subscription_config_id;
         let now = store.clock.now();
         let cancel = move |conn: &mut _| subscriptions::cancel(conn, merchant_id, id, now);
-        assert!(matches!(store.store.write(cancel).await.unwrap(), Changed::Subscription(_)));
+        assert!(matches!(store.store.write(cancel).await.unwrap(), ChangeOutcome::Subscription(_)));
         let retire =
             move |conn: &mut _| subscription_configs::delete(conn, merchant_id, config_id, now);
         assert!(store.store.write(retire).await.unwrap());
@@ -271,8 +272,8 @@ fn an_order_that_is_refused_leaves_a_subscription_that_has_ended_whole() {
         let subscribe = move |conn: &mut _| {
             subscriptions::create(conn, merchant_id, connection_id, config_id, now)
         };
-        assert_eq!(store.store.write(subscribe).await.unwrap(), Started::ConfigNotFound);
-        assert_eq!(store.store.renew(Whose::Merchant(merchant_id)).await.unwrap(), 1);
+        assert_eq!(store.store.write(subscribe).await.unwrap(), SubscribeOutcome::ConfigNotFound);
+        assert_eq!(store.store.renew(RenewalScope::Merchant(merchant_id)).await.unwrap(), 1);
         assert_eq!(customer.left().await, left("0", "0", "0"));
         assert_eq!(customer.told().await[2..], ["subscription.cancelled"]);
     });
@@ -281,11 +282,11 @@ fn an_order_that_is_refused_leaves_a_subscription_that_has_ended_whole() {
 #[test]
 fn the_last_meter_of_a_configuration_cannot_be_deleted() {
     each_store(async |store| {
-        let customer = Customer::of(store, "0", "25", Rollover::Full).await;
+        let customer = SubscribedCustomer::of(store, "0", "25", Rollover::Full).await;
         let (merchant_id, meter_id, now) =
             (customer.merchant_id, customer.meter.meter_id, store.clock.now());
         let delete = move |conn: &mut _| meters::delete(conn, merchant_id, meter_id, now);
-        let in_use = meters::Deletion::InUse(meters::InUse::ByConfigs);
+        let in_use = meters::MeterDeletion::InUse(meters::MeterUse::ByConfigs);
         assert_eq!(store.store.write(delete).await.unwrap(), in_use);
         // Also while a customer has a configuration that is no longer offered.
         let config_id = customer.config.subscription_config_id;
@@ -295,17 +296,17 @@ fn the_last_meter_of_a_configuration_cannot_be_deleted() {
         assert_eq!(store.store.write(delete).await.unwrap(), in_use);
         let id = customer.subscription.subscription_id;
         let cancel = move |conn: &mut _| subscriptions::cancel(conn, merchant_id, id, now);
-        assert!(matches!(store.store.write(cancel).await.unwrap(), Changed::Subscription(_)));
+        assert!(matches!(store.store.write(cancel).await.unwrap(), ChangeOutcome::Subscription(_)));
         customer.pass_month().await;
-        store.store.renew(Whose::Merchant(merchant_id)).await.unwrap();
-        assert_eq!(store.store.write(delete).await.unwrap(), meters::Deletion::Deleted);
+        store.store.renew(RenewalScope::Merchant(merchant_id)).await.unwrap();
+        assert_eq!(store.store.write(delete).await.unwrap(), meters::MeterDeletion::Deleted);
     });
 }
 
 #[test]
 fn a_balance_that_falls_is_told_once_when_it_is_low_and_once_when_nothing_is_left() {
     each_store(async |store| {
-        let customer = Customer::of(store, "10", "0", Rollover::None).await;
+        let customer = SubscribedCustomer::of(store, "10", "0", Rollover::None).await;
         let (merchant_id, wallet_id) = (customer.merchant_id, customer.connection.wallet_id);
         let changes = WalletChanges {
             low_balance_threshold: Some(Some(amount("5"))),

@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::Call;
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
-use tollgate_store::requests::{self, HowEnded, RequestFilter};
-use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
+use tollgate_store::requests::{self, EndingFilter, RequestFilter};
+use tollgate_store::usage::{self, Dimension, RollupSums, Trend, TrendWindow};
 use tollgate_store::{Conn, DatabaseUrl, Page, Store, StoreError, rollups};
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
 /// Pseudo-random numbers that are the same in every run.
-struct Dice(u64);
+struct UsageRandom(u64);
 
-impl Dice {
+impl UsageRandom {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -55,17 +55,17 @@ impl Dice {
     }
 }
 
-struct Shop {
+struct UsageShop {
     merchant_id: MerchantId,
     key: SecretKeyId,
     connections: Vec<ConnectionId>,
     meters: Vec<(MeterId, String)>,
 }
 
-async fn shop(store: &TestStore) -> Shop {
+async fn shop(store: &TestStore) -> UsageShop {
     let new = store.merchant().await;
     let merchant_id = new.merchant.merchant_id;
-    let mut shop = Shop {
+    let mut shop = UsageShop {
         merchant_id,
         key: store.secret_key_id(&new).await,
         connections: Vec::new(),
@@ -96,8 +96,8 @@ async fn meter(store: &TestStore, merchant_id: MerchantId, slug: &str, rate: &st
     made.await.unwrap().unwrap().meter_id
 }
 
-impl Shop {
-    fn call(&self, store: &TestStore, dice: &mut Dice) -> Call {
+impl UsageShop {
+    fn call(&self, store: &TestStore, dice: &mut UsageRandom) -> Call {
         let pairs: BTreeMap<_, _> = dice.metadata().into_iter().collect();
         let at = Timestamp::from_unix_micros(dice.quarter() + dice.below(900_000_000) as i64);
         // After a clock was set back, ids are ahead of it.
@@ -124,14 +124,14 @@ impl Shop {
         filter: RequestFilter,
         limit: u32,
     ) -> Vec<RequestRecord> {
-        self.records_that(store, filter, HowEnded::Anyhow, limit).await
+        self.records_that(store, filter, EndingFilter::Anyhow, limit).await
     }
 
     async fn records_that(
         &self,
         store: &Store,
         filter: RequestFilter,
-        ended: HowEnded,
+        ended: EndingFilter,
         limit: u32,
     ) -> Vec<RequestRecord> {
         let merchant_id = self.merchant_id;
@@ -156,7 +156,7 @@ impl Shop {
 async fn fail(store: &TestStore, call: Call) {
     let request_id = call.request_id;
     let pending = store.store.admit(Box::new(call)).await.unwrap().unwrap();
-    let report = Report::unknown(&pending, Ending::NotSent, store.clock.now());
+    let report = CallReport::unknown(&pending, Ending::NotSent, store.clock.now());
     store.store.settle(request_id, report).await;
 }
 
@@ -168,18 +168,18 @@ fn passes(filter: &RequestFilter, record: &RequestRecord) -> bool {
 }
 
 /// The sums of the records for each day.
-fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &Span) -> Vec<Sums> {
-    let day = |day: Day| {
-        let mut sums = Sums::default();
+fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &TimeSpan) -> Vec<RollupSums> {
+    let day = |day: SpanDay| {
+        let mut sums = RollupSums::default();
         for record in records {
             let in_day =
                 day.start.instant() <= record.created_at && record.created_at < day.end.instant();
             if in_day && record.status != RequestStatus::Pending && passes(filter, record) {
                 assert_eq!(
                     record.quote.total_request_cost.units() as i128,
-                    Sums::of(record).request_cost()
+                    RollupSums::of(record).request_cost()
                 );
-                sums += Sums::of(record);
+                sums += RollupSums::of(record);
             }
         }
         sums
@@ -188,7 +188,7 @@ fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &Span) -> V
 }
 
 /// A random query of a merchant.
-fn question(shop: &Shop, dice: &mut Dice) -> (RequestFilter, Span) {
+fn question(shop: &UsageShop, dice: &mut UsageRandom) -> (RequestFilter, TimeSpan) {
     let mut metadata = if dice.below(3) > 0 { dice.metadata() } else { Vec::new() };
     if dice.below(8) == 0 {
         metadata.push(("env".to_owned(), "env-0".to_owned()));
@@ -206,20 +206,20 @@ fn question(shop: &Shop, dice: &mut Dice) -> (RequestFilter, Span) {
         // The same local time in another zone is another instant, also at a quarter hour.
         text.replace('Z', offset).parse::<LocalTime>().unwrap()
     };
-    (filter, Span::new(at(a.min(b)), at(a.max(b) + 900_000_000)).unwrap())
+    (filter, TimeSpan::new(at(a.min(b)), at(a.max(b) + 900_000_000)).unwrap())
 }
 
 async fn by_day(
     store: &Store,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    span: Span,
-) -> Vec<Sums> {
+    span: TimeSpan,
+) -> Vec<RollupSums> {
     let filter = filter.clone();
     store.read_snapshot(move |conn| usage::by_day(conn, merchant_id, &filter, &span)).await.unwrap()
 }
 
-async fn assert_adds_up(store: &Store, shop: &Shop, dice: &mut Dice) {
+async fn assert_adds_up(store: &Store, shop: &UsageShop, dice: &mut UsageRandom) {
     let records = shop.records(store, RequestFilter::default(), 100).await;
     for _ in 0..120 {
         let (filter, span) = question(shop, dice);
@@ -230,7 +230,7 @@ async fn assert_adds_up(store: &Store, shop: &Shop, dice: &mut Dice) {
 }
 
 /// Compares every dimension over several windows with the records.
-async fn assert_trends_add_up(store: &Store, shop: &Shop, records: &[RequestRecord]) {
+async fn assert_trends_add_up(store: &Store, shop: &UsageShop, records: &[RequestRecord]) {
     let after_all = START.plus_millis(4 * 24 * 60 * 60 * 1_000);
     for dimension in [
         Dimension::Model,
@@ -240,7 +240,7 @@ async fn assert_trends_add_up(store: &Store, shop: &Shop, records: &[RequestReco
         Dimension::Failure,
     ] {
         for (three_hours, parts) in [(1, 9), (8, 9), (2, 40), (56, 2)] {
-            let window = Window::ending(after_all, three_hours, parts);
+            let window = TrendWindow::ending(after_all, three_hours, parts);
             let merchant_id = shop.merchant_id;
             let ask = move |conn: &mut Conn| usage::trend(conn, merchant_id, dimension, window);
             let found = store.read_snapshot(ask).await.unwrap();
@@ -250,17 +250,17 @@ async fn assert_trends_add_up(store: &Store, shop: &Shop, records: &[RequestReco
 }
 
 /// The sums of the records for each part of a window, in total and by a dimension.
-fn trend(records: &[RequestRecord], dimension: Dimension, window: Window) -> Trend {
+fn trend(records: &[RequestRecord], dimension: Dimension, window: TrendWindow) -> Trend {
     let starts: Vec<_> = window.starts().collect();
     let step = starts[1].unix_micros() - starts[0].unix_micros();
-    let none = vec![Sums::default(); starts.len()];
+    let none = vec![RollupSums::default(); starts.len()];
     let mut trend = Trend { total: none.clone(), ..Trend::default() };
     for record in records.iter().filter(|record| record.status != RequestStatus::Pending) {
         let part = (record.created_at.unix_micros() - starts[0].unix_micros()).div_euclid(step);
         let Some(part) = usize::try_from(part).ok().filter(|part| *part < starts.len()) else {
             continue;
         };
-        trend.total[part] += Sums::of(record);
+        trend.total[part] += RollupSums::of(record);
         let model =
             record.model.as_deref().filter(|name| name.len() < 10 && !name.contains('\u{1}'));
         let member = match dimension {
@@ -273,7 +273,8 @@ fn trend(records: &[RequestRecord], dimension: Dimension, window: Window) -> Tre
             }
         };
         if let Some(member) = member {
-            trend.members.entry(member).or_insert_with(|| none.clone())[part] += Sums::of(record);
+            trend.members.entry(member).or_insert_with(|| none.clone())[part] +=
+                RollupSums::of(record);
         }
     }
     trend
@@ -282,7 +283,7 @@ fn trend(records: &[RequestRecord], dimension: Dimension, window: Window) -> Tre
 #[test]
 fn usage_is_what_the_records_come_to_whatever_is_asked_and_corrected() {
     each_store(async |store| {
-        let mut dice = Dice(20_261_121);
+        let mut dice = UsageRandom(20_261_121);
         let shops = [shop(store).await, shop(store).await];
         let mut ends = Vec::new();
         let mut lost = Vec::new();
@@ -307,7 +308,7 @@ fn usage_is_what_the_records_come_to_whatever_is_asked_and_corrected() {
 
         store.store.close().await.unwrap();
         let next = store.open_again();
-        store.outlive_others(&next).await;
+        store.expire_other_leases(&next).await;
         assert!(next.sweep().await.unwrap() > 0);
         store.assert_audited().await;
         assert_adds_up(&next, &shops[0], &mut dice).await;
@@ -336,12 +337,12 @@ fn a_swept_call_that_has_failed_after_all_stays_a_failure_and_one_that_has_not_d
             }
             node.close().await.unwrap();
             node = store.open_again();
-            store.outlive_others(&node).await;
+            store.expire_other_leases(&node).await;
             assert_eq!(node.sweep().await.unwrap(), 2);
             if is_folded_between {
                 assert_eq!(node.fold().await.unwrap(), 2);
             }
-            let report = Report { ending: Ending::Broken, ..answered(1, "0.01") };
+            let report = CallReport { ending: Ending::Broken, ..answered(1, "0.01") };
             node.settle(ids[0], report).await;
             node.settle(ids[1], answered(1, "0.01")).await;
             failed.insert(0, ids[0]);
@@ -349,7 +350,7 @@ fn a_swept_call_that_has_failed_after_all_stays_a_failure_and_one_that_has_not_d
                 let (merchant_id, newest) = (shop.merchant_id, Page { after: None, limit: 2 });
                 let filter = RequestFilter::default();
                 let list = node.read(move |conn| {
-                    requests::list(conn, merchant_id, &filter, HowEnded::Failed, &newest)
+                    requests::list(conn, merchant_id, &filter, EndingFilter::Failed, &newest)
                 });
                 let list = list.await.unwrap();
                 list.into_iter().map(|record| record.request_id).collect::<Vec<_>>()
@@ -366,7 +367,7 @@ fn a_swept_call_that_has_failed_after_all_stays_a_failure_and_one_that_has_not_d
 #[test]
 fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
     each_store(async |store| {
-        let mut dice = Dice(7);
+        let mut dice = UsageRandom(7);
         let shops = [shop(store).await, shop(store).await];
         for _ in 0..250 {
             let call = dice.one_of(&shops).call(store, &mut dice);
@@ -383,11 +384,11 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
         for _ in 0..100 {
             let (filter, _) = question(shop, &mut dice);
             let limit = 1 + dice.below(20) as u32;
-            let ended = *dice.one_of(&[HowEnded::Anyhow, HowEnded::Failed]);
+            let ended = *dice.one_of(&[EndingFilter::Anyhow, EndingFilter::Failed]);
             let found = shop.records_that(&store.store, filter.clone(), ended, limit).await;
             let expected = all.iter().filter(|record| {
                 let has_failed = record.status == RequestStatus::Error;
-                passes(&filter, record) && (ended == HowEnded::Anyhow || has_failed)
+                passes(&filter, record) && (ended == EndingFilter::Anyhow || has_failed)
             });
             assert!(found.iter().eq(expected), "{filter:?}");
         }
@@ -408,9 +409,9 @@ fn nobody_sees_what_a_connection_of_others_used() {
             ..RequestFilter::default()
         };
         let at = LocalTime::in_utc(START);
-        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
+        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
         let found = by_day(&store.store, mine.merchant_id, &filter, span).await;
-        assert_eq!(found, [Sums::default()]);
+        assert_eq!(found, [RollupSums::default()]);
         let found = by_day(&store.store, others.merchant_id, &filter, span).await;
         assert_eq!(found[0].requests, 1);
     });
@@ -433,7 +434,7 @@ fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
             store.store.settle(request_id, report).await;
         }
         let at = LocalTime::in_utc(START);
-        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
+        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
         let found = by_day(&store.store, shop.merchant_id, &RequestFilter::default(), span).await;
         let records = shop.records(&store.store, RequestFilter::default(), 100).await;
         assert_eq!(found, added_up(&records, &RequestFilter::default(), &span));
@@ -451,7 +452,7 @@ fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
             store.store.fold().await.unwrap();
         }
         let at = LocalTime::in_utc(START.plus_millis(2_700_000));
-        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
+        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
         let found = by_day(&store.store, other.merchant_id, &RequestFilter::default(), span).await;
         let (requests, most) = (found[0].requests, i128::from(i64::MAX));
         assert_eq!((requests, found[0].tokens, found[0].usage_cost), (2, most, most));
@@ -499,7 +500,7 @@ async fn execute(store: &Store, sql: &'static str) {
 #[test]
 fn sums_are_right_before_calls_are_folded_afterwards_and_when_they_are_rebuilt() {
     each_store(async |store| {
-        let mut dice = Dice(5);
+        let mut dice = UsageRandom(5);
         let shop = shop(store).await;
         for _ in 0..3 {
             for _ in 0..120 {
@@ -539,7 +540,7 @@ fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
         futures_util::future::join_all((0..CALLS).map(call)).await;
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let at = LocalTime::in_utc(START);
-        let span = Span::new(at, LocalTime::in_utc(START.plus_millis(900_000))).unwrap();
+        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(900_000))).unwrap();
         for is_folded in [false, true] {
             if is_folded {
                 store.store.fold().await.unwrap();
@@ -601,7 +602,7 @@ fn a_call_is_counted_once_however_many_fold_and_while_they_do() {
             }
         };
         let span =
-            Span::new(LocalTime::in_utc(begun), LocalTime::in_utc(begun.plus_millis(900_000)));
+            TimeSpan::new(LocalTime::in_utc(begun), LocalTime::in_utc(begun.plus_millis(900_000)));
         let span = span.unwrap();
         let filter = RequestFilter {
             metadata: vec![("env".to_owned(), "prod".to_owned())],
@@ -612,7 +613,7 @@ fn a_call_is_counted_once_however_many_fold_and_while_they_do() {
             let newest = Page { after: None, limit: 1_000 };
             let asked = filter.clone();
             let list = store.store.read(move |conn| {
-                requests::list(conn, merchant_id, &asked, HowEnded::Anyhow, &newest)
+                requests::list(conn, merchant_id, &asked, EndingFilter::Anyhow, &newest)
             });
             let list = list.await.unwrap();
             let ended = list.iter().filter(|one| one.status != RequestStatus::Pending).count();
@@ -659,7 +660,7 @@ fn nodes(store: &TestStore) -> Vec<Store> {
 fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
     each_store(async |store| {
         let shop = shop(store).await;
-        let mut dice = Dice(7);
+        let mut dice = UsageRandom(7);
         for _ in 0..50 {
             let call = shop.call(store, &mut dice);
             store.forward(call, 1, "0.1").await.unwrap();
@@ -683,7 +684,7 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
             filter(Some(connection), Some(meter), &[user]),
         ] {
             let after = Some(RequestId::generate(store.clock.now()));
-            let ended = [HowEnded::Anyhow, HowEnded::Failed];
+            let ended = [EndingFilter::Anyhow, EndingFilter::Failed];
             for (after, ended) in
                 [None, after].into_iter().flat_map(|it| ended.map(|end| (it, end)))
             {
@@ -706,7 +707,7 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
                 }
             }
         }
-        let span = Span::new(
+        let span = TimeSpan::new(
             "2026-11-01T00:00:00+05:45".parse().unwrap(),
             "2026-11-30T00:00:00+05:45".parse().unwrap(),
         );

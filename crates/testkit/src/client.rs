@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 /// A request, sent on a connection of its own.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct TestRequest {
     address: SocketAddr,
     method: String,
     target: String,
@@ -18,7 +18,7 @@ pub struct Call {
 
 /// An answer as it arrived.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct TestResponse {
     /// The HTTP status.
     pub status: u16,
     /// The names, in lower case, and values, in the order in which they arrived.
@@ -29,7 +29,7 @@ pub struct Answer {
     pub complete: bool,
 }
 
-impl Call {
+impl TestRequest {
     /// A request to a server; `target` is the path and query.
     pub fn new(address: SocketAddr, method: &str, target: &str) -> Self {
         let (method, target) = (method.to_owned(), target.to_owned());
@@ -60,27 +60,27 @@ impl Call {
     }
 
     /// Sends the request and reads the whole answer.
-    pub async fn send(&self) -> Answer {
+    pub async fn send(&self) -> TestResponse {
         let mut open = self.open().await;
         while open.read_some().await {}
-        open.answer()
+        open.response()
     }
 
     /// Sends the request to a server that may be absent or end meanwhile.
     ///
     /// Returns the answer as far as it arrived; `None` without a whole head.
-    pub async fn try_send(&self) -> Option<Answer> {
+    pub async fn try_send(&self) -> Option<TestResponse> {
         let mut open = self.open_on(TcpStream::connect(self.address).await.ok()?).await;
         while open.read_some().await {}
-        open.head_end().map(|_| open.answer())
+        open.head_end().map(|_| open.response())
     }
 
     /// Sends the request and leaves the answer unread.
-    pub async fn open(&self) -> OpenAnswer {
+    pub async fn open(&self) -> OpenResponse {
         self.open_on(TcpStream::connect(self.address).await.unwrap()).await
     }
 
-    async fn open_on(&self, mut stream: TcpStream) -> OpenAnswer {
+    async fn open_on(&self, mut stream: TcpStream) -> OpenResponse {
         stream.set_nodelay(true).unwrap();
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n",
@@ -94,17 +94,17 @@ impl Call {
         bytes.extend_from_slice(&self.body);
         // A server may answer and close before it has read a body that is too large.
         let _ = stream.write_all(&bytes).await;
-        OpenAnswer { stream, bytes: Vec::new() }
+        OpenResponse { stream, bytes: Vec::new() }
     }
 }
 
 /// An answer that is being read. Dropping it hangs up.
-pub struct OpenAnswer {
+pub struct OpenResponse {
     stream: TcpStream,
     bytes: Vec<u8>,
 }
 
-impl OpenAnswer {
+impl OpenResponse {
     /// Reads the bytes available; false when no more will arrive.
     pub async fn read_some(&mut self) -> bool {
         self.stream.read_buf(&mut self.bytes).await.is_ok_and(|count| count > 0)
@@ -137,7 +137,7 @@ impl OpenAnswer {
     }
 
     /// The bytes so far, parsed as HTTP.
-    pub fn answer(&self) -> Answer {
+    pub fn response(&self) -> TestResponse {
         let end = self
             .head_end()
             .unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&self.bytes)));
@@ -157,7 +157,7 @@ impl OpenAnswer {
             (None, Some(_)) => unchunk(rest),
             (None, None) => (rest.to_vec(), true),
         };
-        Answer { status, headers, body, complete }
+        TestResponse { status, headers, body, complete }
     }
 }
 
@@ -181,7 +181,7 @@ fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
     }
 }
 
-impl Answer {
+impl TestResponse {
     /// The first value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())

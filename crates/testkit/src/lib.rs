@@ -35,9 +35,9 @@ pub mod tools;
 pub mod urls;
 
 #[cfg(feature = "stores")]
-pub use client::{Answer, Call, OpenAnswer};
+pub use client::{OpenResponse, TestRequest, TestResponse};
 pub use postgres::TestDatabase;
 #[cfg(feature = "stores")]
-pub use provider::{Gate, RecordedRequest, Reply, ScriptedProvider, without_tls};
+pub use provider::{Gate, RecordedRequest, ScriptedProvider, ScriptedResponse, broken_tls_url};
 #[cfg(feature = "stores")]
 pub use store::{TestStore, each_store};

@@ -25,9 +25,9 @@ use std::sync::OnceLock;
 
 use cluster::{Cluster, QUICK};
 pub use database::TestDatabase;
-pub use faults::{Fault, FaultyWay};
-use install::Install;
-pub use tcp::TcpWay;
+pub use faults::{FaultProxy, StatementFault};
+use install::Installation;
+pub use tcp::TcpProxy;
 
 use crate::tools;
 
@@ -60,7 +60,8 @@ pub fn migrated_database(migrate: impl FnOnce(&str)) -> Option<TestDatabase> {
 fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let cluster = CLUSTER.get_or_init(|| {
-        let install = tools::needed("PostgreSQL (initdb, pg_ctl, postgres)", Install::find());
+        let install =
+            tools::require_tool("PostgreSQL (initdb, pg_ctl, postgres)", Installation::find());
         install.map(|install| Cluster::join_or_start(&install, &cluster::owner()))
     });
     cluster.as_ref()
@@ -70,7 +71,7 @@ fn cluster() -> Option<&'static Cluster> {
 #[derive(Debug)]
 pub struct TestServer {
     cluster: &'static Cluster,
-    install: Install,
+    install: Installation,
 }
 
 /// A server for one test, and a new database on it.
@@ -82,7 +83,7 @@ pub struct TestServer {
 pub fn server() -> Option<(TestServer, TestDatabase)> {
     // Prints the warning where PostgreSQL is missing.
     database()?;
-    let install = Install::find()?;
+    let install = Installation::find()?;
     let server = TestServer::with(install, QUICK);
     let database = server.database();
     Some((server, database))
@@ -95,12 +96,12 @@ pub fn server() -> Option<(TestServer, TestDatabase)> {
 /// # Panics
 /// If it does not start.
 pub fn durable_server() -> Option<TestServer> {
-    Install::find().map(|install| TestServer::with(install, ""))
+    Installation::find().map(|install| TestServer::with(install, ""))
 }
 
 impl TestServer {
-    fn with(install: Install, options: &str) -> Self {
-        let cluster: &Cluster = Box::leak(Box::new(Cluster::own(&install, options)));
+    fn with(install: Installation, options: &str) -> Self {
+        let cluster: &Cluster = Box::leak(Box::new(Cluster::start_own(&install, options)));
         Self { cluster, install }
     }
 
@@ -120,25 +121,25 @@ impl TestServer {
     }
 
     /// Keeps a copy of everything committed so far. The server is stopped for that, and started again.
-    pub fn keep(&self) {
+    pub fn take_snapshot(&self) {
         self.stop();
-        self.cluster.keep_data();
+        self.cluster.copy_data();
         self.start();
     }
 
-    /// Stops the server at once and starts it as it was [kept](Self::keep).
+    /// Stops the server at once and starts it as it was [kept](Self::take_snapshot).
     ///
     /// Later commits are lost, as with an asynchronous standby that takes over.
-    pub fn lose(&self) {
+    pub fn restore_snapshot(&self) {
         self.stop();
-        self.cluster.lose_data();
+        self.cluster.restore_data();
         self.start();
     }
 
-    /// Suspends the server until the [`Silence`] is dropped; its connections stay open.
-    pub fn silence(&self) -> Silence<'_> {
+    /// Suspends the server until the [`SuspendedServer`] is dropped; its connections stay open.
+    pub fn suspend(&self) -> SuspendedServer<'_> {
         self.cluster.signal("-STOP");
-        Silence(self)
+        SuspendedServer(self)
     }
 
     /// Makes the server read-only or writable, also on open connections.
@@ -155,9 +156,9 @@ impl TestServer {
 
 /// A suspended server, which continues when this is dropped.
 #[derive(Debug)]
-pub struct Silence<'a>(&'a TestServer);
+pub struct SuspendedServer<'a>(&'a TestServer);
 
-impl Drop for Silence<'_> {
+impl Drop for SuspendedServer<'_> {
     fn drop(&mut self) {
         self.0.cluster.signal("-CONT");
     }

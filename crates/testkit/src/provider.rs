@@ -16,8 +16,8 @@
 //! scripted bytes. It runs on a thread of its own, so it works under any runtime and without one.
 
 mod connection;
-mod reply;
 mod request;
+mod response;
 mod shared;
 
 use std::io::Write;
@@ -28,15 +28,15 @@ use std::thread::{self, JoinHandle};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
-pub use reply::{Gate, Reply};
 pub use request::RecordedRequest;
-use shared::{Counts, Shared};
+pub use response::{Gate, ScriptedResponse};
+use shared::{CallCounts, ProviderState};
 
 /// A scripted provider. It ends when it is dropped.
 #[derive(Debug)]
 pub struct ScriptedProvider {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProviderState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -48,8 +48,8 @@ impl ScriptedProvider {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let addr = listener.local_addr().expect("a bound socket has an address");
         listener.set_nonblocking(true).expect("a socket can be used without blocking");
-        let counts = watch::Sender::new(Counts::default());
-        let shared = Arc::new(Shared { script: Mutex::default(), counts });
+        let counts = watch::Sender::new(CallCounts::default());
+        let shared = Arc::new(ProviderState { script: Mutex::default(), counts });
         let (stop, stopped) = oneshot::channel();
         let serving = Arc::clone(&shared);
         let thread = thread::Builder::new().name("scripted-provider".to_owned());
@@ -60,31 +60,31 @@ impl ScriptedProvider {
 
     /// Answers the next call without an answer with `reply`.
     #[must_use]
-    pub fn answer(self, reply: Reply) -> Self {
+    pub fn answer(self, reply: ScriptedResponse) -> Self {
         self.push(reply);
         self
     }
 
     /// Answers the call after that with `reply`.
     #[must_use]
-    pub fn then(self, reply: Reply) -> Self {
+    pub fn then(self, reply: ScriptedResponse) -> Self {
         self.answer(reply)
     }
 
     /// Answers every call beyond the script with `reply`.
     #[must_use]
-    pub fn always(self, reply: Reply) -> Self {
+    pub fn always(self, reply: ScriptedResponse) -> Self {
         self.push_always(reply);
         self
     }
 
     /// Answers every call beyond the script with `reply`, from now on.
-    pub fn push_always(&self, reply: Reply) {
+    pub fn push_always(&self, reply: ScriptedResponse) {
         self.shared.script().always = Some(reply);
     }
 
     /// Adds an answer to the script while the provider runs.
-    pub fn push(&self, reply: Reply) {
+    pub fn push(&self, reply: ScriptedResponse) {
         self.shared.script().replies.push_back(reply);
     }
 
@@ -161,7 +161,7 @@ impl ScriptedProvider {
         self.wait_for(|counts| counts.hang_ups >= hang_ups).await;
     }
 
-    async fn wait_for(&self, reached: impl FnMut(&Counts) -> bool) {
+    async fn wait_for(&self, reached: impl FnMut(&CallCounts) -> bool) {
         let mut counts = self.shared.counts.subscribe();
         counts.wait_for(reached).await.expect("the provider counts as long as it lives");
     }
@@ -176,7 +176,7 @@ impl Drop for ScriptedProvider {
 }
 
 /// The base URL of an HTTPS host that answers the TLS greeting in plain text.
-pub fn without_tls() -> String {
+pub fn broken_tls_url() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("https://{}/v1", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -188,7 +188,11 @@ pub fn without_tls() -> String {
     base
 }
 
-fn serve(listener: std::net::TcpListener, shared: &Arc<Shared>, stopped: oneshot::Receiver<()>) {
+fn serve(
+    listener: std::net::TcpListener,
+    shared: &Arc<ProviderState>,
+    stopped: oneshot::Receiver<()>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime can be made");
     runtime.block_on(async {

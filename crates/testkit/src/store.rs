@@ -6,11 +6,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tollgate_domain::admission::{Call, CallKey, CostBound};
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_pricing::*;
 use tollgate_store::merchants::NewMerchant;
-use tollgate_store::wallets::{Moved, Movement};
+use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
     DatabaseUrl, Options, Store, StoreError, connections, merchants, meters, spend_keys, wallets,
 };
@@ -127,7 +127,7 @@ impl TestStore {
     }
 
     /// Advances the clock by a minute in which only `alive` renews its lease.
-    pub async fn outlive_others(&self, alive: &Store) {
+    pub async fn expire_other_leases(&self, alive: &Store) {
         for _ in 0..10 {
             self.clock.advance_millis(6_000);
             alive.renew_lease().await.unwrap();
@@ -174,7 +174,7 @@ impl TestStore {
     }
 
     /// The current state of the spend key.
-    pub async fn spend_key_now(&self, key: &SpendKey) -> SpendKey {
+    pub async fn reload_spend_key(&self, key: &SpendKey) -> SpendKey {
         let (merchant_id, id) = (key.merchant_id, key.spend_key_id);
         let found = self.store.read(move |conn| spend_keys::find(conn, merchant_id, id)).await;
         found.unwrap().unwrap()
@@ -183,12 +183,15 @@ impl TestStore {
     /// Credits money to a wallet.
     pub async fn credit(&self, merchant_id: MerchantId, wallet_id: WalletId, sum: &str) {
         let now = self.clock.now();
-        let movement =
-            Movement { kind: TransactionKind::Credit, amount: amount(sum), description: None };
+        let movement = WalletMovement {
+            kind: TransactionKind::Credit,
+            amount: amount(sum),
+            description: None,
+        };
         let booked = self
             .store
             .write(move |conn| wallets::book(conn, merchant_id, wallet_id, &movement, now));
-        assert!(matches!(booked.await.unwrap(), Moved::Booked(_)));
+        assert!(matches!(booked.await.unwrap(), MovementOutcome::Booked(_)));
     }
 
     /// A new meter of fixed rates: pairs of start and USD per million tokens.
@@ -267,7 +270,7 @@ pub fn a_call(merchant_id: MerchantId, key: CallKey, at: Timestamp) -> Call {
         connection_id: None,
         meter_slug: None,
         disable_billing: false,
-        forwarded: Forwarded {
+        forwarded: ForwardedRequest {
             provider: "house".to_owned(),
             endpoint: "POST http://127.0.0.1/v1/chat/completions".to_owned(),
             metered: true,
@@ -297,8 +300,8 @@ pub fn priced(tokens: u64, base: &str) -> PricedUsage {
 }
 
 /// The report of a call that the provider answered.
-pub fn answered(tokens: u64, base: &str) -> Report {
-    Report {
+pub fn answered(tokens: u64, base: &str) -> CallReport {
+    CallReport {
         ending: Ending::Answered,
         provider_status: Some(200),
         model: Some("m-2026".to_owned()),

@@ -4,7 +4,7 @@
 ///
 /// # Panics
 /// If it cannot be used although `CI` is `true`.
-pub fn needed<T>(what: &str, found: Option<T>) -> Option<T> {
+pub fn require_tool<T>(what: &str, found: Option<T>) -> Option<T> {
     check(what, found, std::env::var("CI").is_ok_and(|ci| ci == "true"))
 }
 

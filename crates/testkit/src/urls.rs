@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 /// Addresses outside the public internet, as a name server may return them.
-pub const INSIDE: [&str; 26] = [
+pub const NON_PUBLIC_ADDRESSES: [&str; 26] = [
     "127.0.0.1",
     "127.255.255.254",
     "0.0.0.0",
@@ -36,10 +36,10 @@ pub const INSIDE: [&str; 26] = [
 ];
 
 /// An address that looks public and where no host is: its network was given back in 2006.
-pub const PUBLIC_AND_VACANT: &str = "3ffe::1";
+pub const VACANT_PUBLIC_ADDRESS: &str = "3ffe::1";
 
 /// Hosts that are loopback or a machine's metadata, in all notations that have been seen.
-pub const HOSTS_INSIDE: [&str; 28] = [
+pub const NON_PUBLIC_HOSTS: [&str; 28] = [
     "127.0.0.1",
     "127.1",
     "127.0.1",
@@ -72,7 +72,7 @@ pub const HOSTS_INSIDE: [&str; 28] = [
 
 /// The addresses of a listed provider and of an attacker.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct UrlAddresses {
     /// The address of the listed provider, at `http://{listed}/v1`.
     pub listed: SocketAddr,
     /// The address of the attacker. All other names are assumed to resolve to it.
@@ -81,7 +81,7 @@ pub struct Ground {
 
 /// The patterns of URLs. `L` is the listed provider's host and port, `H` its host, `P` its port; `E` is the
 /// attacker's host and port, `Q` the attacker's port.
-const TRICKS: &[&str] = &[
+const URL_PATTERNS: &[&str] = &[
     // Another host that looks like the listed one.
     "http://E/v1/chat/completions",
     "http://evil.test:Q/v1/chat/completions",
@@ -210,8 +210,8 @@ const TRICKS: &[&str] = &[
 ];
 
 /// All deceptive URLs for these addresses. None of them is a URL of the listed provider.
-pub fn tricks(ground: Ground) -> Vec<String> {
-    let Ground { listed, attacker } = ground;
+pub fn deceptive_urls(ground: UrlAddresses) -> Vec<String> {
+    let UrlAddresses { listed, attacker } = ground;
     let fill = |trick: &&str| {
         let mut text = String::new();
         // A letter is replaced if it is alone; in a word it stays.
@@ -232,8 +232,8 @@ pub fn tricks(ground: Ground) -> Vec<String> {
         }
         text
     };
-    let inside = HOSTS_INSIDE
+    let inside = NON_PUBLIC_HOSTS
         .iter()
         .map(|host| format!("http://{host}:{}/v1/chat/completions", attacker.port()));
-    TRICKS.iter().map(fill).chain(inside).collect()
+    URL_PATTERNS.iter().map(fill).chain(inside).collect()
 }

@@ -4,7 +4,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use tollgate_testkit::{Gate, Reply, ScriptedProvider};
+use tollgate_testkit::{Gate, ScriptedProvider, ScriptedResponse};
 
 const GET: &str = "GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
@@ -21,7 +21,7 @@ fn receive(mut socket: TcpStream) -> (String, io::Result<usize>) {
     (String::from_utf8(answer).unwrap(), end)
 }
 
-fn body_of(reply: Reply) -> String {
+fn body_of(reply: ScriptedResponse) -> String {
     let provider = ScriptedProvider::start().answer(reply);
     let (answer, _) = receive(send(&provider, GET));
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
@@ -30,9 +30,9 @@ fn body_of(reply: Reply) -> String {
 #[test]
 fn it_answers_in_the_order_of_the_script_and_then_always_the_same() {
     let provider = ScriptedProvider::start()
-        .answer(Reply::status(429).header("retry-after", "1"))
-        .then(Reply::json(200, r#"{"n":1}"#))
-        .always(Reply::json(200, serde_json::json!({"n": 2})));
+        .answer(ScriptedResponse::status(429).header("retry-after", "1"))
+        .then(ScriptedResponse::json(200, r#"{"n":1}"#))
+        .always(ScriptedResponse::json(200, serde_json::json!({"n": 2})));
 
     let answers: Vec<_> = (0..4).map(|_| receive(send(&provider, GET)).0).collect();
 
@@ -51,13 +51,13 @@ fn without_a_script_it_is_an_error_and_still_a_call() {
     assert!(receive(send(&provider, GET)).0.starts_with("HTTP/1.1 500 "));
 
     provider.assert_calls(1);
-    provider.push(Reply::status(204));
+    provider.push(ScriptedResponse::status(204));
     assert_eq!(receive(send(&provider, GET)).0, "HTTP/1.1 204 Scripted\r\n\r\n");
 }
 
 #[test]
 fn it_records_what_it_was_asked_to_the_byte() {
-    let provider = ScriptedProvider::start().always(Reply::status(200));
+    let provider = ScriptedProvider::start().always(ScriptedResponse::status(200));
     let head = "POST /v1/x?y=%20 HTTP/1.1\r\nHost: h\r\nX-One: a:b\r\nconnection: close\r\n";
 
     let _ = receive(send(&provider, &format!("{head}content-length: 9\r\n\r\n{{\"a\":1.0}}")));
@@ -82,7 +82,7 @@ fn it_records_what_it_was_asked_to_the_byte() {
 
 #[test]
 fn one_connection_serves_many_calls() {
-    let provider = ScriptedProvider::start().always(Reply::json(200, "{}"));
+    let provider = ScriptedProvider::start().always(ScriptedResponse::json(200, "{}"));
     let two = GET.replace("connection: close\r\n", "") + GET;
 
     let (answers, _) = receive(send(&provider, &two));
@@ -94,27 +94,27 @@ fn one_connection_serves_many_calls() {
 #[test]
 fn events_are_a_chunk_each_unless_cut_elsewhere() {
     assert_eq!(
-        body_of(Reply::events(["1", "2"])),
+        body_of(ScriptedResponse::events(["1", "2"])),
         "9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n"
     );
     assert_eq!(
-        body_of(Reply::named_events([("ping", "{}")])),
+        body_of(ScriptedResponse::named_events([("ping", "{}")])),
         "16\r\nevent: ping\ndata: {}\n\n\r\n0\r\n\r\n"
     );
     assert_eq!(
-        body_of(Reply::events(["1"]).chunked_at([3, 5])),
+        body_of(ScriptedResponse::events(["1"]).chunked_at([3, 5])),
         "3\r\ndat\r\n2\r\na:\r\n4\r\n 1\n\n\r\n0\r\n\r\n"
     );
     assert_eq!(
-        body_of(Reply::bytes(200, "text/plain", "abc").chunked_every(2)),
+        body_of(ScriptedResponse::bytes(200, "text/plain", "abc").chunked_every(2)),
         "2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
     );
 }
 
 #[test]
 fn a_compressed_body_is_sent_as_given() {
-    let provider =
-        ScriptedProvider::start().answer(Reply::json(200, "").encoded("gzip", "\u{1f}not really"));
+    let provider = ScriptedProvider::start()
+        .answer(ScriptedResponse::json(200, "").encoded("gzip", "\u{1f}not really"));
 
     let (answer, _) = receive(send(&provider, GET));
 
@@ -124,7 +124,7 @@ fn a_compressed_body_is_sent_as_given() {
 
 #[test]
 fn a_body_can_end_with_the_connection() {
-    let reply = || Reply::bytes(200, "text/plain", "abc").until_close();
+    let reply = || ScriptedResponse::bytes(200, "text/plain", "abc").until_close();
     let provider = ScriptedProvider::start().answer(reply()).then(reply().cut());
 
     let (answer, end) = receive(send(&provider, GET));
@@ -137,7 +137,7 @@ fn a_body_can_end_with_the_connection() {
 
 #[test]
 fn the_connection_can_break_at_any_byte() {
-    let reply = || Reply::bytes(200, "text/plain", "abcdef");
+    let reply = || ScriptedResponse::bytes(200, "text/plain", "abcdef");
     for (reply, end) in [
         (reply().cut(), "content-length: 7\r\n\r\nabcdef"),
         (reply().cut_at(2), "content-length: 6\r\n\r\nab"),
@@ -151,14 +151,15 @@ fn the_connection_can_break_at_any_byte() {
         let (answer, _) = receive(send(&provider, GET));
         assert!(answer.ends_with(end), "{answer:?} {end:?}");
     }
-    let provider = ScriptedProvider::start().answer(Reply::hang_up());
+    let provider = ScriptedProvider::start().answer(ScriptedResponse::hang_up());
     assert_eq!(receive(send(&provider, GET)).0, "");
 }
 
 #[tokio::test]
 async fn a_gate_holds_each_piece_back_until_the_test_says_so() {
     let gate = Gate::new();
-    let provider = ScriptedProvider::start().answer(Reply::events(["1", "2", "3"]).gate(&gate));
+    let provider =
+        ScriptedProvider::start().answer(ScriptedResponse::events(["1", "2", "3"]).gate(&gate));
     let mut answer = BufReader::new(send(&provider, GET));
     let mut line_with = |text: &str| {
         let mut line = String::new();
@@ -184,9 +185,9 @@ async fn a_gate_holds_each_piece_back_until_the_test_says_so() {
 async fn a_client_that_leaves_is_noticed() {
     let gate = Gate::new();
     let provider = ScriptedProvider::start()
-        .answer(Reply::silence())
-        .then(Reply::json(200, "{}").gate_head(&gate))
-        .then(Reply::status(200));
+        .answer(ScriptedResponse::silence())
+        .then(ScriptedResponse::json(200, "{}").gate_head(&gate))
+        .then(ScriptedResponse::status(200));
 
     let silent = send(&provider, GET);
     provider.wait_for_calls(1).await;
@@ -207,7 +208,7 @@ async fn a_client_that_leaves_is_noticed() {
 
 #[test]
 fn a_client_may_wait_for_leave_to_send_its_body() {
-    let provider = ScriptedProvider::start().answer(Reply::status(200));
+    let provider = ScriptedProvider::start().answer(ScriptedResponse::status(200));
     let head = "POST / HTTP/1.1\r\nexpect: 100-continue\r\nconnection: close\r\n";
     let mut socket = send(&provider, &format!("{head}content-length: 2\r\n\r\n"));
     let mut leave = [0; 25];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::Method;
 use tollgate_pricing::Unit;
 
-use crate::dialect::{Api, Dialect, HiddenTokens, ModelIn, Operation, path_model};
+use crate::dialect::{Api, Dialect, HiddenTokens, ModelLocation, Operation, path_model};
 
 /// The facts of a provider that decide how its bodies are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,15 +81,15 @@ impl EndpointFormat {
     pub(crate) fn named_model(&self) -> Option<String> {
         let operation = self.operation?;
         match operation.model {
-            ModelIn::Path => path_model(operation.path, &self.path),
-            ModelIn::Query(name) => self.query(name),
-            ModelIn::Body(_) | ModelIn::MaybeBody(_) | ModelIn::Nowhere => None,
+            ModelLocation::Path => path_model(operation.path, &self.path),
+            ModelLocation::Query(name) => self.query(name),
+            ModelLocation::Body(_) | ModelLocation::MaybeBody(_) | ModelLocation::Nowhere => None,
         }
     }
 
     /// The query parameter that names the model, if it occurs more than once.
-    pub(crate) fn model_stands_twice(&self) -> Option<&'static str> {
-        let ModelIn::Query(name) = self.operation?.model else { return None };
+    pub(crate) fn duplicate_model_parameter(&self) -> Option<&'static str> {
+        let ModelLocation::Query(name) = self.operation?.model else { return None };
         let models = self.query_pairs().filter(|(key, _)| key == name);
         (models.count() > 1).then_some(name)
     }
@@ -98,7 +98,7 @@ impl EndpointFormat {
     /// selects parts or forms of it that may lack the usage, or is itself a key.
     pub(crate) fn forbidden_parameter(&self) -> Option<String> {
         let model = match self.operation.map(|operation| operation.model) {
-            Some(ModelIn::Query(name)) => name,
+            Some(ModelLocation::Query(name)) => name,
             _ => "",
         };
         // Some servers read fields from the query if the body lacks them.
@@ -132,13 +132,13 @@ impl EndpointFormat {
     }
 
     /// Whether this is the listed endpoint with this path.
-    pub(crate) fn is(&self, path: &str) -> bool {
+    pub(crate) fn matches_operation(&self, path: &str) -> bool {
         self.operation.is_some_and(|row| row.path == path)
     }
 
     /// Whether sound may be the whole body.
     pub(crate) fn takes_sound(&self) -> bool {
-        self.is("/listen") && self.api() == Api::Deepgram
+        self.matches_operation("/listen") && self.api() == Api::Deepgram
     }
 
     /// The sets of units of which a price list must have one each, to price the bill of this

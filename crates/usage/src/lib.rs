@@ -14,6 +14,8 @@ pub use endpoint::{EndpointFormat, ProviderTraits};
 pub use headers::Headers;
 pub use issue::Issue;
 pub use request::{
-    BodyRefused, CallBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
+    BodyRefusal, InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
 };
-pub use response::{AnswerMemory, Ended, Fed, Reading, ResponseMeter, estimate_input};
+pub use response::{
+    MeteredPiece, ResponseEnd, ResponseMemory, ResponseMeter, UsageReading, estimate_input,
+};

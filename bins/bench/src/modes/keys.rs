@@ -1,16 +1,16 @@
 //! Hot keys: all callers on one spend key, compared to the same number on many.
 
-use crate::call::Call;
-use crate::line::{self, Line};
+use crate::call::ChatCall;
 use crate::load::Load;
-use crate::options::Options;
-use crate::report::{self, Compare, Table};
-use crate::stand::{Stand, Target};
+use crate::measurement::{self, Measurement};
+use crate::options::BenchOptions;
+use crate::report::{self, Comparison, ReportTable};
+use crate::testbed::{LoadTarget, Testbed};
 
 const CALLERS: usize = 64;
-const TARGET: Target = Target::Tollgate(0);
+const TARGET: LoadTarget = LoadTarget::Tollgate(0);
 
-pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<()> {
+pub(crate) async fn run(stand: &mut Testbed, options: &BenchOptions) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for (name, keys, own_wallets) in [
         ("1", 1, false),
@@ -19,16 +19,21 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
         ("1,000, one wallet", 1_000, false),
         ("1,000, a wallet each", 1_000, true),
     ] {
-        let requests = calls(stand, keys, own_wallets).await?.into();
-        let load = Load { requests, ..stand.load(TARGET, &Call::default(), CALLERS)? };
-        lines.push(Line::new(name, TARGET, load));
+        let requests = calls_with_keys(stand, keys, own_wallets).await?.into();
+        let load = Load { requests, ..stand.load(TARGET, &ChatCall::default(), CALLERS)? };
+        lines.push(Measurement::new(name, TARGET, load));
     }
-    line::drive(stand, &mut lines, options).await?;
+    measurement::drive(stand, &mut lines, options).await?;
     let host = stand.service(0)?.database.host;
-    report::title(&format!("{CALLERS} callers on so many spend keys"), host, options);
-    Table::of("spend keys")
+    report::print_title(&format!("{CALLERS} callers on as many spend keys"), host, options);
+    ReportTable::of("spend keys")
         .figure("calls/s", 0, |figures| figures.calls_per_s)
-        .beside("to one key", Compare::Ratio, |f| f.calls_per_s, report::first_as_many(&lines))
+        .compared_to(
+            "to one key",
+            Comparison::Ratio,
+            |f| f.calls_per_s,
+            report::first_at_concurrency(&lines),
+        )
         .figure("p50", 0, |figures| figures.p50_us)
         .figure("p99", 0, |figures| figures.p99_us)
         .cpu(host)
@@ -37,8 +42,8 @@ pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<
 }
 
 /// A call with each of this number of new spend keys.
-pub(super) async fn calls(
-    stand: &Stand,
+pub(super) async fn calls_with_keys(
+    stand: &Testbed,
     keys: usize,
     own_wallets: bool,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
@@ -48,10 +53,10 @@ pub(super) async fn calls(
     for _ in 0..keys {
         let mut wallet_id = service.rich.wallet_id.clone();
         if own_wallets {
-            wallet_id = service.merchant.connection("1000").await?.wallet_id;
+            wallet_id = service.merchant.create_customer("1000").await?.wallet_id;
         }
-        let key = service.merchant.limited_key(&wallet_id).await?;
-        calls.push(Call::default().to(service.address()?, &key));
+        let key = service.merchant.create_limited_key(&wallet_id).await?;
+        calls.push(ChatCall::default().request_to(service.address()?, &key));
     }
     Ok(calls)
 }

@@ -2,66 +2,75 @@
 
 use serde_json::{Value, json};
 
-use crate::call::Call;
+use crate::call::ChatCall;
+use crate::http::field_text;
 use crate::http::request;
-use crate::http::text_or_count;
-use crate::line::{self, Line};
 use crate::load::Load;
-use crate::options::Options;
-use crate::report::{self, Compare, Table};
-use crate::service::Service;
-use crate::stand::{Stand, Target};
+use crate::measurement::{self, Measurement};
+use crate::options::BenchOptions;
+use crate::report::{self, Comparison, ReportTable};
+use crate::service::BenchService;
+use crate::testbed::{LoadTarget, Testbed};
 
 const CALLERS: [usize; 2] = [16, 64];
 
 /// A request, and the status of its refusal.
-struct Refused {
+struct RefusedRequest {
     name: &'static str,
     status: u16,
     request: Vec<u8>,
 }
 
-pub(crate) async fn run(stand: &mut Stand, options: &Options) -> anyhow::Result<()> {
-    let target = Target::Tollgate(0);
+pub(crate) async fn run(stand: &mut Testbed, options: &BenchOptions) -> anyhow::Result<()> {
+    let target = LoadTarget::Tollgate(0);
     let mut lines = Vec::new();
-    let refused = refused(stand.service(0)?).await?;
+    let refused = refused_requests(stand.service(0)?).await?;
     for concurrency in CALLERS {
-        for Refused { name, status, request } in &refused {
+        for RefusedRequest { name, status, request } in &refused {
             let load = Load {
                 requests: [request.clone()].into(),
                 status: *status,
-                ..stand.load(target, &Call::default(), concurrency)?
+                ..stand.load(target, &ChatCall::default(), concurrency)?
             };
-            lines.push(Line::new(&format!("{name} | {concurrency} | {status}"), target, load));
+            lines.push(Measurement::new(
+                &format!("{name} | {concurrency} | {status}"),
+                target,
+                load,
+            ));
         }
     }
-    line::drive(stand, &mut lines, options).await?;
+    measurement::drive(stand, &mut lines, options).await?;
     let host = stand.service(0)?.database.host;
-    report::title("Refusals", host, options);
+    report::print_title("Refusals", host, options);
     // The line without a refusal by the ledger is the first.
-    let bare = report::first_as_many(&lines);
-    Table::of("refused for | at a time | status")
+    let bare = report::first_at_concurrency(&lines);
+    ReportTable::of("refused for | at a time | status")
         .figure("answers/s", 0, |figures| figures.calls_per_s)
         .figure("p50", 0, |figures| figures.p50_us)
-        .beside("CPU above the first", Compare::Difference(1), |figures| figures.cpu_us, bare)
+        .compared_to(
+            "CPU above the first",
+            Comparison::Difference(1),
+            |figures| figures.cpu_us,
+            bare,
+        )
         .cpu(host)
         .print(&lines);
-    report::generator(&lines);
+    report::print_generator_load(&lines);
     Ok(())
 }
 
 /// The refused requests; the first one is only an unknown route.
-async fn refused(service: &Service) -> anyhow::Result<Vec<Refused>> {
+async fn refused_requests(service: &BenchService) -> anyhow::Result<Vec<RefusedRequest>> {
     let (merchant, address) = (&service.merchant, service.address()?);
     let bare = request("GET", "/v1/nope", &address.to_string(), &merchant.secret_key, &[], "");
-    let unknown = Call { model: Some("no-such-llm"), ..Call::default() };
-    let unknown = unknown.to(address, &merchant.secret_key);
-    let poor = merchant.connection("0").await?;
-    let chat = |credential: &str| Call::default().to(address, credential);
+    let unknown = ChatCall { model: Some("no-such-llm"), ..ChatCall::default() };
+    let unknown = unknown.request_to(address, &merchant.secret_key);
+    let poor = merchant.create_customer("0").await?;
+    let chat = |credential: &str| ChatCall::default().request_to(address, credential);
     let mut refused = vec![
-        Refused { name: "no such route", status: 404, request: bare },
-        Refused { name: "model without a price", status: 400, request: unknown },
-        Refused { name: "wallet empty, a token", status: 402, request: chat(&poor.token) },
+        RefusedRequest { name: "no such route", status: 404, request: bare },
+        RefusedRequest { name: "model without a price", status: 400, request: unknown },
+        RefusedRequest { name: "wallet empty, a token", status: 402, request: chat(&poor.token) },
     ];
     let rich = &service.rich.wallet_id;
     let keys = [
@@ -78,8 +87,8 @@ async fn refused(service: &Service) -> anyhow::Result<Vec<Refused>> {
         if let (Value::Object(rules), Value::Object(rule)) = (&mut rules, rule) {
             rules.extend(rule);
         }
-        let key = text_or_count(&merchant.spend_key(rules).await?, "key")?;
-        refused.push(Refused { name, status, request: chat(&key) });
+        let key = field_text(&merchant.create_spend_key(rules).await?, "key")?;
+        refused.push(RefusedRequest { name, status, request: chat(&key) });
     }
     Ok(refused)
 }

@@ -40,12 +40,12 @@ pub(super) fn overlay(
 }
 
 /// Adds to an error the variable that set its key or its table, if one did.
-pub(super) fn named_as_set(mistake: String, variables: &[(String, String)]) -> String {
-    let Some((place, what)) = mistake.split_once(": ") else { return mistake };
+pub(super) fn add_variable_name(error: String, variables: &[(String, String)]) -> String {
+    let Some((place, what)) = error.split_once(": ") else { return error };
     let table = place.rsplit_once('.').map(|(table, _)| table);
     let of_key = variables.iter().find(|(key, _)| key == place);
     match of_key.or_else(|| variables.iter().find(|(key, _)| Some(&**key) == table)) {
         Some((_, name)) => format!("{place} ({name}): {what}"),
-        None => mistake,
+        None => error,
     }
 }

@@ -11,15 +11,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tollgate_api::{Clients, InterfaceShape, OnDisconnect, Settings, Tls, TlsError, Unpriced};
+use tollgate_api::{
+    ClientLimits, InterfaceShape, OnDisconnect, Settings, Tls, TlsError, UnpricedPolicy,
+};
 use tollgate_pricing::{Amount, PriceBook, Rate};
-use tollgate_provider::{ProviderSettings, ProviderTable, Reach, Timeouts};
+use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts, WebhookUrlPolicy};
 use tollgate_store::{DatabaseUrl, Options};
 use toml::Table;
 
-use self::environment::{named_as_set, overlay};
+use self::environment::{add_variable_name, overlay};
 use self::prices::prices;
-pub(crate) use self::prices::{Day, read_catalog};
+pub(crate) use self::prices::{DateArgument, read_catalog};
 use self::section::{Section, is_near};
 
 /// The mode bit of a file that every user of the machine may read.
@@ -34,7 +36,7 @@ pub(crate) enum LogFormat {
 
 /// The checked configuration.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct TollgateConfig {
     pub(crate) listen: String,
     /// The address of the dashboard alone; without it, the dashboard is at `listen`.
     pub(crate) dashboard_listen: Option<String>,
@@ -61,18 +63,18 @@ pub(crate) struct Config {
 
 /// All errors of a configuration.
 #[derive(Debug)]
-pub(crate) struct Mistakes(Vec<String>);
+pub(crate) struct ConfigErrors(Vec<String>);
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the configuration is not valid:")?;
-        self.0.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
+        self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for ConfigErrors {}
 
-impl Config {
+impl TollgateConfig {
     /// Reads a configuration file, if one is named, and the environment.
     pub(crate) fn read(file: Option<&Path>) -> anyhow::Result<Self> {
         let table = match file {
@@ -86,7 +88,7 @@ impl Config {
                          or neither for the defaults"
                     )
                 })?;
-                text.parse().map_err(|cause| not_toml(file, &text, &cause))?
+                text.parse().map_err(|cause| toml_error(file, &text, &cause))?
             }
         };
         let folder = file.and_then(Path::parent).map(Path::to_owned);
@@ -100,14 +102,14 @@ impl Config {
         mut table: Table,
         environment: impl IntoIterator<Item = (String, String)>,
         folder: Option<PathBuf>,
-    ) -> Result<Self, Mistakes> {
+    ) -> Result<Self, ConfigErrors> {
         let variables = overlay(&mut table, environment);
-        let mut mistakes = Vec::new();
-        let config = Self::from_section(Section::new("", table, &mut mistakes), folder);
-        match (config, mistakes.is_empty()) {
+        let mut errors = Vec::new();
+        let config = Self::from_section(Section::new("", table, &mut errors), folder);
+        match (config, errors.is_empty()) {
             (Some(config), true) => Ok(config),
-            _ => Err(Mistakes(
-                mistakes.into_iter().map(|one| named_as_set(one, &variables)).collect(),
+            _ => Err(ConfigErrors(
+                errors.into_iter().map(|one| add_variable_name(one, &variables)).collect(),
             )),
         }
     }
@@ -149,7 +151,7 @@ impl Config {
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
             drain_timeout: millis(root, "drain_timeout_ms", 30_000),
             log_format: root
-                .word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+                .take_word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
                 .unwrap_or(LogFormat::Text),
             access_log: root.take("access_log").unwrap_or(false),
             settings,
@@ -161,7 +163,7 @@ impl Config {
     }
 
     /// Warnings about settings that are valid but probably not intended.
-    pub(crate) fn doubts(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         const LEAST_CHARS: usize = 20;
         let token = self.settings.operator_token.as_deref();
         let is_weak = token.is_some_and(|token| token.chars().count() < LEAST_CHARS);
@@ -199,7 +201,7 @@ impl Config {
 
 /// The position and the cause of a TOML error. The text itself, which the parser would show, is left
 /// out: it may be a key.
-fn not_toml(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
+fn toml_error(file: &Path, text: &str, cause: &toml::de::Error) -> anyhow::Error {
     let before = cause.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count().saturating_add(1);
     anyhow!("{} is not TOML: line {line}: {}", file.display(), cause.message())
@@ -210,7 +212,7 @@ fn address(root: &mut Section<'_>, key: &str) -> Option<String> {
     let address: String = root.take(key)?;
     let parts = address.rsplit_once(':').filter(|(address, _)| !address.is_empty());
     if parts.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-        root.mistake(key, "must be ADDRESS:PORT, such as 127.0.0.1:8080");
+        root.add_error(key, "must be ADDRESS:PORT, such as 127.0.0.1:8080");
     }
     Some(address)
 }
@@ -220,8 +222,8 @@ fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
 }
 
 /// A time limit, which must not be 0.
-fn patience(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
-    Duration::from_millis(section.at_least_one(key).unwrap_or(default))
+fn time_limit(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
+    Duration::from_millis(section.take_positive(key).unwrap_or(default))
 }
 
 /// The certificate and the key of the service; relative paths start at the folder of the configuration.
@@ -232,12 +234,12 @@ fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
     let [certificate, key] = files.map(|file| file.map(|file| folder.join(file)));
     match (certificate, key) {
         (None, None) => return None,
-        (Some(_), None) => root.mistake(KEY, "is required with tls_certificate"),
-        (None, Some(_)) => root.mistake(CERTIFICATE, "is required with tls_key"),
+        (Some(_), None) => root.add_error(KEY, "is required with tls_certificate"),
+        (None, Some(_)) => root.add_error(CERTIFICATE, "is required with tls_key"),
         (Some(certificate), Some(key)) => match Tls::read(&certificate, &key) {
             Ok(tls) => return Some(tls),
-            Err(TlsError::Certificate(why)) => root.mistake(CERTIFICATE, &why),
-            Err(TlsError::Key(why)) => root.mistake(KEY, &why),
+            Err(TlsError::Certificate(why)) => root.add_error(CERTIFICATE, &why),
+            Err(TlsError::Key(why)) => root.add_error(KEY, &why),
         },
     }
     None
@@ -245,7 +247,7 @@ fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
 
 fn settings(root: &mut Section<'_>) -> Settings {
     let default = Settings::default();
-    let mut limit = |key: &str, default: usize| root.at_least_one(key).unwrap_or(default);
+    let mut limit = |key: &str, default: usize| root.take_positive(key).unwrap_or(default);
     let forward_body_limit_bytes =
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
@@ -254,23 +256,23 @@ fn settings(root: &mut Section<'_>) -> Settings {
     let max_connections = limit("max_connections", default.clients.max_connections);
     let workers = limit("workers", default.workers.get());
     if workers > 1_024 {
-        root.mistake("workers", "must be at most 1024");
+        root.add_error("workers", "must be at most 1024");
     }
     if body_memory_bytes < forward_body_limit_bytes {
-        root.mistake("body_memory_bytes", "must be at least forward_body_limit_bytes");
+        root.add_error("body_memory_bytes", "must be at least forward_body_limit_bytes");
     }
     let shapes = [("current", InterfaceShape::Current), ("earlier", InterfaceShape::Earlier)];
     let on_disconnect = [("drain", OnDisconnect::Drain), ("cancel", OnDisconnect::Cancel)];
     let unpriced = [
-        ("refuse_managed", Unpriced::RefuseManaged),
-        ("refuse", Unpriced::Refuse),
-        ("allow", Unpriced::Allow),
+        ("refuse_managed", UnpricedPolicy::RefuseManaged),
+        ("refuse", UnpricedPolicy::Refuse),
+        ("allow", UnpricedPolicy::Allow),
     ];
     Settings {
         operator_token: root.take::<String>("operator_token").filter(|token| !token.is_empty()),
-        shape: root.word("interface_shape", &shapes).unwrap_or_default(),
-        on_disconnect: root.word("on_disconnect", &on_disconnect).unwrap_or_default(),
-        unpriced: root.word("unpriced", &unpriced).unwrap_or_default(),
+        shape: root.take_word("interface_shape", &shapes).unwrap_or_default(),
+        on_disconnect: root.take_word("on_disconnect", &on_disconnect).unwrap_or_default(),
+        unpriced: root.take_word("unpriced", &unpriced).unwrap_or_default(),
         disconnect_drain_max: millis(root, "disconnect_drain_max_ms", 900_000),
         disconnect_drain_max_bytes: root
             .take("disconnect_drain_max_bytes")
@@ -283,18 +285,18 @@ fn settings(root: &mut Section<'_>) -> Settings {
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),
         timeouts: Timeouts {
-            connect: patience(root, "connect_timeout_ms", 10_000),
-            first_byte: patience(root, "first_byte_timeout_ms", 600_000),
-            idle: patience(root, "idle_timeout_ms", 300_000),
+            connect: time_limit(root, "connect_timeout_ms", 10_000),
+            first_byte: time_limit(root, "first_byte_timeout_ms", 600_000),
+            idle: time_limit(root, "idle_timeout_ms", 300_000),
         },
-        clients: Clients {
-            head_timeout: patience(root, "client_head_timeout_ms", 10_000),
-            body_timeout: patience(root, "client_body_timeout_ms", 30_000),
+        clients: ClientLimits {
+            head_timeout: time_limit(root, "client_head_timeout_ms", 10_000),
+            body_timeout: time_limit(root, "client_body_timeout_ms", 30_000),
             keep_alive: millis(root, "keep_alive_ms", 75_000),
             max_connections,
         },
         workers: NonZeroUsize::new(workers).unwrap_or(default.workers),
-        webhooks: Reach {
+        webhooks: WebhookUrlPolicy {
             http: root.take("webhook_allow_http").unwrap_or(false),
             private_network: root.take("webhook_allow_private_network").unwrap_or(false),
         },
@@ -307,9 +309,9 @@ fn settings(root: &mut Section<'_>) -> Settings {
 
 fn providers(root: &mut Section<'_>) -> ProviderTable {
     let mut table = ProviderTable::builtin();
-    for (name, section) in root.tables("providers") {
+    for (name, section) in root.take_tables("providers") {
         let path = format!("providers.{name}");
-        let mut section = root.below(&path, section);
+        let mut section = root.subsection(&path, section);
         let settings = ProviderSettings {
             base_url: section.take("base_url"),
             resource: section.take("resource"),
@@ -319,7 +321,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             // An empty key counts as not set: containers pass on variables without a value.
             api_key: section.take::<String>("api_key").filter(|key| !key.is_empty()),
             allow_private_network: section.take("allow_private_network"),
-            managed_endpoints: section.texts("managed_endpoints"),
+            managed_endpoints: section.take_texts("managed_endpoints"),
             allow_stored_state: section.take("allow_stored_state").unwrap_or(false),
             stream_options: section.take("stream_options"),
             max_completion_tokens: section.take("max_completion_tokens"),
@@ -332,7 +334,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             for issue in issues {
                 let hint = near.map(|near| format!("; do you mean {}?", near.name));
                 let message = format!("{}{}", issue.message, hint.unwrap_or_default());
-                section.mistake(&issue.path.join("."), &message);
+                section.add_error(&issue.path.join("."), &message);
             }
         }
         section.finish();
@@ -344,9 +346,12 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
 mod tests {
     use super::*;
 
-    pub(super) fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    pub(super) fn read(
+        text: &str,
+        environment: &[(&str, &str)],
+    ) -> Result<TollgateConfig, ConfigErrors> {
         let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        Config::from_parts(text.parse().unwrap(), environment, None)
+        TollgateConfig::from_parts(text.parse().unwrap(), environment, None)
     }
 
     #[test]
@@ -364,7 +369,7 @@ mod tests {
             provider = "hosue"
             input = "-1"
         "#;
-        let Mistakes(mistakes) = read(text, &[]).unwrap_err();
+        let ConfigErrors(errors) = read(text, &[]).unwrap_err();
         for key in [
             "listn",
             "database_url",
@@ -378,11 +383,11 @@ mod tests {
             "prices[0].input",
         ] {
             assert!(
-                mistakes.iter().any(|one| one.starts_with(&format!("{key}: "))),
-                "{key}: {mistakes:#?}"
+                errors.iter().any(|one| one.starts_with(&format!("{key}: "))),
+                "{key}: {errors:#?}"
             );
         }
-        assert_eq!(mistakes.len(), 10, "{mistakes:#?}");
+        assert_eq!(errors.len(), 10, "{errors:#?}");
     }
 
     #[test]
@@ -457,9 +462,9 @@ mod tests {
 
     #[test]
     fn the_reference_names_every_key_and_no_other() {
-        let mut mistakes = Vec::new();
-        let mut root = Section::new("", Table::new(), &mut mistakes);
-        Config::take_all(&mut root, None);
+        let mut errors = Vec::new();
+        let mut root = Section::new("", Table::new(), &mut errors);
+        TollgateConfig::take_all(&mut root, None);
         let mut known: Vec<_> = root.known().to_vec();
         // These have their own sections.
         known.retain(|key| !["providers", "prices", "catalog"].contains(&key.as_str()));
@@ -509,27 +514,23 @@ mod tests {
             assert_eq!(read(&format!("listen = {listen:?}"), &[]).unwrap().listen, listen);
         }
         for wrong in ["foo", "0.0.0.0", ":8080", "8080", "127.0.0.1:x", "127.0.0.1:70000"] {
-            let Mistakes(mistakes) = read(&format!("listen = {wrong:?}"), &[]).unwrap_err();
-            assert_eq!(
-                mistakes,
-                ["listen: must be ADDRESS:PORT, such as 127.0.0.1:8080"],
-                "{wrong}"
-            );
+            let ConfigErrors(errors) = read(&format!("listen = {wrong:?}"), &[]).unwrap_err();
+            assert_eq!(errors, ["listen: must be ADDRESS:PORT, such as 127.0.0.1:8080"], "{wrong}");
         }
     }
 
     #[test]
     fn a_mistyped_key_is_told_what_it_may_be() {
-        let Mistakes(mistakes) =
+        let ConfigErrors(errors) =
             read("listn = \"x\"\n[providers.openai]\napikey = \"x\"", &[]).unwrap_err();
-        assert!(mistakes.iter().any(|one| one.ends_with("do you mean listen?")), "{mistakes:?}");
-        assert!(mistakes.iter().any(|one| one.ends_with("do you mean api_key?")), "{mistakes:?}");
-        let Mistakes(mistakes) = read("[providers.opnai]\napi_key = \"x\"", &[]).unwrap_err();
-        assert!(mistakes[0].ends_with("; do you mean openai?"), "{mistakes:?}");
+        assert!(errors.iter().any(|one| one.ends_with("do you mean listen?")), "{errors:?}");
+        assert!(errors.iter().any(|one| one.ends_with("do you mean api_key?")), "{errors:?}");
+        let ConfigErrors(errors) = read("[providers.opnai]\napi_key = \"x\"", &[]).unwrap_err();
+        assert!(errors[0].ends_with("; do you mean openai?"), "{errors:?}");
         // A correct name gets no hint.
-        let Mistakes(mistakes) =
+        let ConfigErrors(errors) =
             read("[providers.openai]\nbase_url = \"http://127.0.0.1/v1\"", &[]).unwrap_err();
-        assert!(!mistakes[0].contains("do you mean"), "{mistakes:?}");
+        assert!(!errors[0].contains("do you mean"), "{errors:?}");
     }
 
     #[test]
@@ -540,19 +541,19 @@ mod tests {
             ("TOLLGATE_PROVIDER__OPENAI__API_KEY", "x"),
             ("TOLLGATE_PROVIDERS__OPENIA__API_KEY", "x"),
         ];
-        let Mistakes(mistakes) = read("", &environment).unwrap_err();
+        let ConfigErrors(errors) = read("", &environment).unwrap_err();
         for named in [
             "listn (TOLLGATE_LISTN): ",
             "providers.openai.colour (TOLLGATE_PROVIDERS__OPENAI__COLOUR): ",
             "provider (TOLLGATE_PROVIDER__OPENAI__API_KEY): ",
             "providers.openia.base_url (TOLLGATE_PROVIDERS__OPENIA__API_KEY): ",
         ] {
-            assert!(mistakes.iter().any(|one| one.starts_with(named)), "{mistakes:?}");
+            assert!(errors.iter().any(|one| one.starts_with(named)), "{errors:?}");
         }
         // An error of the file is not attributed to a variable.
-        let Mistakes(mistakes) =
+        let ConfigErrors(errors) =
             read("[providers.openai]\nbase_url = \"x\"", &environment[1..2]).unwrap_err();
-        assert!(mistakes.iter().any(|one| one.starts_with("providers.openai.base_url: ")));
+        assert!(errors.iter().any(|one| one.starts_with("providers.openai.base_url: ")));
     }
 
     #[test]
@@ -565,16 +566,16 @@ mod tests {
             "workers",
             "forward_body_limit_bytes",
         ] {
-            let Mistakes(mistakes) = read(&format!("{key} = 0"), &[]).unwrap_err();
-            assert_eq!(mistakes, [format!("{key}: must be at least 1")]);
+            let ConfigErrors(errors) = read(&format!("{key} = 0"), &[]).unwrap_err();
+            assert_eq!(errors, [format!("{key}: must be at least 1")]);
         }
-        let Mistakes(mistakes) = read("workers = 1025", &[]).unwrap_err();
-        assert_eq!(mistakes, ["workers: must be at most 1024"]);
+        let ConfigErrors(errors) = read("workers = 1025", &[]).unwrap_err();
+        assert_eq!(errors, ["workers: must be at most 1024"]);
     }
 
     #[test]
     fn what_is_rarely_meant_is_doubted() {
-        let doubts = |text: &str| read(text, &[]).unwrap().doubts().len();
+        let doubts = |text: &str| read(text, &[]).unwrap().warnings().len();
         assert_eq!(doubts("service_charge_rate = \"1\""), 0);
         assert_eq!(doubts("service_charge_rate = \"19\"\noperator_token = \"short\""), 2);
     }
@@ -592,6 +593,6 @@ mod tests {
         assert_eq!(config.journal_dir, None);
         let postgres = read("database_url = \"postgres://localhost/tollgate\"", &[]).unwrap();
         assert_eq!(postgres.journal_dir, Some("tollgate-journal".into()));
-        assert_eq!(read("journal_dir = \"journal\"", &[]).unwrap().doubts().len(), 1);
+        assert_eq!(read("journal_dir = \"journal\"", &[]).unwrap().warnings().len(), 1);
     }
 }

@@ -19,9 +19,9 @@ pub(super) fn prices(
     providers: &ProviderTable,
     catalog: Option<&Path>,
 ) -> Option<PriceBook> {
-    let tables = root.rows("prices").into_iter().enumerate();
+    let tables = root.take_rows("prices").into_iter().enumerate();
     let rows: Vec<_> = tables
-        .map(|(place, row)| price_row(root.below(&format!("prices[{place}]"), row), providers))
+        .map(|(place, row)| price_row(root.subsection(&format!("prices[{place}]"), row), providers))
         .collect();
     let catalog = match catalog {
         None => Catalog::embedded().map_err(|why| vec![why.to_string()]),
@@ -32,8 +32,8 @@ pub(super) fn prices(
             let stand_ins = stand_ins(root, providers, &catalog);
             Some(PriceBook::new(Catalog::new(rows), catalog).with_stand_ins(stand_ins))
         }
-        Err(mistakes) => {
-            mistakes.iter().for_each(|mistake| root.mistake("catalog", mistake));
+        Err(errors) => {
+            errors.iter().for_each(|error| root.add_error("catalog", error));
             None
         }
     }
@@ -46,14 +46,14 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     let model: Option<String> = section.take("model");
     for (key, value) in [("provider", &provider), ("model", &model)] {
         if value.is_none() {
-            section.mistake(key, "is required");
+            section.add_error(key, "is required");
         }
     }
     if provider.as_deref().is_some_and(|name| providers.get(name).is_none()) {
-        section.mistake("provider", "is not a provider, built-in or configured");
+        section.add_error("provider", "is not a provider, built-in or configured");
     }
     if model.as_deref() == Some("") {
-        section.mistake("model", "must not be empty");
+        section.add_error("model", "must not be empty");
     }
     let says_free = section.has("free");
     let free: Option<bool> = section.take("free");
@@ -70,12 +70,12 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     if read.len() == named && is_read {
         match (read.iter().all(|price| price.is_zero()), free) {
             (true, false) if named == 0 => {
-                section.mistake("", "names no price; what costs nothing has free = true");
+                section.add_error("", "names no price; what costs nothing has free = true");
             }
             (true, false) => {
-                section.mistake("", "has no price above 0; if that is meant, set free = true");
+                section.add_error("", "has no price above 0; if that is meant, set free = true");
             }
-            (false, true) => section.mistake("free", "has prices above 0"),
+            (false, true) => section.add_error("free", "has prices above 0"),
             _ => (),
         }
     }
@@ -85,10 +85,10 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
             *prices.get_mut(unit) = Some(Rate::ZERO);
         }
     }
-    let effective_from = section.take("effective_from").map(|Day(date)| date);
-    let effective_to = section.take("effective_to").map(|Day(date)| date);
+    let effective_from = section.take("effective_from").map(|DateArgument(date)| date);
+    let effective_to = section.take("effective_to").map(|DateArgument(date)| date);
     if effective_from.zip(effective_to).is_some_and(|(from, to)| to < from) {
-        section.mistake("effective_to", "is before effective_from");
+        section.add_error("effective_to", "is before effective_from");
     }
     let max_output_tokens = section.take("max_output_tokens");
     section.finish();
@@ -118,7 +118,7 @@ fn stand_ins(
         let (name, list) = (&provider.name, &provider.traits.price_list);
         if providers.get(list).is_none() && !listed.contains(list.as_str()) {
             let path = format!("providers.{name}.price_list");
-            root.mistake(&path, "is not a provider, built-in or configured");
+            root.add_error(&path, "is not a provider, built-in or configured");
         }
         stand_ins.insert(name.clone(), list.clone());
     }
@@ -131,18 +131,18 @@ pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
     let text =
         std::fs::read_to_string(file).map_err(|why| vec![format!("cannot read {name}: {why}")])?;
     let catalog = CatalogFile::from_json(&text).map_err(|why| vec![format!("{name}: {why}")])?;
-    let mistakes = import::mistakes(&catalog);
-    match mistakes.is_empty() {
+    let errors = import::find_row_errors(&catalog);
+    match errors.is_empty() {
         true => Ok(catalog),
-        false => Err(mistakes.iter().map(|mistake| format!("{name}: {mistake}")).collect()),
+        false => Err(errors.iter().map(|error| format!("{name}: {error}")).collect()),
     }
 }
 
 /// A date in the configuration or on the command line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Day(pub(crate) Date);
+pub(crate) struct DateArgument(pub(crate) Date);
 
-impl FromStr for Day {
+impl FromStr for DateArgument {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -156,7 +156,7 @@ mod tests {
     use tollgate_pricing::PriceSource;
 
     use super::super::tests::read;
-    use super::super::{Config, Mistakes};
+    use super::super::{ConfigErrors, TollgateConfig};
     use super::*;
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             std::fs::write(folder.path().join("p.json"), format!(r#"{{"rows": [{rows}]}}"#))
                 .unwrap();
             let table = "catalog = \"p.json\"".parse().unwrap();
-            Config::from_parts(table, [], Some(folder.path().to_owned()))
+            TollgateConfig::from_parts(table, [], Some(folder.path().to_owned()))
         };
         let config =
             read(r#"{"provider": "openai", "models": ["m"], "prices": {"input": "1"}}"#).unwrap();
@@ -210,20 +210,20 @@ mod tests {
             ),
         ];
         for (rows, expected) in table {
-            let Mistakes(mistakes) = read(rows).unwrap_err();
-            let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
-            assert!(mistake.starts_with("catalog: ") && mistake.contains(expected), "{mistake}");
+            let ConfigErrors(errors) = read(rows).unwrap_err();
+            let [error] = errors.as_slice() else { panic!("{errors:?}") };
+            assert!(error.starts_with("catalog: ") && error.contains(expected), "{error}");
         }
     }
 
     #[test]
     fn a_row_that_prices_nothing_is_a_mistake_unless_it_is_meant() {
-        let mistakes = |keys: &str| match read(
+        let errors = |keys: &str| match read(
             &format!("[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\n{keys}"),
             &[],
         ) {
             Ok(_) => Vec::new(),
-            Err(Mistakes(mistakes)) => mistakes,
+            Err(ConfigErrors(errors)) => errors,
         };
         let table = [
             ("", "prices[0]: names no price; what costs nothing has free = true"),
@@ -239,18 +239,18 @@ mod tests {
             ("input = \"1\"\nfree = true", "prices[0].free: has prices above 0"),
         ];
         for (keys, expected) in table {
-            assert_eq!(mistakes(keys), [expected], "{keys}");
+            assert_eq!(errors(keys), [expected], "{keys}");
         }
         for keys in ["free = true", "input = \"0\"\nfree = true", "input = \"0\"\noutput = \"1\""] {
-            assert_eq!(mistakes(keys), Vec::<String>::new(), "{keys}");
+            assert_eq!(errors(keys), Vec::<String>::new(), "{keys}");
         }
         // A value that cannot be read is one error, not two.
-        assert_eq!(mistakes("input = \"x\"").len(), 1);
-        assert_eq!(mistakes("free = \"maybe\"").len(), 1);
-        let Mistakes(mistakes) =
+        assert_eq!(errors("input = \"x\"").len(), 1);
+        assert_eq!(errors("free = \"maybe\"").len(), 1);
+        let ConfigErrors(errors) =
             read("[[prices]]\nprovider = \"openai\"\nmodel = \"\"\ninput = \"1\"", &[])
                 .unwrap_err();
-        assert_eq!(mistakes, ["prices[0].model: must not be empty"]);
+        assert_eq!(errors, ["prices[0].model: must not be empty"]);
     }
 
     #[test]
@@ -281,9 +281,9 @@ mod tests {
 
     #[test]
     fn an_unknown_price_list_is_a_mistake() {
-        let Mistakes(mistakes) = read(&format!("{HOUSE}\"opnai\""), &[]).unwrap_err();
+        let ConfigErrors(errors) = read(&format!("{HOUSE}\"opnai\""), &[]).unwrap_err();
         let expected = "providers.house.price_list: is not a provider, built-in or configured";
-        assert_eq!(mistakes, [expected]);
+        assert_eq!(errors, [expected]);
         // Azure is built in, but has no address until it is configured.
         assert!(read(&format!("{HOUSE}\"azure\""), &[]).is_ok());
     }

@@ -11,12 +11,12 @@ pub(super) struct Section<'a> {
     table: Table,
     /// The keys that were requested, whether the table has them or not.
     known: Vec<String>,
-    mistakes: &'a mut Vec<String>,
+    errors: &'a mut Vec<String>,
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn new(path: &str, table: Table, mistakes: &'a mut Vec<String>) -> Self {
-        Self { path: path.to_owned(), table, known: Vec::new(), mistakes }
+    pub(super) fn new(path: &str, table: Table, errors: &'a mut Vec<String>) -> Self {
+        Self { path: path.to_owned(), table, known: Vec::new(), errors }
     }
 
     /// Takes a key out.
@@ -48,96 +48,98 @@ impl<'a> Section<'a> {
             Value::Boolean(flag) => flag.to_string(),
             Value::Datetime(date) => date.to_string(),
             Value::Float(_) => {
-                self.mistake(key, "put it in quotes, so that it is exact");
+                self.add_error(key, "put it in quotes, so that it is exact");
                 return None;
             }
             Value::Array(_) | Value::Table(_) => {
-                self.mistake(key, "expected one value");
+                self.add_error(key, "expected one value");
                 return None;
             }
         };
-        text.parse().map_err(|why: T::Err| self.mistake(key, in_words(&why.to_string()))).ok()
+        text.parse()
+            .map_err(|why: T::Err| self.add_error(key, plain_message(&why.to_string())))
+            .ok()
     }
 
     /// Takes a whole number that must not be 0.
-    pub(super) fn at_least_one<T>(&mut self, key: &str) -> Option<T>
+    pub(super) fn take_positive<T>(&mut self, key: &str) -> Option<T>
     where
         T: FromStr + Default + PartialEq,
         T::Err: Display,
     {
         let number = self.take(key)?;
         if number == T::default() {
-            self.mistake(key, "must be at least 1");
+            self.add_error(key, "must be at least 1");
             return None;
         }
         Some(number)
     }
 
     /// Takes a scalar that is one of a few words.
-    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
+    pub(super) fn take_word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let text: String = self.take(key)?;
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
             let words: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-            self.mistake(key, &format!("expected {}", words.join(" or ")));
+            self.add_error(key, &format!("expected {}", words.join(" or ")));
         }
         found
     }
 
     /// Takes a list of texts.
-    pub(super) fn texts(&mut self, key: &str) -> Vec<String> {
+    pub(super) fn take_texts(&mut self, key: &str) -> Vec<String> {
         let Some(value) = self.remove(key) else { return Vec::new() };
         match value.try_into() {
             Ok(texts) => texts,
             Err(_) => {
-                self.mistake(key, "expected an array of strings");
+                self.add_error(key, "expected an array of strings");
                 Vec::new()
             }
         }
     }
 
     /// Takes a table of tables, in the order of the file.
-    pub(super) fn tables(&mut self, key: &str) -> Vec<(String, Table)> {
+    pub(super) fn take_tables(&mut self, key: &str) -> Vec<(String, Table)> {
         let Some(value) = self.remove(key) else { return Vec::new() };
         let Value::Table(tables) = value else {
-            self.mistake(key, "expected tables, such as [providers.openai]");
+            self.add_error(key, "expected tables, such as [providers.openai]");
             return Vec::new();
         };
         let mut found = Vec::new();
         for (name, value) in tables {
             match value {
                 Value::Table(table) => found.push((name, table)),
-                _ => self.mistake(&format!("{key}.{name}"), "expected a table"),
+                _ => self.add_error(&format!("{key}.{name}"), "expected a table"),
             }
         }
         found
     }
 
     /// Takes an array of tables.
-    pub(super) fn rows(&mut self, key: &str) -> Vec<Table> {
+    pub(super) fn take_rows(&mut self, key: &str) -> Vec<Table> {
         let Some(value) = self.remove(key) else { return Vec::new() };
         match value.try_into() {
             Ok(rows) => rows,
             Err(_) => {
-                self.mistake(key, "expected tables, such as [[prices]]");
+                self.add_error(key, "expected tables, such as [[prices]]");
                 Vec::new()
             }
         }
     }
 
     /// Notes an error of a key, or of the whole table if `key` is empty.
-    pub(super) fn mistake(&mut self, key: &str, what: &str) {
+    pub(super) fn add_error(&mut self, key: &str, what: &str) {
         let place = match (self.path.as_str(), key) {
             ("", key) => key.to_owned(),
             (path, "") => path.to_owned(),
             (path, key) => format!("{path}.{key}"),
         };
-        self.mistakes.push(format!("{place}: {what}"));
+        self.errors.push(format!("{place}: {what}"));
     }
 
     /// A table below this one, with the same list of errors.
-    pub(super) fn below(&mut self, path: &str, table: Table) -> Section<'_> {
-        Section { path: path.to_owned(), table, known: Vec::new(), mistakes: self.mistakes }
+    pub(super) fn subsection(&mut self, path: &str, table: Table) -> Section<'_> {
+        Section { path: path.to_owned(), table, known: Vec::new(), errors: self.errors }
     }
 
     /// Reports every key that is not taken as unknown.
@@ -148,7 +150,7 @@ impl<'a> Section<'a> {
                 Some(near) => format!("is not a key of the configuration; do you mean {near}?"),
                 None => "is not a key of the configuration".to_owned(),
             };
-            self.mistake(&key, &what);
+            self.add_error(&key, &what);
         }
     }
 }
@@ -172,7 +174,7 @@ pub(super) fn is_near(known: &str, typed: &str) -> bool {
 }
 
 /// The standard library's message about a number or a flag, in plain words.
-fn in_words(why: &str) -> &str {
+fn plain_message(why: &str) -> &str {
     match why {
         "invalid digit found in string" | "cannot parse integer from empty string" => {
             "must be a whole number, not negative"

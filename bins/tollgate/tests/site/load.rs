@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::task::JoinHandle;
-use tollgate_testkit::{Answer, Call};
+use tollgate_testkit::{TestRequest, TestResponse};
 
-use super::Service;
+use super::ServiceProcess;
 
 const CALLERS: usize = 8;
 
@@ -16,13 +16,13 @@ const CALLERS: usize = 8;
 /// moves to another address, a caller continues there.
 pub struct Load {
     nodes: Arc<Mutex<Vec<SocketAddr>>>,
-    heard: Arc<Mutex<Heard>>,
+    results: Arc<Mutex<CallerResults>>,
     callers: Vec<JoinHandle<()>>,
 }
 
 /// The results of all callers.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct CallerResults {
     /// The ids of the calls whose answers were complete.
     pub answered: Vec<String>,
     /// The number of other results.
@@ -33,18 +33,18 @@ impl Load {
     /// Starts the callers. `other` gets each incomplete or failed answer, `None` if there was none, and
     /// panics if that is an error.
     pub fn start(
-        services: &[Service],
+        services: &[ServiceProcess],
         credentials: &[&str],
         u: &str,
-        other: fn(Option<&Answer>),
+        other: fn(Option<&TestResponse>),
     ) -> Self {
         let nodes = services.iter().map(|service| service.address).collect();
         let nodes: Arc<Mutex<Vec<SocketAddr>>> = Arc::new(Mutex::new(nodes));
-        let heard = Arc::<Mutex<Heard>>::default();
+        let results = Arc::<Mutex<CallerResults>>::default();
         let callers = (0..CALLERS).map(|number| {
             // Each credential calls every node, with and without streams.
             let credential = credentials[number / 2 % credentials.len()].to_owned();
-            let (nodes, heard, u) = (nodes.clone(), heard.clone(), u.to_owned());
+            let (nodes, heard, u) = (nodes.clone(), results.clone(), u.to_owned());
             tokio::spawn(async move {
                 loop {
                     let address = {
@@ -53,7 +53,7 @@ impl Load {
                     };
                     let body = json!({"model": "m", "stream": number / 4 % 2 == 0,
                                       "messages": [{"role": "user", "content": "Hello"}]});
-                    let call = Call::new(address, "POST", &format!("/v1/forward?u={u}"));
+                    let call = TestRequest::new(address, "POST", &format!("/v1/forward?u={u}"));
                     match call.bearer(&credential).json(&body).try_send().await {
                         Some(answer) if answer.status == 200 && answer.complete => {
                             let id = answer.header("x-service-request-id").unwrap().to_owned();
@@ -69,17 +69,17 @@ impl Load {
             })
         });
         let callers = callers.collect();
-        Self { nodes, heard, callers }
+        Self { nodes, results, callers }
     }
 
     /// Sets the new address of a node.
-    pub fn moved(&self, node: usize, service: &Service) {
+    pub fn set_address(&self, node: usize, service: &ServiceProcess) {
         self.nodes.lock().unwrap()[node] = service.address;
     }
 
     /// The number of complete answers so far, and of other results.
     pub fn counts(&self) -> (usize, usize) {
-        let heard = self.heard.lock().unwrap();
+        let heard = self.results.lock().unwrap();
         (heard.answered.len(), heard.others)
     }
 
@@ -91,6 +91,6 @@ impl Load {
                 assert!(cause.is_cancelled(), "{cause}");
             }
         }
-        std::mem::take(&mut self.heard.lock().unwrap().answered)
+        std::mem::take(&mut self.results.lock().unwrap().answered)
     }
 }

@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollgate_simulator::{Behavior, Simulator};
-use tollgate_testkit::{Call, TestDatabase, postgres};
+use tollgate_testkit::{TestDatabase, TestRequest, postgres};
 
 /// A configuration in its own folder, with a simulated provider.
 pub struct Site {
@@ -94,28 +94,28 @@ impl Site {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    pub fn serve(&self) -> Service {
+    pub fn serve(&self) -> ServiceProcess {
         self.serve_with(&[])
     }
 
     /// As [`Self::serve`], with settings of the environment.
-    pub fn serve_with(&self, settings: &[(&str, &str)]) -> Service {
+    pub fn serve_with(&self, settings: &[(&str, &str)]) -> ServiceProcess {
         let mut command = self.command(&["serve"]);
-        Service::start(command.envs(settings.iter().copied()).stderr(Stdio::null()))
+        ServiceProcess::start(command.envs(settings.iter().copied()).stderr(Stdio::null()))
     }
 
     /// As [`Self::serve_with`], with all log lines of the process in this file.
-    pub fn serve_logging_to(&self, log: &Path, settings: &[(&str, &str)]) -> Service {
+    pub fn serve_logging_to(&self, log: &Path, settings: &[(&str, &str)]) -> ServiceProcess {
         let log = std::fs::File::create(log).unwrap();
         let mut command = self.command(&["serve"]);
         command.envs(settings.iter().copied()).env("RUST_LOG", "trace");
-        Service::start(command.stderr(log))
+        ServiceProcess::start(command.stderr(log))
     }
 
     /// Starts the simulator as a separate process.
-    pub fn simulate(&self) -> Service {
+    pub fn simulate(&self) -> ServiceProcess {
         let mut command = self.command(&["simulator", "--listen", "127.0.0.1:0"]);
-        Service::start(command.stderr(Stdio::null()))
+        ServiceProcess::start(command.stderr(Stdio::null()))
     }
 
     pub fn chat_url(&self) -> String {
@@ -124,19 +124,19 @@ impl Site {
 }
 
 /// A running `tollgate serve` (or `simulator`); it ends with the test.
-pub struct Service {
+pub struct ServiceProcess {
     child: Child,
     pub address: SocketAddr,
 }
 
-impl Drop for Service {
+impl Drop for ServiceProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Service {
+impl ServiceProcess {
     /// Starts it, and waits until it prints its address.
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -170,12 +170,12 @@ impl Service {
         kib * 1024
     }
 
-    pub fn call(&self, method: &str, path: &str, credential: &str) -> Call {
-        Call::new(self.address, method, path).bearer(credential)
+    pub fn call(&self, method: &str, path: &str, credential: &str) -> TestRequest {
+        TestRequest::new(self.address, method, path).bearer(credential)
     }
 
     /// Creates a customer with money, and a meter; returns a forward token for them.
-    pub async fn customer(&self, key: &str, amount: &str) -> String {
+    pub async fn create_customer(&self, key: &str, amount: &str) -> String {
         let connection =
             self.call("POST", "/v1/connections", key).json(&json!({})).send().await.expect(201);
         let credits = format!("/v1/wallets/{}/credits", connection["wallet_id"].as_str().unwrap());
@@ -187,7 +187,7 @@ impl Service {
         STANDARD.encode(token.to_string())
     }
 
-    pub fn forward(&self, u: &str, token: &str, stream: bool) -> Call {
+    pub fn forward(&self, u: &str, token: &str, stream: bool) -> TestRequest {
         let body = json!({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]});
         self.call("POST", &format!("/v1/forward?u={u}"), token).json(&body)
     }

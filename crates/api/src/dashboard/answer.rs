@@ -65,7 +65,7 @@ impl ResponseError for PageError {
         let page = ErrorPage {
             status: self.status_code().as_u16(),
             message: self.0.message(),
-            issues: said(self.0.issues()),
+            issues: issue_sentences(self.0.issues()),
         };
         let mut response = HttpResponse::build(self.status_code());
         for header in self.0.headers() {
@@ -78,7 +78,7 @@ impl ResponseError for PageError {
 }
 
 /// The issues as sentences.
-pub(super) fn said(issues: &[tollgate_domain::Issue]) -> Vec<String> {
+pub(super) fn issue_sentences(issues: &[tollgate_domain::Issue]) -> Vec<String> {
     let sentence = |issue: &tollgate_domain::Issue| {
         format!("{} {}.", issue.path.join(" ").replace('_', " "), issue.message)
     };

@@ -7,12 +7,12 @@ use super::text;
 
 /// The kind of figure that a chart shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Figure {
+pub(super) enum ChartUnit {
     Money,
     Count,
 }
 
-impl Figure {
+impl ChartUnit {
     fn exact(self, value: i128) -> String {
         match self {
             Self::Money => text::money_of(value),
@@ -51,28 +51,28 @@ pub(super) struct Chart {
     /// The labels of the axis: top, middle and bottom.
     marks: [String; 3],
     width: usize,
-    columns: Vec<Column>,
+    columns: Vec<ChartColumn>,
     /// A label for each column; most have no room for one.
     ticks: Vec<Option<String>>,
     layers: Vec<Layer>,
-    rows: Vec<Row>,
+    rows: Vec<ChartRow>,
     is_empty: bool,
 }
 
-struct Column {
+struct ChartColumn {
     x: usize,
     title: String,
-    parts: Vec<Part>,
+    parts: Vec<ChartSegment>,
 }
 
-struct Part {
+struct ChartSegment {
     color: &'static str,
     y: i128,
     height: i128,
 }
 
 /// A row of the table.
-struct Row {
+struct ChartRow {
     label: String,
     values: Vec<String>,
 }
@@ -87,7 +87,7 @@ impl Chart {
     /// `labels` name the columns, one for each value of every layer.
     pub(super) fn new(
         title: impl Into<String>,
-        figure: Figure,
+        figure: ChartUnit,
         labels: &[String],
         layers: Vec<Layer>,
     ) -> Self {
@@ -112,17 +112,17 @@ impl Chart {
                 let (from, to) = (below * HEIGHT / top, (below + value) * HEIGHT / top);
                 // A value above 0 is always visible.
                 let height = (to - from).max(if below == 0 { 4 } else { 0 });
-                parts.push(Part { color: layer.color, y: HEIGHT - from - height, height });
+                parts.push(ChartSegment { color: layer.color, y: HEIGHT - from - height, height });
                 below += value;
             }
-            Column { x: place * STEP, title, parts }
+            ChartColumn { x: place * STEP, title, parts }
         });
         let columns = columns.collect();
         let rows = labels.iter().enumerate().map(|(place, label)| {
             let values = layers
                 .iter()
                 .map(|layer| figure.exact(layer.values.get(place).copied().unwrap_or_default()));
-            Row { label: label.clone(), values: values.collect() }
+            ChartRow { label: label.clone(), values: values.collect() }
         });
         let rows = rows.collect();
         let marks = [top, top / 2, 0].map(|mark| figure.short(mark));
@@ -144,9 +144,9 @@ impl Chart {
 }
 
 /// A round number above `most`, whose half is round, too.
-fn round_above(most: i128, figure: Figure) -> i128 {
+fn round_above(most: i128, figure: ChartUnit) -> i128 {
     // A hundredth of a cent is the smallest step of an axis of money.
-    let mut scale: i128 = if figure == Figure::Money { 1_000_000 } else { 1 };
+    let mut scale: i128 = if figure == ChartUnit::Money { 1_000_000 } else { 1 };
     while most > scale.saturating_mul(10) {
         scale = scale.saturating_mul(10);
     }
@@ -169,16 +169,17 @@ mod tests {
     #[test]
     fn an_axis_ends_at_a_round_number_above_all_columns() {
         for (most, top) in [(0, 2), (1, 2), (2, 2), (3, 4), (7, 8), (9, 10), (11, 20), (401, 600)] {
-            assert_eq!(round_above(most, Figure::Count), top, "{most}");
+            assert_eq!(round_above(most, ChartUnit::Count), top, "{most}");
         }
-        assert_eq!(round_above(i128::MAX, Figure::Count), i128::MAX);
+        assert_eq!(round_above(i128::MAX, ChartUnit::Count), i128::MAX);
     }
 
     #[test]
     fn columns_are_stacked_to_their_sum_and_nothing_is_outside() {
         let labels: Vec<String> = (0..30).map(|day| day.to_string()).collect();
         let values: Vec<i128> = (0..30).map(|day| day * day).collect();
-        let chart = Chart::new("t", Figure::Count, &labels, vec![layer(&values), layer(&values)]);
+        let chart =
+            Chart::new("t", ChartUnit::Count, &labels, vec![layer(&values), layer(&values)]);
         for column in &chart.columns {
             for part in &column.parts {
                 assert!(part.y >= 0 && part.height >= 0 && part.y + part.height <= HEIGHT);

@@ -4,17 +4,17 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, SubscriptionState};
 use tollgate_pricing::Amount;
-use tollgate_store::requests::{self, HowEnded, RequestFilter};
-use tollgate_store::subscriptions::{self, Whose};
+use tollgate_store::requests::{self, EndingFilter, RequestFilter};
+use tollgate_store::subscriptions::{self, RenewalScope};
 use tollgate_store::{Conn, Page, connections, wallets};
 
 use super::answer::{PageError, respond};
-use super::page::{Fact, Pager, Place, Shell, page_of};
-use super::requests::Line as RequestLine;
-use super::session::Visitor;
-use super::subscriptions::Credit;
+use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use super::requests::RequestItem as RequestLine;
+use super::session::SessionUser;
+use super::subscriptions::CreditBar;
 use super::text;
-use super::wallets::Figures;
+use super::wallets::WalletSummary;
 use crate::app::App;
 use crate::http::error::ApiError;
 use crate::resources::connections::not_found;
@@ -23,11 +23,11 @@ use crate::resources::connections::not_found;
 #[template(path = "connections.html")]
 struct ConnectionsPage {
     shell: Shell,
-    connections: Vec<Line>,
+    connections: Vec<ConnectionItem>,
     pager: Pager,
 }
 
-struct Line {
+struct ConnectionItem {
     id: String,
     name: String,
     reference_id: String,
@@ -36,7 +36,7 @@ struct Line {
     created_at: String,
 }
 
-impl Line {
+impl ConnectionItem {
     fn of(connection: &Connection) -> Self {
         let id = connection.connection_id.to_string();
         Self {
@@ -52,7 +52,7 @@ impl Line {
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
@@ -60,8 +60,8 @@ pub(super) async fn list(
     let mut found = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.connection_id.to_string());
     respond(&ConnectionsPage {
-        shell: Shell::new(&visitor, Place::Connections, "Connections"),
-        connections: found.iter().map(Line::of).collect(),
+        shell: Shell::new(&visitor, DashboardSection::Connections, "Connections"),
+        connections: found.iter().map(ConnectionItem::of).collect(),
         pager,
     })
 }
@@ -70,39 +70,39 @@ pub(super) async fn list(
 #[template(path = "connection.html")]
 struct ConnectionPage {
     shell: Shell,
-    line: Line,
+    line: ConnectionItem,
     facts: Vec<Fact>,
     metadata: Vec<(String, String)>,
-    wallet: Option<Figures>,
-    subscription: Option<Subscribed>,
+    wallet: Option<WalletSummary>,
+    subscription: Option<SubscriptionSummary>,
     requests: Vec<RequestLine>,
 }
 
 /// The subscription of a connection.
-struct Subscribed {
+struct SubscriptionSummary {
     href: String,
     plan: String,
-    credits: Vec<Credit>,
+    credits: Vec<CreditBar>,
 }
 
-impl Subscribed {
+impl SubscriptionSummary {
     fn of((state, at_start): &(SubscriptionState, Amount)) -> Self {
         Self {
             href: format!("/dashboard/subscriptions/{}", state.subscription_id),
             plan: state.plan.name.clone(),
-            credits: Credit::of(state, *at_start),
+            credits: CreditBar::of(state, *at_start),
         }
     }
 }
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let id: ConnectionId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
-    app.store.renew(Whose::Connection(id)).await?;
+    app.store.renew(RenewalScope::Connection(id)).await?;
     let read = move |conn: &mut Conn| {
         let connection = connections::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let wallet = wallets::find(conn, merchant_id, connection.wallet_id)?;
@@ -115,23 +115,23 @@ pub(super) async fn show(
         };
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
         let newest = Page { after: None, limit: 10 };
-        let requests = requests::list(conn, merchant_id, &filter, HowEnded::Anyhow, &newest)?;
+        let requests = requests::list(conn, merchant_id, &filter, EndingFilter::Anyhow, &newest)?;
         Ok::<_, ApiError>((connection, wallet, subscription, requests))
     };
     let (connection, wallet, subscription, requests) = app.store.read(read).await?;
-    let line = Line::of(&connection);
+    let line = ConnectionItem::of(&connection);
     let mut facts = vec![Fact::new("Id", line.id.clone())];
     facts.extend(connection.reference_id.clone().map(|id| Fact::new("Your id", id)));
     facts.extend(connection.email.clone().map(|email| Fact::new("Email", email)));
     facts.push(Fact::new("Made", text::time(connection.created_at)));
     let pairs = connection.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&ConnectionPage {
-        shell: Shell::new(&visitor, Place::Connections, line.name.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Connections, line.name.clone()),
         facts,
         metadata: pairs.collect(),
-        wallet: wallet.map(|wallet| Figures::of(&wallet, line.name.clone())),
+        wallet: wallet.map(|wallet| WalletSummary::of(&wallet, line.name.clone())),
         line,
-        subscription: subscription.as_ref().map(Subscribed::of),
+        subscription: subscription.as_ref().map(SubscriptionSummary::of),
         requests: requests.iter().take(10).map(RequestLine::of).collect(),
     })
 }

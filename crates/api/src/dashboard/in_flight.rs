@@ -7,8 +7,8 @@ use tollgate_pricing::Amount;
 use tollgate_store::requests;
 
 use super::answer::{PageError, respond};
-use super::page::{Place, Shell};
-use super::session::Visitor;
+use super::page::{DashboardSection, Shell};
+use super::session::SessionUser;
 use super::text;
 use crate::app::App;
 
@@ -16,13 +16,13 @@ use crate::app::App;
 #[template(path = "in_flight.html")]
 struct InFlightPage {
     shell: Shell,
-    calls: Vec<Call>,
+    calls: Vec<InFlightItem>,
     count: usize,
     held: String,
     is_cut: bool,
 }
 
-struct Call {
+struct InFlightItem {
     request_id: String,
     since: String,
     took: String,
@@ -37,14 +37,17 @@ struct Call {
 /// The most calls that are shown.
 const SHOWN: usize = 200;
 
-pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: SessionUser,
+) -> Result<HttpResponse, PageError> {
     let merchant_id = visitor.merchant_id();
     let calls = app.store.read(move |conn| requests::in_flight(conn, merchant_id)).await?;
     let now = app.clock.now();
     let all = calls.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
     let shown = calls.iter().take(SHOWN).map(|call| {
         let micros = now.unix_micros().saturating_sub(call.created_at.unix_micros());
-        Call {
+        InFlightItem {
             request_id: call.request_id.to_string(),
             since: text::time(call.created_at),
             took: text::duration(micros.max(0) / 1_000),
@@ -60,7 +63,7 @@ pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpRe
         }
     });
     respond(&InFlightPage {
-        shell: Shell::new(&visitor, Place::InFlight, "In flight"),
+        shell: Shell::new(&visitor, DashboardSection::InFlight, "In flight"),
         calls: shown.collect(),
         count: calls.len(),
         held: text::money(all),

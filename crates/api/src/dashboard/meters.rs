@@ -6,10 +6,10 @@ use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
 use tollgate_pricing::{PerUnit, PriceSource, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
-use super::answer::{PageError, respond, said};
-use super::page::{Fact, Named, Pager, Place, Shell, named_connections, page_of};
+use super::answer::{PageError, issue_sentences, respond};
+use super::page::{DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, page_of};
 use super::price::{PriceLine, fee_line, payer};
-use super::session::Visitor;
+use super::session::SessionUser;
 use super::text;
 use crate::app::App;
 use crate::http::error::ApiError;
@@ -21,11 +21,11 @@ use crate::resources::quote::{QuotedUsage, quote_usage};
 #[template(path = "meters.html")]
 struct MetersPage {
     shell: Shell,
-    meters: Vec<Line>,
+    meters: Vec<MeterItem>,
     pager: Pager,
 }
 
-struct Line {
+struct MeterItem {
     id: String,
     name: String,
     slug: String,
@@ -33,7 +33,7 @@ struct Line {
     tiers: String,
 }
 
-impl Line {
+impl MeterItem {
     fn of(meter: &MerchantMeter) -> Self {
         let rates = meter.model.tiers().iter().map(|tier| rate(meter, tier.rate.to_string()));
         Self {
@@ -67,15 +67,15 @@ const fn unit(unit: TierUnit) -> &'static str {
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
     let mut found = app.store.read(move |conn| meters::list(conn, merchant_id, &page)).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.meter_id.to_string());
     respond(&MetersPage {
-        shell: Shell::new(&visitor, Place::Meters, "Meters"),
-        meters: found.iter().map(Line::of).collect(),
+        shell: Shell::new(&visitor, DashboardSection::Meters, "Meters"),
+        meters: found.iter().map(MeterItem::of).collect(),
         pager,
     })
 }
@@ -88,14 +88,14 @@ struct MeterPage {
     tiers: Vec<(String, String)>,
     /// The unit that the meter counts, if it is not tokens.
     counts: Option<&'static str>,
-    asked: Asked,
-    connections: Vec<Named>,
+    asked: PreviewForm,
+    connections: Vec<FormChoice>,
     preview: Option<Preview>,
     problems: Vec<String>,
 }
 
 /// The form of the preview as it was filled in.
-struct Asked {
+struct PreviewForm {
     input: String,
     output: String,
     /// Characters, minutes or requests, as the meter counts.
@@ -107,7 +107,7 @@ struct Asked {
     is_sent: bool,
 }
 
-impl Asked {
+impl PreviewForm {
     fn of(query: &Query) -> Self {
         let text = |name| query.get(name).unwrap_or_default().trim().to_owned();
         Self {
@@ -200,7 +200,7 @@ impl Preview {
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
@@ -208,11 +208,11 @@ pub(super) async fn show(
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
         let meter = meters::find(conn, merchant_id, id)?;
-        Ok::<_, StoreError>((meter, named_connections(conn, merchant_id)?))
+        Ok::<_, StoreError>((meter, connection_choices(conn, merchant_id)?))
     };
     let (meter, connections) = app.store.read(read).await?;
     let meter = meter.ok_or_else(not_found)?;
-    let asked = Asked::of(&Query::of(&http));
+    let asked = PreviewForm::of(&Query::of(&http));
     let (preview, problems) = match preview(&app, &visitor, &meter, &asked).await {
         Ok(preview) => (preview, Vec::new()),
         Err(problems) => (None, problems),
@@ -240,7 +240,7 @@ pub(super) async fn show(
             },
         ),
         Fact::new(
-            "Tiers begin anew",
+            "Tiers start again",
             match meter.tier_period {
                 TierPeriod::Lifetime => "never",
                 TierPeriod::Month => "with each month, UTC",
@@ -251,7 +251,7 @@ pub(super) async fn show(
         Fact::new("Version", meter.version.to_string()),
     ];
     respond(&MeterPage {
-        shell: Shell::new(&visitor, Place::Meters, meter.name.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Meters, meter.name.clone()),
         facts,
         tiers: tiers.collect(),
         counts: Some(unit(model.unit)).filter(|_| model.unit != TierUnit::Tokens),
@@ -265,9 +265,9 @@ pub(super) async fn show(
 /// Computes what `POST /quote` would answer.
 async fn preview(
     app: &App,
-    visitor: &Visitor,
+    visitor: &SessionUser,
     meter: &MerchantMeter,
-    asked: &Asked,
+    asked: &PreviewForm,
 ) -> Result<Option<Preview>, Vec<String>> {
     let usage = asked.usage(meter.model.unit).map_err(|problem| vec![problem])?;
     let Some(usage) = usage else {
@@ -287,7 +287,7 @@ async fn preview(
     };
     let (merchant_id, meter_id) = (visitor.merchant_id(), meter.meter_id);
     let quoted = quote_usage(app, merchant_id, Some(meter_id), connection_id, served, usage).await;
-    let said = |error: ApiError| match said(error.issues()) {
+    let said = |error: ApiError| match issue_sentences(error.issues()) {
         issues if issues.is_empty() => vec![error.message().to_owned()],
         issues => issues,
     };

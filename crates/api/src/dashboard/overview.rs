@@ -7,16 +7,16 @@ use askama::Template;
 use tollgate_domain::{DeliveryStatus, SpendKeyStatus};
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::{self, DeliveryFilter};
-use tollgate_store::requests::{self as records, HowEnded, RequestFilter};
+use tollgate_store::requests::{self as records, EndingFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension};
 use tollgate_store::{Conn, Page, StoreError, spend_keys, wallets, webhooks};
 
 use super::answer::{PageError, respond};
-use super::chart::{Chart, Figure};
+use super::chart::{Chart, ChartUnit};
 use super::in_flight::held;
-use super::page::{Place, Shell};
-use super::requests::Line;
-use super::session::Visitor;
+use super::page::{DashboardSection, Shell};
+use super::requests::RequestItem;
+use super::session::SessionUser;
 use super::spend::{DAY, MONTH, Totals, failures, layers};
 use super::spend_keys::limit_used;
 use super::text;
@@ -33,7 +33,7 @@ struct OverviewPage {
     balance: String,
     spend: Chart,
     notices: Vec<Notice>,
-    requests: Vec<Line>,
+    requests: Vec<RequestItem>,
 }
 
 /// A notice of something that needs attention.
@@ -48,7 +48,10 @@ const LOOKED_AT: u32 = 100;
 /// The part of a limit from which there is a notice, in thousandths.
 const NEARLY_USED: i128 = 800;
 
-pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(
+    app: web::Data<App>,
+    visitor: SessionUser,
+) -> Result<HttpResponse, PageError> {
     let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
     let read = move |conn: &mut Conn| {
         let (day, month) = (DAY.window(now), MONTH.window(now));
@@ -59,7 +62,7 @@ pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpRe
         let wallet = wallets::find_own(conn, merchant_id)?;
         let newest = Page { after: None, limit: 8 };
         let all = RequestFilter::default();
-        let mut requests = records::list(conn, merchant_id, &all, HowEnded::Anyhow, &newest)?;
+        let mut requests = records::list(conn, merchant_id, &all, EndingFilter::Anyhow, &newest)?;
         requests.truncate(8);
         let newest = Page { after: None, limit: LOOKED_AT };
         let keys = spend_keys::list(conn, merchant_id, &newest)?;
@@ -101,7 +104,7 @@ pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpRe
     let [failed_of_day, failed_of_month] = failed;
     let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
     respond(&OverviewPage {
-        shell: Shell::new(&visitor, Place::Overview, "Overview"),
+        shell: Shell::new(&visitor, DashboardSection::Overview, "Overview"),
         day: Totals::of(&of_day, &failed_of_day),
         month: Totals::of(&of_month.total, &failed_of_month),
         in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
@@ -110,11 +113,11 @@ pub(super) async fn show(app: web::Data<App>, visitor: Visitor) -> Result<HttpRe
             .map_or_else(String::new, |wallet| text::headline(wallet.balance.units().into())),
         spend: Chart::new(
             "Spend by model, last 30 days",
-            Figure::Money,
+            ChartUnit::Money,
             &MONTH.labels(now),
             layers(&of_month, &HashMap::new()),
         ),
         notices,
-        requests: requests.iter().map(Line::of).collect(),
+        requests: requests.iter().map(RequestItem::of).collect(),
     })
 }

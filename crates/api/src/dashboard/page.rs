@@ -9,13 +9,13 @@ use tollgate_domain::MerchantId;
 use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
 use super::answer::PageError;
-use super::session::Visitor;
+use super::session::SessionUser;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::Query;
 
 /// The section of the dashboard that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DashboardSection {
     Overview,
     Spend,
     Requests,
@@ -28,7 +28,7 @@ pub(super) enum Place {
     Webhooks,
 }
 
-impl Place {
+impl DashboardSection {
     const ALL: [Self; 10] = [
         Self::Overview,
         Self::Spend,
@@ -67,17 +67,21 @@ pub(super) struct Shell {
     pub(super) form_token: String,
     /// The base URL of calls, for examples to paste.
     pub(super) base: String,
-    place: Place,
+    place: DashboardSection,
 }
 
-pub(super) struct Link {
+pub(super) struct NavLink {
     pub(super) href: &'static str,
     pub(super) label: &'static str,
     pub(super) is_here: bool,
 }
 
 impl Shell {
-    pub(super) fn new(visitor: &Visitor, place: Place, title: impl Into<String>) -> Self {
+    pub(super) fn new(
+        visitor: &SessionUser,
+        place: DashboardSection,
+        title: impl Into<String>,
+    ) -> Self {
         Self {
             title: title.into(),
             merchant: visitor.session.merchant.name.clone(),
@@ -88,10 +92,10 @@ impl Shell {
         }
     }
 
-    pub(super) fn links(&self) -> impl Iterator<Item = Link> {
-        Place::ALL.into_iter().map(|place| {
+    pub(super) fn links(&self) -> impl Iterator<Item = NavLink> {
+        DashboardSection::ALL.into_iter().map(|place| {
             let (href, label) = place.href_and_label();
-            Link { href, label, is_here: place == self.place }
+            NavLink { href, label, is_here: place == self.place }
         })
     }
 }
@@ -199,7 +203,7 @@ impl Fact {
 }
 
 /// A choice of a form.
-pub(super) struct Named {
+pub(super) struct FormChoice {
     pub(super) id: String,
     pub(super) name: String,
 }
@@ -208,28 +212,28 @@ pub(super) struct Named {
 const CHOICES: u32 = 100;
 
 /// The newest connections, by name.
-pub(super) fn named_connections(
+pub(super) fn connection_choices(
     conn: &mut Conn,
     merchant_id: MerchantId,
-) -> Result<Vec<Named>, StoreError> {
+) -> Result<Vec<FormChoice>, StoreError> {
     let newest = Page { after: None, limit: CHOICES };
     let found = connections::list(conn, merchant_id, &newest)?;
     let named = found.into_iter().map(|one| {
         let id = one.connection_id.to_string();
-        Named { name: one.name.or(one.reference_id).unwrap_or_else(|| id.clone()), id }
+        FormChoice { name: one.name.or(one.reference_id).unwrap_or_else(|| id.clone()), id }
     });
     Ok(named.collect())
 }
 
 /// The newest meters, by name.
-pub(super) fn named_meters(
+pub(super) fn meter_choices(
     conn: &mut Conn,
     merchant_id: MerchantId,
-) -> Result<Vec<Named>, StoreError> {
+) -> Result<Vec<FormChoice>, StoreError> {
     let newest = Page { after: None, limit: CHOICES };
     let found = meters::list(conn, merchant_id, &newest)?;
     Ok(found
         .into_iter()
-        .map(|one| Named { id: one.meter_id.to_string(), name: one.name })
+        .map(|one| FormChoice { id: one.meter_id.to_string(), name: one.name })
         .collect())
 }

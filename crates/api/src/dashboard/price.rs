@@ -2,7 +2,7 @@
 
 use tollgate_domain::{ProviderKeyType, RequestRecord, UsageSource};
 use tollgate_pricing::{
-    AppliedPrices, BaseCost, FeeLine, Payer, PerUnit, PriceSource, RateType, Scale, TierUnit,
+    AppliedPrices, BaseCost, FeeLine, Payer, PerUnit, PriceScale, PriceSource, RateType, TierUnit,
     TokenBasis, Unit, Usage,
 };
 
@@ -17,7 +17,7 @@ pub(super) struct PriceLine {
 }
 
 /// A price line by line, in the exact figures of the record.
-pub(super) struct Price {
+pub(super) struct PriceBreakdown {
     pub(super) base: Vec<PriceLine>,
     pub(super) base_note: String,
     pub(super) input_cost: String,
@@ -37,7 +37,7 @@ pub(super) struct Price {
     pub(super) merchant: String,
 }
 
-impl Price {
+impl PriceBreakdown {
     pub(super) fn of(record: &RequestRecord) -> Self {
         let quote = &record.quote;
         let is_base_due = record.provider_key_type == ProviderKeyType::Managed;
@@ -93,9 +93,9 @@ pub(super) fn base_lines(usage: &Usage, applied: &[AppliedPrices]) -> Vec<PriceL
             let cost = BaseCost::of(&alone, &prices.prices).and_then(BaseCost::total);
             let seconds = matches!(unit, Unit::InputSecond | Unit::OutputSecond);
             let per = match unit.scale() {
-                Scale::PerMillion if seconds => "per second",
-                Scale::PerMillion => "per million",
-                Scale::Each => "each",
+                PriceScale::PerMillion if seconds => "per second",
+                PriceScale::PerMillion => "per million",
+                PriceScale::Each => "each",
             };
             let rate = prices.prices.price(unit);
             lines.push(PriceLine {

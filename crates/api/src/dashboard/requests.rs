@@ -8,13 +8,15 @@ use tollgate_domain::{
     ConnectionId, MeterId, ProviderKeyType, RequestId, RequestRecord, RequestStatus, UsageSource,
 };
 use tollgate_pricing::PriceSource;
-use tollgate_store::requests::{self, HowEnded, RequestFilter};
+use tollgate_store::requests::{self, EndingFilter, RequestFilter};
 use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
 
 use super::answer::{PageError, go_to, respond};
-use super::page::{Fact, Named, Pager, Place, Shell, named_connections, named_meters, page_of};
-use super::price::Price;
-use super::session::Visitor;
+use super::page::{
+    DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, meter_choices, page_of,
+};
+use super::price::PriceBreakdown;
+use super::session::SessionUser;
 use super::spend::took_millis;
 use super::text;
 use crate::app::App;
@@ -33,7 +35,7 @@ pub(super) struct Badge {
 fn badges(record: &RequestRecord) -> Vec<Badge> {
     let badge = |color, label: &'static str, meaning| Badge { color, label: label.into(), meaning };
     let state = match record.status {
-        RequestStatus::Pending => badge("plain", "pending", "It is on its way and holds money."),
+        RequestStatus::Pending => badge("plain", "pending", "It is in flight and holds money."),
         RequestStatus::Completed => badge("good", "completed", "It was answered and metered."),
         RequestStatus::Error => Badge { label: failure(record), ..badge("bad", "", "It failed.") },
     };
@@ -85,7 +87,7 @@ pub(super) fn model(provider: &str, model: Option<&str>) -> String {
 }
 
 /// A record in a list.
-pub(super) struct Line {
+pub(super) struct RequestItem {
     pub(super) request_id: String,
     pub(super) year: String,
     /// The time without the year.
@@ -97,7 +99,7 @@ pub(super) struct Line {
     pub(super) cost: String,
 }
 
-impl Line {
+impl RequestItem {
     pub(super) fn of(record: &RequestRecord) -> Self {
         let usage = &record.priced.usage;
         let tokens = i128::from(usage.input_tokens()) + i128::from(usage.output_tokens());
@@ -123,17 +125,17 @@ impl Line {
 #[template(path = "requests.html")]
 struct RequestsPage {
     shell: Shell,
-    requests: Vec<Line>,
+    requests: Vec<RequestItem>,
     pager: Pager,
-    asked: Asked,
+    asked: FilterForm,
     problem: &'static str,
-    connections: Vec<Named>,
-    meters: Vec<Named>,
+    connections: Vec<FormChoice>,
+    meters: Vec<FormChoice>,
 }
 
 /// The filters as they were filled in.
 #[derive(Default)]
-struct Asked {
+struct FilterForm {
     connection_id: String,
     meter_id: String,
     key: String,
@@ -141,7 +143,7 @@ struct Asked {
     failed: bool,
 }
 
-impl Asked {
+impl FilterForm {
     fn of(query: &Query) -> Self {
         let text = |name| query.get(name).unwrap_or_default().trim().to_owned();
         Self {
@@ -183,7 +185,7 @@ impl Asked {
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let query = Query::of(&http);
@@ -191,12 +193,12 @@ pub(super) async fn list(
         let id: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
         return Ok(go_to(&format!("/dashboard/requests/{id}")));
     }
-    let asked = Asked::of(&query);
+    let asked = FilterForm::of(&query);
     let (filter, problem) = match asked.filter() {
         Ok(filter) => (Some(filter), ""),
         Err(problem) => (None, problem),
     };
-    let ended = if asked.failed { HowEnded::Failed } else { HowEnded::Anyhow };
+    let ended = if asked.failed { EndingFilter::Failed } else { EndingFilter::Anyhow };
     let page = page_of::<RequestId>(&http);
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
@@ -204,14 +206,14 @@ pub(super) async fn list(
             Some(filter) => requests::list(conn, merchant_id, filter, ended, &page)?,
             None => Vec::new(),
         };
-        let connections = named_connections(conn, merchant_id)?;
-        Ok::<_, StoreError>((found, connections, named_meters(conn, merchant_id)?))
+        let connections = connection_choices(conn, merchant_id)?;
+        Ok::<_, StoreError>((found, connections, meter_choices(conn, merchant_id)?))
     };
     let (mut found, connections, meters) = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.request_id.to_string());
     respond(&RequestsPage {
-        shell: Shell::new(&visitor, Place::Requests, "Requests"),
-        requests: found.iter().map(Line::of).collect(),
+        shell: Shell::new(&visitor, DashboardSection::Requests, "Requests"),
+        requests: found.iter().map(RequestItem::of).collect(),
         pager,
         asked,
         problem,
@@ -224,16 +226,16 @@ pub(super) async fn list(
 #[template(path = "request.html")]
 struct RequestPage {
     shell: Shell,
-    line: Line,
+    line: RequestItem,
     facts: Vec<Fact>,
     metadata: Vec<(String, String)>,
-    price: Price,
+    price: PriceBreakdown,
     is_pending: bool,
 }
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let merchant_id = visitor.merchant_id();
@@ -288,11 +290,11 @@ pub(super) async fn show(
     facts.extend(record.settled_at.map(|at| Fact::new("Settled", text::time(at))));
     let pairs = record.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&RequestPage {
-        shell: Shell::new(&visitor, Place::Requests, "Request"),
-        line: Line::of(&record),
+        shell: Shell::new(&visitor, DashboardSection::Requests, "Request"),
+        line: RequestItem::of(&record),
         facts,
         metadata: pairs.collect(),
-        price: Price::of(&record),
+        price: PriceBreakdown::of(&record),
         is_pending: record.status == RequestStatus::Pending,
     })
 }

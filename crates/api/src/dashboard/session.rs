@@ -14,13 +14,13 @@ use askama::Template;
 use futures_util::future::LocalBoxFuture;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Key, KeyKind, MerchantId, Session, SessionToken};
-use tollgate_store::idempotency::{Claim, IdempotencyKey, Scope};
+use tollgate_store::idempotency::{IdempotencyClaim, IdempotencyKey, IdempotencyScope};
 use tollgate_store::{idempotency, sessions};
 
 use super::answer::{PageError, go_to, html};
-use crate::access::Access;
+use crate::access::AccessEntry;
 use crate::app::App;
-use crate::client_connections::{recognised, scheme};
+use crate::client_connections::{mark_authenticated, scheme};
 use crate::http::auth::app;
 use crate::http::body;
 use crate::http::error::{ApiError, ErrorCode};
@@ -31,7 +31,7 @@ const KEY_COOKIE_NAME: &str = "tollgate_new_key";
 const FORM_BYTES: usize = 64 * 1024;
 
 /// A merchant with an open session, within the rate of its key.
-pub(super) struct Visitor {
+pub(super) struct SessionUser {
     pub(super) session: Session,
     token: SessionToken,
     /// The token for the forms of the page that is shown.
@@ -40,13 +40,13 @@ pub(super) struct Visitor {
     pub(super) origin: String,
 }
 
-impl Visitor {
+impl SessionUser {
     pub(super) const fn merchant_id(&self) -> MerchantId {
         self.session.merchant.merchant_id
     }
 }
 
-impl FromRequest for Visitor {
+impl FromRequest for SessionUser {
     type Error = PageError;
     type Future = LocalBoxFuture<'static, Result<Self, PageError>>;
 
@@ -59,8 +59,8 @@ impl FromRequest for Visitor {
             let find = move |conn: &mut _| sessions::find(conn, &hash, now);
             let session = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
             let key = CallKey::Secret(session.secret_key_id);
-            recognised(&http);
-            Access::of(&http).caller(session.merchant.merchant_id, key);
+            mark_authenticated(&http);
+            AccessEntry::of(&http).caller(session.merchant.merchant_id, key);
             app.rate_limits.take_call(session.secret_key_id, now)?;
             let (form_token, origin) = (token.form_token(), origin(&http));
             Ok(Self { session, token, form_token, origin })
@@ -82,7 +82,7 @@ fn cookie<'a>(http: &'a HttpRequest, name: &str) -> Option<&'a str> {
 
 /// Redirects to a page that shows a new key once. The browser carries the key in a cookie that no script
 /// reads, so any node can show it and none has to keep it.
-pub(super) fn show_once(
+pub(super) fn redirect_with_key(
     http: &HttpRequest,
     href: &str,
     key: &Key,
@@ -94,12 +94,15 @@ pub(super) fn show_once(
 }
 
 /// The key to be shown once.
-pub(super) fn shown_once(http: &HttpRequest) -> Option<Key> {
+pub(super) fn key_to_show(http: &HttpRequest) -> Option<Key> {
     Key::parse(cookie(http, KEY_COOKIE_NAME)?).ok()
 }
 
 /// Removes that key from the browser.
-pub(super) fn was_shown(http: &HttpRequest, answer: &mut HttpResponse) -> Result<(), PageError> {
+pub(super) fn clear_shown_key(
+    http: &HttpRequest,
+    answer: &mut HttpResponse,
+) -> Result<(), PageError> {
     set_cookie(http, answer, KEY_COOKIE_NAME, "; Max-Age=0")
 }
 
@@ -109,9 +112,9 @@ fn origin(http: &HttpRequest) -> String {
 
 /// The fields of a form that was sent from a page of this dashboard.
 #[derive(Default)]
-pub(super) struct Fields(Vec<(String, String)>);
+pub(super) struct FormFields(Vec<(String, String)>);
 
-impl Fields {
+impl FormFields {
     /// The value of a field, if it has one.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim());
@@ -129,7 +132,7 @@ impl Fields {
     }
 }
 
-impl FromRequest for Fields {
+impl FromRequest for FormFields {
     type Error = PageError;
     type Future = LocalBoxFuture<'static, Result<Self, PageError>>;
 
@@ -160,29 +163,33 @@ fn not_from_here() -> PageError {
 
 /// A form of a session. It carries a token that only a page of this session has and that counts once, so
 /// sending the form again changes nothing.
-pub(super) struct Form {
-    pub(super) visitor: Visitor,
-    pub(super) fields: Fields,
+pub(super) struct SessionForm {
+    pub(super) visitor: SessionUser,
+    pub(super) fields: FormFields,
 }
 
-impl FromRequest for Form {
+impl FromRequest for SessionForm {
     type Error = PageError;
     type Future = LocalBoxFuture<'static, Result<Self, PageError>>;
 
     fn from_request(http: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (visitor, fields) =
-            (Visitor::from_request(http, payload), Fields::from_request(http, payload));
+            (SessionUser::from_request(http, payload), FormFields::from_request(http, payload));
         let app = app(http);
         Box::pin(async move {
             let (visitor, fields, app) = (visitor.await?, fields.await?, app?);
             let shown = fields.get("form_token").unwrap_or_default();
             let key = visitor.token.opened(shown).ok_or_else(not_from_here)?;
-            let scope = Scope::Dashboard(visitor.merchant_id());
+            let scope = IdempotencyScope::Dashboard(visitor.merchant_id());
             let once = IdempotencyKey { scope, key, fingerprint: [0; 32] };
             let now = app.clock.now();
-            match app.store.write_apart(move |conn| idempotency::claim(conn, &once, now)).await? {
-                Claim::New => Ok(Self { visitor, fields }),
-                Claim::Done(_) | Claim::Reused => Err(sent_before()),
+            match app
+                .store
+                .write_outside_calls(move |conn| idempotency::claim(conn, &once, now))
+                .await?
+            {
+                IdempotencyClaim::New => Ok(Self { visitor, fields }),
+                IdempotencyClaim::Done(_) | IdempotencyClaim::Reused => Err(sent_before()),
             }
         })
     }
@@ -195,7 +202,9 @@ struct SignInPage<'a> {
 }
 
 /// The page to sign in. A visitor with a session is redirected.
-pub(super) async fn show(visitor: Result<Visitor, PageError>) -> Result<HttpResponse, PageError> {
+pub(super) async fn show(
+    visitor: Result<SessionUser, PageError>,
+) -> Result<HttpResponse, PageError> {
     match visitor {
         Ok(_) => Ok(go_to("/dashboard")),
         Err(_) => html(StatusCode::OK, &SignInPage { problem: "" }),
@@ -205,7 +214,7 @@ pub(super) async fn show(visitor: Result<Visitor, PageError>) -> Result<HttpResp
 pub(super) async fn sign_in(
     app: web::Data<App>,
     http: HttpRequest,
-    fields: Fields,
+    fields: FormFields,
 ) -> Result<HttpResponse, PageError> {
     let now = app.clock.now();
     let from = http.peer_addr().map(|peer| sender(peer.ip()));
@@ -225,7 +234,7 @@ pub(super) async fn sign_in(
     }
     let hash = key.hash();
     let open = move |conn: &mut _| sessions::open(conn, &hash, now);
-    let Some(token) = app.store.write_apart(open).await? else {
+    let Some(token) = app.store.write_outside_calls(open).await? else {
         return refused("There is no such key. It may have been deleted.");
     };
     if let Some(from) = from {
@@ -253,11 +262,11 @@ fn sender(address: IpAddr) -> IpAddr {
 pub(super) async fn sign_out(
     app: web::Data<App>,
     http: HttpRequest,
-    _: Form,
+    _: SessionForm,
 ) -> Result<HttpResponse, PageError> {
     if let Some(token) = token(&http) {
         let hash = token.hash();
-        app.store.write_apart(move |conn| sessions::end(conn, &hash)).await?;
+        app.store.write_outside_calls(move |conn| sessions::end(conn, &hash)).await?;
     }
     let mut answer = go_to("/dashboard/sign-in");
     set_cookie(&http, &mut answer, COOKIE_NAME, "; Max-Age=0")?;

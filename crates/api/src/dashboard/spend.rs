@@ -6,46 +6,46 @@ use std::collections::HashMap;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{MerchantId, RequestStatus, Timestamp};
-use tollgate_store::requests::{self, HowEnded, RequestFilter};
-use tollgate_store::usage::{self, Dimension, Sums, Trend, Window};
+use tollgate_store::requests::{self, EndingFilter, RequestFilter};
+use tollgate_store::usage::{self, Dimension, RollupSums, Trend, TrendWindow};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use super::answer::{PageError, respond};
-use super::chart::{BAD, COLORS, Chart, Figure, GOOD, GREY, Layer};
-use super::page::{Place, Shell};
-use super::session::Visitor;
+use super::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
+use super::page::{DashboardSection, Shell};
+use super::session::SessionUser;
 use super::text;
 use crate::app::App;
 use crate::http::list::Query;
 
 /// A range of time to choose: its name, the hours of a column in threes, and the number of columns.
-pub(super) struct Range {
+pub(super) struct TimeRange {
     name: &'static str,
     label: &'static str,
     three_hours: u16,
     parts: u16,
 }
 
-const RANGES: [Range; 5] = [
-    Range { name: "24h", label: "24 hours", three_hours: 1, parts: 8 },
-    Range { name: "7d", label: "7 days", three_hours: 8, parts: 7 },
-    Range { name: "30d", label: "30 days", three_hours: 8, parts: 30 },
-    Range { name: "90d", label: "90 days", three_hours: 8, parts: 90 },
-    Range { name: "12m", label: "12 months", three_hours: 56, parts: 52 },
+const RANGES: [TimeRange; 5] = [
+    TimeRange { name: "24h", label: "24 hours", three_hours: 1, parts: 8 },
+    TimeRange { name: "7d", label: "7 days", three_hours: 8, parts: 7 },
+    TimeRange { name: "30d", label: "30 days", three_hours: 8, parts: 30 },
+    TimeRange { name: "90d", label: "90 days", three_hours: 8, parts: 90 },
+    TimeRange { name: "12m", label: "12 months", three_hours: 56, parts: 52 },
 ];
 
 /// The default range.
-pub(super) const MONTH: &Range = &RANGES[2];
-pub(super) const DAY: &Range = &RANGES[0];
+pub(super) const MONTH: &TimeRange = &RANGES[2];
+pub(super) const DAY: &TimeRange = &RANGES[0];
 
-impl Range {
-    fn asked(query: &Query) -> &'static Self {
+impl TimeRange {
+    fn from_query(query: &Query) -> &'static Self {
         let name = query.get("range");
         RANGES.iter().find(|range| Some(range.name) == name).unwrap_or(MONTH)
     }
 
-    pub(super) fn window(&self, now: Timestamp) -> Window {
-        Window::ending(now, self.three_hours, self.parts)
+    pub(super) fn window(&self, now: Timestamp) -> TrendWindow {
+        TrendWindow::ending(now, self.three_hours, self.parts)
     }
 
     /// The labels of the columns.
@@ -63,7 +63,7 @@ const DIMENSIONS: [(&str, &str, Dimension); 4] = [
 ];
 
 /// A link of a choice, and whether it is the chosen one.
-struct Choice {
+struct ChoiceLink {
     href: String,
     label: &'static str,
     is_chosen: bool,
@@ -73,8 +73,8 @@ struct Choice {
 #[template(path = "spend.html")]
 struct SpendPage {
     shell: Shell,
-    ranges: Vec<Choice>,
-    dimensions: Vec<Choice>,
+    ranges: Vec<ChoiceLink>,
+    dimensions: Vec<ChoiceLink>,
     range: &'static str,
     by: &'static str,
     totals: Totals,
@@ -83,12 +83,12 @@ struct SpendPage {
     tokens: Chart,
     calls: Chart,
     latency: Latency,
-    members: Vec<Member>,
+    members: Vec<SpendRow>,
     is_cut: bool,
 }
 
 /// A row of the table below the charts.
-struct Member {
+struct SpendRow {
     color: &'static str,
     name: String,
     href: String,
@@ -114,8 +114,8 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    pub(super) fn of(total: &[Sums], failed: &[Sums]) -> Self {
-        let (sums, failed) = (added(total), added(failed));
+    pub(super) fn of(total: &[RollupSums], failed: &[RollupSums]) -> Self {
+        let (sums, failed) = (sum_up(total), sum_up(failed));
         Self {
             cost: text::headline(sums.request_cost()),
             exact: text::money_of(sums.request_cost()),
@@ -129,8 +129,8 @@ impl Totals {
     }
 }
 
-fn added(parts: &[Sums]) -> Sums {
-    let mut sums = Sums::default();
+fn sum_up(parts: &[RollupSums]) -> RollupSums {
+    let mut sums = RollupSums::default();
     parts.iter().for_each(|part| sums += *part);
     sums
 }
@@ -139,18 +139,18 @@ fn added(parts: &[Sums]) -> Sums {
 pub(super) fn failures(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    window: Window,
-) -> Result<Vec<Sums>, StoreError> {
+    window: TrendWindow,
+) -> Result<Vec<RollupSums>, StoreError> {
     let trend = usage::trend(conn, merchant_id, Dimension::Failure, window)?;
-    let none = vec![Sums::default(); trend.total.len()];
+    let none = vec![RollupSums::default(); trend.total.len()];
     Ok(trend.members.into_values().next().unwrap_or(none))
 }
 
 /// The most expensive members of a trend as layers, and all the rest as one.
 pub(super) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Layer> {
     let mut members: Vec<_> = trend.members.iter().collect();
-    members.sort_by_key(|(name, sums)| (Reverse(added(sums).request_cost()), *name));
-    let costs = |sums: &[Sums]| sums.iter().map(Sums::request_cost).collect::<Vec<_>>();
+    members.sort_by_key(|(name, sums)| (Reverse(sum_up(sums).request_cost()), *name));
+    let costs = |sums: &[RollupSums]| sums.iter().map(RollupSums::request_cost).collect::<Vec<_>>();
     let mut rest = costs(&trend.total);
     let mut layers = Vec::new();
     for (color, (id, sums)) in COLORS.into_iter().zip(members) {
@@ -181,7 +181,7 @@ fn names(
     let mut names = HashMap::new();
     // Only members that can have a row below are named.
     let mut members: Vec<_> = trend.members.iter().collect();
-    members.sort_by_key(|(_, sums)| Reverse(added(sums).request_cost()));
+    members.sort_by_key(|(_, sums)| Reverse(sum_up(sums).request_cost()));
     for (member, _) in members.into_iter().take(MOST_ROWS) {
         let name = if let Ok(id) = member.parse() {
             connections::find(conn, merchant_id, id)?.and_then(|one| one.name.or(one.reference_id))
@@ -200,11 +200,11 @@ const MOST_ROWS: usize = 50;
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let query = Query::of(&http);
-    let range = Range::asked(&query);
+    let range = TimeRange::from_query(&query);
     let asked = query.get("by");
     let [model, ..] = &DIMENSIONS;
     let (by, by_label, dimension) =
@@ -222,17 +222,17 @@ pub(super) async fn show(
     let link = |range: &str, by: &str| format!("/dashboard/spend?range={range}&by={by}");
     let stacked = layers(&trend, &names);
     let members = members(&trend, &names, &stacked);
-    let values = |of: fn(&Sums) -> i128| trend.total.iter().map(of).collect::<Vec<_>>();
+    let values = |of: fn(&RollupSums) -> i128| trend.total.iter().map(of).collect::<Vec<_>>();
     let failed_calls: Vec<_> = failed.iter().map(|sums| sums.requests).collect();
     let good = values(|sums| sums.requests);
     let good = good.iter().zip(&failed_calls).map(|(all, failed)| all - failed).collect();
     let layer = |name: &str, color, values| Layer { name: name.to_owned(), color, values };
     let [first, second, ..] = COLORS;
     respond(&SpendPage {
-        shell: Shell::new(&visitor, Place::Spend, "Spend"),
+        shell: Shell::new(&visitor, DashboardSection::Spend, "Spend"),
         ranges: RANGES
             .iter()
-            .map(|one| Choice {
+            .map(|one| ChoiceLink {
                 href: link(one.name, by),
                 label: one.label,
                 is_chosen: one.name == range.name,
@@ -240,7 +240,7 @@ pub(super) async fn show(
             .collect(),
         dimensions: DIMENSIONS
             .iter()
-            .map(|(name, label, _)| Choice {
+            .map(|(name, label, _)| ChoiceLink {
                 href: link(range.name, name),
                 label,
                 is_chosen: name == by,
@@ -251,13 +251,13 @@ pub(super) async fn show(
         totals: Totals::of(&trend.total, &failed),
         spend: Chart::new(
             format!("Spend by {}", by_label.to_lowercase()),
-            Figure::Money,
+            ChartUnit::Money,
             &labels,
             stacked,
         ),
         payers: Chart::new(
             "Who paid",
-            Figure::Money,
+            ChartUnit::Money,
             &labels,
             vec![
                 layer("The wallet of the request", first, values(|sums| sums.wallet_cost)),
@@ -266,13 +266,13 @@ pub(super) async fn show(
         ),
         tokens: Chart::new(
             "Tokens",
-            Figure::Count,
+            ChartUnit::Count,
             &labels,
             vec![layer("Tokens", first, values(|sums| sums.tokens))],
         ),
         calls: Chart::new(
             "Requests",
-            Figure::Count,
+            ChartUnit::Count,
             &labels,
             vec![layer("Completed", GOOD, good), layer("Failed", BAD, failed_calls)],
         ),
@@ -282,10 +282,10 @@ pub(super) async fn show(
     })
 }
 
-fn members(trend: &Trend, names: &HashMap<String, String>, layers: &[Layer]) -> Vec<Member> {
-    let all = added(&trend.total);
-    let mut sums: Vec<_> = trend.members.iter().map(|(id, parts)| (id, added(parts))).collect();
-    sums.retain(|(_, sums)| *sums != Sums::default());
+fn members(trend: &Trend, names: &HashMap<String, String>, layers: &[Layer]) -> Vec<SpendRow> {
+    let all = sum_up(&trend.total);
+    let mut sums: Vec<_> = trend.members.iter().map(|(id, parts)| (id, sum_up(parts))).collect();
+    sums.retain(|(_, sums)| *sums != RollupSums::default());
     sums.sort_by_key(|(id, sums)| (Reverse(sums.request_cost()), *id));
     let mut rest = all;
     let mut rows = Vec::new();
@@ -298,17 +298,17 @@ fn members(trend: &Trend, names: &HashMap<String, String>, layers: &[Layer]) -> 
             Some("spk_") => format!("/dashboard/spend-keys/{id}"),
             _ => String::new(),
         };
-        rows.push(Member { href, ..row(color, name, &sums, &all) });
+        rows.push(SpendRow { href, ..row(color, name, &sums, &all) });
     }
-    if rest != Sums::default() {
+    if rest != RollupSums::default() {
         let name = if rows.is_empty() { "All" } else { "All others" };
         rows.push(row(GREY, name.to_owned(), &rest, &all));
     }
     rows
 }
 
-fn row(color: &'static str, name: String, sums: &Sums, all: &Sums) -> Member {
-    Member {
+fn row(color: &'static str, name: String, sums: &RollupSums, all: &RollupSums) -> SpendRow {
+    SpendRow {
         color,
         name,
         href: String::new(),
@@ -349,7 +349,7 @@ impl Latency {
         let page = Page { after: None, limit: NEWEST };
         let records = {
             let all = RequestFilter::default();
-            requests::list(conn, merchant_id, &all, HowEnded::Anyhow, &page)?
+            requests::list(conn, merchant_id, &all, EndingFilter::Anyhow, &page)?
         };
         // Reported usage was not waited for, and the end of a swept call is not known.
         let waited = records.iter().filter(|record| {
@@ -378,7 +378,7 @@ impl Latency {
             median: at(50),
             p95: at(95),
             p99: at(99),
-            chart: Chart::new("How long requests took", Figure::Count, &labels, vec![layer]),
+            chart: Chart::new("How long requests took", ChartUnit::Count, &labels, vec![layer]),
         })
     }
 }

@@ -8,19 +8,21 @@ use tollgate_domain::{
     Key, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
-use tollgate_store::spend_keys::{self, Updated};
+use tollgate_store::spend_keys::{self, SpendKeyUpdate};
 use tollgate_store::{Conn, StoreError, connections, meters};
 
-use super::answer::{PageError, go_to, html, respond, said};
-use super::page::{Fact, Named, Pager, Place, Shell, named_meters, page_of};
-use super::session::{Fields, Form, Visitor, show_once, shown_once, was_shown};
+use super::answer::{PageError, go_to, html, issue_sentences, respond};
+use super::page::{DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, page_of};
+use super::session::{
+    FormFields, SessionForm, SessionUser, clear_shown_key, key_to_show, redirect_with_key,
+};
 use super::text;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::spend_keys::{make, new_key, not_found};
 
 /// A part of a limit, for a bar.
-struct Bar {
+struct LimitBar {
     name: String,
     thousandths: i128,
     /// The part that calls in flight hold, shown behind what is used.
@@ -30,7 +32,7 @@ struct Bar {
     color: &'static str,
 }
 
-impl Bar {
+impl LimitBar {
     fn new(name: String, [used, held, limit]: [i128; 3], show: fn(i128) -> String) -> Self {
         let thousandths = text::thousandths(used, limit);
         Self {
@@ -58,19 +60,19 @@ pub(super) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amou
 }
 
 /// The limits of a key and the use of each.
-fn bars(key: &SpendKey, now: Timestamp) -> Vec<Bar> {
+fn bars(key: &SpendKey, now: Timestamp) -> Vec<LimitBar> {
     let counters = key.counters.at(now);
     let units = |amount: &Amount| i128::from(amount.units());
     let spend = key.rules.spend_limit.map(|limit| {
         let used = units(counters.spent.get(limit.cycle));
         let held = units(counters.held.get(limit.cycle));
         let name = format!("Spend, {}", text::word(&limit.cycle));
-        Bar::new(name, [used, held, units(&limit.amount)], text::money_of)
+        LimitBar::new(name, [used, held, units(&limit.amount)], text::money_of)
     });
     let requests = key.rules.request_limit.map(|limit| {
         let used = i128::from(*counters.requests.get(limit.cycle));
         let name = format!("Requests, {}", text::word(&limit.cycle));
-        Bar::new(name, [used, 0, limit.count.into()], text::count)
+        LimitBar::new(name, [used, 0, limit.count.into()], text::count)
     });
     spend.into_iter().chain(requests).collect()
 }
@@ -86,18 +88,18 @@ fn state(key: &SpendKey, now: Timestamp) -> (&'static str, &'static str) {
     }
 }
 
-struct Line {
+struct SpendKeyItem {
     id: String,
     name: String,
     key_preview: String,
     state: (&'static str, &'static str),
-    bars: Vec<Bar>,
+    bars: Vec<LimitBar>,
     total_spend: String,
     total_requests: String,
     last_used: String,
 }
 
-impl Line {
+impl SpendKeyItem {
     fn of(key: &SpendKey, now: Timestamp) -> Self {
         let counters = key.counters.at(now);
         Self {
@@ -117,29 +119,29 @@ impl Line {
 #[template(path = "spend_keys.html")]
 struct SpendKeysPage {
     shell: Shell,
-    keys: Vec<Line>,
+    keys: Vec<SpendKeyItem>,
     pager: Pager,
     problems: Vec<String>,
     /// The fields of a form that made no key.
-    filled: Fields,
-    wallets: Vec<Named>,
-    meters: Vec<Named>,
+    filled: FormFields,
+    wallets: Vec<FormChoice>,
+    meters: Vec<FormChoice>,
 }
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
-    listing(&app, &visitor, &http, Vec::new(), Fields::default()).await
+    listing(&app, &visitor, &http, Vec::new(), FormFields::default()).await
 }
 
 async fn listing(
     app: &App,
-    visitor: &Visitor,
+    visitor: &SessionUser,
     http: &HttpRequest,
     problems: Vec<String>,
-    filled: Fields,
+    filled: FormFields,
 ) -> Result<HttpResponse, PageError> {
     let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let (page, merchant_id, now) = (page_of(http), visitor.merchant_id(), app.clock.now());
@@ -147,18 +149,18 @@ async fn listing(
         let keys = spend_keys::list(conn, merchant_id, &page)?;
         let newest = tollgate_store::Page { after: None, limit: 100 };
         let connections = connections::list(conn, merchant_id, &newest)?;
-        let wallets = connections.into_iter().map(|one| Named {
+        let wallets = connections.into_iter().map(|one| FormChoice {
             id: one.wallet_id.to_string(),
             name: one.name.or(one.reference_id).unwrap_or_else(|| one.connection_id.to_string()),
         });
         let wallets: Vec<_> = wallets.collect();
-        Ok::<_, StoreError>((keys, wallets, named_meters(conn, merchant_id)?))
+        Ok::<_, StoreError>((keys, wallets, meter_choices(conn, merchant_id)?))
     };
     let (mut found, wallets, meters) = app.store.read(read).await?;
     let pager = Pager::cut(http, &page, &mut found, |one| one.spend_key_id.to_string());
     let page = SpendKeysPage {
-        shell: Shell::new(visitor, Place::SpendKeys, "Spend keys"),
-        keys: found.iter().map(|key| Line::of(key, now)).collect(),
+        shell: Shell::new(visitor, DashboardSection::SpendKeys, "Spend keys"),
+        keys: found.iter().map(|key| SpendKeyItem::of(key, now)).collect(),
         pager,
         problems,
         filled,
@@ -169,7 +171,7 @@ async fn listing(
 }
 
 /// The fields of a form as a body of `POST /spend_keys`, whose rules apply.
-fn described(fields: &Fields) -> Value {
+fn to_request_body(fields: &FormFields) -> Value {
     let text = |name: &str| fields.get(name).map(|text| Value::from(text.to_owned()));
     // A text that is not a number is kept as it is, so that it becomes one of the issues.
     let number = |name: &str| {
@@ -212,7 +214,7 @@ struct NewKeyPage {
 }
 
 impl NewKeyPage {
-    fn of(visitor: &Visitor, made: &SpendKey, key: &Key) -> Self {
+    fn of(visitor: &SessionUser, made: &SpendKey, key: &Key) -> Self {
         let (path, body) = match made.rules.request_shape {
             RequestShape::Any | RequestShape::ShapeA => (
                 "/v1/chat/completions",
@@ -224,7 +226,7 @@ impl NewKeyPage {
             ),
         };
         Self {
-            shell: Shell::new(visitor, Place::SpendKeys, "New key"),
+            shell: Shell::new(visitor, DashboardSection::SpendKeys, "New key"),
             id: made.spend_key_id.to_string(),
             name: made.name.clone(),
             key: key.reveal().to_owned(),
@@ -237,11 +239,11 @@ impl NewKeyPage {
 pub(super) async fn create(
     app: web::Data<App>,
     http: HttpRequest,
-    form: Form,
+    form: SessionForm,
 ) -> Result<HttpResponse, PageError> {
     let (visitor, now) = (form.visitor, app.clock.now());
     let merchant_id = visitor.merchant_id();
-    let made = match new_key(described(&form.fields)) {
+    let made = match new_key(to_request_body(&form.fields)) {
         Ok(new) => app.store.write(move |conn| make(conn, merchant_id, &new, now)).await,
         Err(invalid) => Err(invalid),
     };
@@ -250,7 +252,7 @@ pub(super) async fn create(
         Err(error) => error,
     };
     let problems = match error.code() {
-        ErrorCode::ValidationFailed => said(error.issues()),
+        ErrorCode::ValidationFailed => issue_sentences(error.issues()),
         ErrorCode::WalletNotFound | ErrorCode::MeterNotFound => vec![error.message().to_owned()],
         _ => return Err(error.into()),
     };
@@ -261,7 +263,7 @@ pub(super) async fn create(
 #[template(path = "spend_key.html")]
 struct SpendKeyPage {
     shell: Shell,
-    line: Line,
+    line: SpendKeyItem,
     is_paused: bool,
     facts: Vec<Fact>,
 }
@@ -272,7 +274,7 @@ fn id_of(text: &str) -> Result<SpendKeyId, ApiError> {
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let (id, merchant_id) = (id_of(&id)?, visitor.merchant_id());
@@ -326,8 +328,8 @@ pub(super) async fn show(
         Fact::new("Made", text::time(key.created_at)),
     ]);
     respond(&SpendKeyPage {
-        shell: Shell::new(&visitor, Place::SpendKeys, key.name.clone()),
-        line: Line::of(&key, app.clock.now()),
+        shell: Shell::new(&visitor, DashboardSection::SpendKeys, key.name.clone()),
+        line: SpendKeyItem::of(&key, app.clock.now()),
         is_paused: rules.status == SpendKeyStatus::Paused,
         facts,
     })
@@ -335,7 +337,7 @@ pub(super) async fn show(
 
 pub(super) async fn pause(
     app: web::Data<App>,
-    form: Form,
+    form: SessionForm,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     set_status(&app, &form, &id, SpendKeyStatus::Paused).await
@@ -343,7 +345,7 @@ pub(super) async fn pause(
 
 pub(super) async fn resume(
     app: web::Data<App>,
-    form: Form,
+    form: SessionForm,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     set_status(&app, &form, &id, SpendKeyStatus::Active).await
@@ -351,7 +353,7 @@ pub(super) async fn resume(
 
 async fn set_status(
     app: &App,
-    form: &Form,
+    form: &SessionForm,
     id: &str,
     status: SpendKeyStatus,
 ) -> Result<HttpResponse, PageError> {
@@ -360,7 +362,7 @@ async fn set_status(
     let changes = SpendKeyChanges { status: Some(status), ..SpendKeyChanges::default() };
     let change =
         move |conn: &mut Conn| match spend_keys::update(conn, merchant_id, id, changes, now)? {
-            Updated::SpendKey(_) => Ok(()),
+            SpendKeyUpdate::SpendKey(_) => Ok(()),
             _ => Err(not_found()),
         };
     app.store.write(change).await?;
@@ -370,7 +372,7 @@ async fn set_status(
 pub(super) async fn rotate(
     app: web::Data<App>,
     http: HttpRequest,
-    form: Form,
+    form: SessionForm,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let (id, merchant_id) = (id_of(&id)?, form.visitor.merchant_id());
@@ -381,13 +383,13 @@ pub(super) async fn rotate(
 }
 
 fn show_new_key(http: &HttpRequest, id: SpendKeyId, key: &Key) -> Result<HttpResponse, PageError> {
-    show_once(http, &format!("/dashboard/spend-keys/{id}/key"), key)
+    redirect_with_key(http, &format!("/dashboard/spend-keys/{id}/key"), key)
 }
 
 /// The page that shows a new key once. Loaded again, it redirects to the page of the spend key.
 pub(super) async fn show_key(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
@@ -395,10 +397,10 @@ pub(super) async fn show_key(
     let find =
         move |conn: &mut Conn| spend_keys::find(conn, merchant_id, id)?.ok_or_else(not_found);
     let made = app.store.read(find).await?;
-    let Some(key) = shown_once(&http) else {
+    let Some(key) = key_to_show(&http) else {
         return Ok(go_to(&format!("/dashboard/spend-keys/{id}")));
     };
     let mut answer = respond(&NewKeyPage::of(&visitor, &made, &key))?;
-    was_shown(&http, &mut answer)?;
+    clear_shown_key(&http, &mut answer)?;
     Ok(answer)
 }

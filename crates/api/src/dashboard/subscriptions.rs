@@ -6,19 +6,19 @@ use tollgate_domain::{
     MerchantId, PendingKind, Rollover, SubscriptionId, SubscriptionState, SubscriptionStatus,
 };
 use tollgate_pricing::Amount;
-use tollgate_store::subscriptions::{self, SubscriptionFilter, Whose};
+use tollgate_store::subscriptions::{self, RenewalScope, SubscriptionFilter};
 use tollgate_store::{Conn, StoreError, connections};
 
 use super::answer::{PageError, respond};
-use super::page::{Fact, Pager, Place, Shell, page_of};
-use super::session::Visitor;
+use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use super::session::SessionUser;
 use super::text;
 use crate::app::App;
 use crate::http::error::ApiError;
 use crate::resources::subscriptions::not_found;
 
 /// The rest of a credit, for a bar.
-pub(super) struct Credit {
+pub(super) struct CreditBar {
     pub(super) name: &'static str,
     pub(super) thousandths: i128,
     pub(super) held: i128,
@@ -26,7 +26,7 @@ pub(super) struct Credit {
     pub(super) then: &'static str,
 }
 
-impl Credit {
+impl CreditBar {
     /// The credit of the cycle, and that of bundles, if any was bought.
     pub(super) fn of(state: &SubscriptionState, at_start: Amount) -> Vec<Self> {
         let units = |amount: Amount| i128::from(amount.units());
@@ -56,7 +56,7 @@ impl Credit {
     }
 }
 
-struct Line {
+struct SubscriptionItem {
     id: String,
     plan: String,
     connection: String,
@@ -64,11 +64,11 @@ struct Line {
     is_active: bool,
     cycle_ends: String,
     pending: String,
-    credits: Vec<Credit>,
+    credits: Vec<CreditBar>,
 }
 
-impl Line {
-    fn of(Shown { state, connection, at_start }: &Shown) -> Self {
+impl SubscriptionItem {
+    fn of(SubscriptionDetails { state, connection, at_start }: &SubscriptionDetails) -> Self {
         let is_active = state.status == SubscriptionStatus::Active;
         Self {
             id: state.subscription_id.to_string(),
@@ -87,7 +87,7 @@ impl Line {
                     _ => format!("then {}", pending.plan.name),
                 },
             ),
-            credits: if is_active { Credit::of(state, *at_start) } else { Vec::new() },
+            credits: if is_active { CreditBar::of(state, *at_start) } else { Vec::new() },
         }
     }
 }
@@ -96,18 +96,18 @@ impl Line {
 #[template(path = "subscriptions.html")]
 struct SubscriptionsPage {
     shell: Shell,
-    subscriptions: Vec<Line>,
+    subscriptions: Vec<SubscriptionItem>,
     pager: Pager,
 }
 
 /// A subscription, the name of its connection, and the credit its cycle began with.
-struct Shown {
+struct SubscriptionDetails {
     state: SubscriptionState,
     connection: String,
     at_start: Amount,
 }
 
-impl Shown {
+impl SubscriptionDetails {
     fn of(
         conn: &mut Conn,
         merchant_id: MerchantId,
@@ -123,24 +123,24 @@ impl Shown {
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let (page, merchant_id) = (page_of::<SubscriptionId>(&http), visitor.merchant_id());
-    app.store.renew(Whose::Merchant(merchant_id)).await?;
+    app.store.renew(RenewalScope::Merchant(merchant_id)).await?;
     let read = move |conn: &mut Conn| {
         let filter = SubscriptionFilter::default();
         let mut shown = Vec::new();
         for state in subscriptions::list(conn, merchant_id, &filter, &page)? {
-            shown.push(Shown::of(conn, merchant_id, state)?);
+            shown.push(SubscriptionDetails::of(conn, merchant_id, state)?);
         }
         Ok::<_, StoreError>(shown)
     };
     let mut found = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.state.subscription_id.to_string());
     respond(&SubscriptionsPage {
-        shell: Shell::new(&visitor, Place::Subscriptions, "Subscriptions"),
-        subscriptions: found.iter().map(Line::of).collect(),
+        shell: Shell::new(&visitor, DashboardSection::Subscriptions, "Subscriptions"),
+        subscriptions: found.iter().map(SubscriptionItem::of).collect(),
         pager,
     })
 }
@@ -149,24 +149,24 @@ pub(super) async fn list(
 #[template(path = "subscription.html")]
 struct SubscriptionPage {
     shell: Shell,
-    line: Line,
+    line: SubscriptionItem,
     facts: Vec<Fact>,
 }
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
-    app.store.renew(Whose::One(id)).await?;
+    app.store.renew(RenewalScope::One(id)).await?;
     let read = move |conn: &mut Conn| {
         let state = subscriptions::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
-        Ok::<_, ApiError>(Shown::of(conn, merchant_id, state)?)
+        Ok::<_, ApiError>(SubscriptionDetails::of(conn, merchant_id, state)?)
     };
     let shown = app.store.read(read).await?;
-    let (line, state) = (Line::of(&shown), shown.state);
+    let (line, state) = (SubscriptionItem::of(&shown), shown.state);
     let mut facts = vec![
         Fact::new("Id", line.id.clone()),
         Fact::leading("Connection", line.connection.clone(), line.connection_href.clone()),
@@ -188,7 +188,7 @@ pub(super) async fn show(
         facts.push(Fact::new("Pending", line.pending.clone()));
     }
     respond(&SubscriptionPage {
-        shell: Shell::new(&visitor, Place::Subscriptions, line.plan.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Subscriptions, line.plan.clone()),
         line,
         facts,
     })

@@ -3,19 +3,19 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
-use tollgate_store::subscriptions::Whose;
+use tollgate_store::subscriptions::RenewalScope;
 use tollgate_store::{Conn, StoreError, connections, wallets};
 
 use super::answer::{PageError, respond};
-use super::page::{Fact, Pager, Place, Shell, page_of};
-use super::session::Visitor;
+use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use super::session::SessionUser;
 use super::text;
 use crate::app::App;
 use crate::http::error::ApiError;
 use crate::resources::wallets::not_found;
 
 /// The figures of a wallet.
-pub(super) struct Figures {
+pub(super) struct WalletSummary {
     pub(super) id: String,
     pub(super) owner: String,
     pub(super) balance: String,
@@ -25,7 +25,7 @@ pub(super) struct Figures {
     pub(super) is_low: bool,
 }
 
-impl Figures {
+impl WalletSummary {
     pub(super) fn of(wallet: &Wallet, owner: String) -> Self {
         let bottom = wallet.low_balance_threshold.unwrap_or_default();
         Self {
@@ -44,18 +44,18 @@ impl Figures {
 #[template(path = "wallets.html")]
 struct WalletsPage {
     shell: Shell,
-    own: Option<Figures>,
-    wallets: Vec<Figures>,
+    own: Option<WalletSummary>,
+    wallets: Vec<WalletSummary>,
     pager: Pager,
 }
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let (page, merchant_id) = (page_of::<ConnectionId>(&http), visitor.merchant_id());
-    app.store.renew(Whose::Merchant(merchant_id)).await?;
+    app.store.renew(RenewalScope::Merchant(merchant_id)).await?;
     let read = move |conn: &mut Conn| {
         let own = wallets::find_own(conn, merchant_id)?;
         let found = connections::list(conn, merchant_id, &page)?;
@@ -70,18 +70,18 @@ pub(super) async fn list(
     let pager = Pager::cut(&http, &page, &mut found, |(one, _)| one.connection_id.to_string());
     let wallets = found.into_iter().map(|(one, wallet)| {
         let owner = one.name.or(one.reference_id).unwrap_or_else(|| one.connection_id.to_string());
-        Figures::of(&wallet, owner)
+        WalletSummary::of(&wallet, owner)
     });
     respond(&WalletsPage {
-        shell: Shell::new(&visitor, Place::Wallets, "Wallets"),
-        own: own.map(|wallet| Figures::of(&wallet, "Your own".to_owned())),
+        shell: Shell::new(&visitor, DashboardSection::Wallets, "Wallets"),
+        own: own.map(|wallet| WalletSummary::of(&wallet, "Your own".to_owned())),
         wallets: wallets.collect(),
         pager,
     })
 }
 
 /// A ledger line.
-struct Line {
+struct TransactionItem {
     created_at: String,
     kind: String,
     account: String,
@@ -92,7 +92,7 @@ struct Line {
     balance_after: String,
 }
 
-impl Line {
+impl TransactionItem {
     fn of(transaction: &Transaction) -> Self {
         Self {
             created_at: text::time(transaction.created_at),
@@ -111,21 +111,21 @@ impl Line {
 #[template(path = "wallet.html")]
 struct WalletPage {
     shell: Shell,
-    wallet: Figures,
+    wallet: WalletSummary,
     facts: Vec<Fact>,
-    transactions: Vec<Line>,
+    transactions: Vec<TransactionItem>,
     pager: Pager,
 }
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
     let (page, merchant_id) = (page_of::<i64>(&http), visitor.merchant_id());
-    app.store.renew(Whose::Wallet(id)).await?;
+    app.store.renew(RenewalScope::Wallet(id)).await?;
     let read = move |conn: &mut Conn| {
         let wallet = wallets::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let connection = match wallet.connection_id {
@@ -165,10 +165,10 @@ pub(super) async fn show(
         Fact::new("Made", text::time(wallet.created_at)),
     ]);
     respond(&WalletPage {
-        shell: Shell::new(&visitor, Place::Wallets, owner.clone()),
-        wallet: Figures::of(&wallet, owner),
+        shell: Shell::new(&visitor, DashboardSection::Wallets, owner.clone()),
+        wallet: WalletSummary::of(&wallet, owner),
         facts,
-        transactions: found.iter().map(Line::of).collect(),
+        transactions: found.iter().map(TransactionItem::of).collect(),
         pager,
     })
 }

@@ -7,8 +7,8 @@ use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::{Conn, webhooks};
 
 use super::answer::{PageError, go_to, respond};
-use super::page::{Fact, Pager, Place, Shell, page_of};
-use super::session::{Form, Visitor};
+use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use super::session::{SessionForm, SessionUser};
 use super::text;
 use crate::app::App;
 use crate::http::error::ApiError;
@@ -19,11 +19,11 @@ use crate::resources::webhooks::{delivery_not_found, not_found};
 #[template(path = "webhooks.html")]
 struct WebhooksPage {
     shell: Shell,
-    webhooks: Vec<Line>,
+    webhooks: Vec<WebhookItem>,
     pager: Pager,
 }
 
-struct Line {
+struct WebhookItem {
     id: String,
     name: String,
     url: String,
@@ -31,7 +31,7 @@ struct Line {
     created_at: String,
 }
 
-impl Line {
+impl WebhookItem {
     fn of(webhook: &Webhook) -> Self {
         Self {
             id: webhook.webhook_id.to_string(),
@@ -50,20 +50,20 @@ impl Line {
 
 pub(super) async fn list(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
     let mut found = app.store.read(move |conn| webhooks::list(conn, merchant_id, &page)).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.webhook_id.to_string());
     respond(&WebhooksPage {
-        shell: Shell::new(&visitor, Place::Webhooks, "Webhooks"),
-        webhooks: found.iter().map(Line::of).collect(),
+        shell: Shell::new(&visitor, DashboardSection::Webhooks, "Webhooks"),
+        webhooks: found.iter().map(WebhookItem::of).collect(),
         pager,
     })
 }
 
-struct Sent {
+struct DeliveryItem {
     id: String,
     kind: &'static str,
     sequence: u64,
@@ -76,7 +76,7 @@ struct Sent {
     next: String,
 }
 
-impl Sent {
+impl DeliveryItem {
     fn of(delivery: &Delivery) -> Self {
         let (color, status) = match delivery.status {
             DeliveryStatus::Pending => ("plain", "pending"),
@@ -114,13 +114,13 @@ struct WebhookPage {
     id: String,
     facts: Vec<Fact>,
     statuses: Vec<(&'static str, &'static str, bool)>,
-    deliveries: Vec<Sent>,
+    deliveries: Vec<DeliveryItem>,
     pager: Pager,
 }
 
 pub(super) async fn show(
     app: web::Data<App>,
-    visitor: Visitor,
+    visitor: SessionUser,
     id: web::Path<String>,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
@@ -143,9 +143,9 @@ pub(super) async fn show(
     };
     let (webhook, mut found) = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.delivery_id.to_string());
-    let line = Line::of(&webhook);
+    let line = WebhookItem::of(&webhook);
     respond(&WebhookPage {
-        shell: Shell::new(&visitor, Place::Webhooks, line.name),
+        shell: Shell::new(&visitor, DashboardSection::Webhooks, line.name),
         facts: vec![
             Fact::new("Id", line.id.clone()),
             Fact::new("URL", line.url),
@@ -154,14 +154,14 @@ pub(super) async fn show(
         ],
         id: line.id,
         statuses: statuses.map(|(name, label, one)| (name, label, one == status)).into(),
-        deliveries: found.iter().map(Sent::of).collect(),
+        deliveries: found.iter().map(DeliveryItem::of).collect(),
         pager,
     })
 }
 
 pub(super) async fn redeliver(
     app: web::Data<App>,
-    form: Form,
+    form: SessionForm,
     path: web::Path<(String, String)>,
 ) -> Result<HttpResponse, PageError> {
     let id: WebhookId = path.0.parse().map_err(|_| not_found())?;
@@ -171,6 +171,6 @@ pub(super) async fn redeliver(
         let sent = deliveries::redeliver(conn, merchant_id, id, delivery_id, now)?;
         sent.ok_or_else(delivery_not_found)
     };
-    app.store.write_apart(again).await?;
+    app.store.write_outside_calls(again).await?;
     Ok(go_to(&format!("/dashboard/webhooks/{id}")))
 }

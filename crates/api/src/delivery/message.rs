@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use tollgate_domain::{ConnectionId, Event, EventKind, News, RequestId, RequestRecord, Timestamp};
+use tollgate_domain::{
+    ConnectionId, Event, EventKind, EventPayload, RequestId, RequestRecord, Timestamp,
+};
 use tollgate_pricing::Amount;
-use tollgate_store::deliveries::Claimed;
+use tollgate_store::deliveries::ClaimedDelivery;
 use tollgate_store::{StoreError, requests};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -22,35 +24,35 @@ use crate::settings::InterfaceShape;
 
 /// A message. Its schema is assembled for each kind, with [`schema_of_data`].
 #[derive(Serialize)]
-pub(crate) struct Message<'a> {
+pub(crate) struct EventMessage<'a> {
     r#type: EventKind,
     timestamp: Timestamp,
     sequence: u64,
-    data: Data<'a>,
+    data: EventData<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Data<'a> {
-    Connection(OfConnection),
-    Wallet(OfWallet),
-    SpendKey(OfSpendKey),
-    Threshold(OfThreshold),
-    Subscription(OfSubscription),
-    Cycle(OfCycle),
-    CreditBundle(OfCreditBundle),
-    Price(OfPrice<'a>),
-    Request(Box<OfRequest>),
-    Webhook(OfWebhook),
+enum EventData<'a> {
+    Connection(ConnectionData),
+    Wallet(WalletData),
+    SpendKey(SpendKeyData),
+    Threshold(ThresholdData),
+    Subscription(SubscriptionData),
+    Cycle(CycleData),
+    CreditBundle(CreditBundleData),
+    Price(MissingPriceData<'a>),
+    Request(Box<RequestData>),
+    Webhook(WebhookData),
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfConnection {
+struct ConnectionData {
     connection: ConnectionView,
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfWallet {
+struct WalletData {
     wallet: WalletView,
     /// The connection that owns the wallet; null for your own.
     #[schema(required)]
@@ -58,31 +60,31 @@ struct OfWallet {
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfSpendKey {
+struct SpendKeyData {
     spend_key: SpendKeyView,
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfThreshold {
+struct ThresholdData {
     spend_key: SpendKeyView,
     /// The used share of the spend limit, in percent: 80 or 95.
     threshold: u8,
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfSubscription {
+struct SubscriptionData {
     subscription: SubscriptionView,
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfCycle {
+struct CycleData {
     subscription: SubscriptionView,
     /// The amount to collect for the cycle that has begun, in USD.
     amount_due: Amount,
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfCreditBundle {
+struct CreditBundleData {
     credit_bundle: CreditBundleView,
     subscription: SubscriptionView,
     /// The amount to collect for the bundle, in USD.
@@ -90,7 +92,7 @@ struct OfCreditBundle {
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfPrice<'a> {
+struct MissingPriceData<'a> {
     price: MissingPriceView<'a>,
 }
 
@@ -107,12 +109,12 @@ struct MissingPriceView<'a> {
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfRequest {
+struct RequestData {
     request: RecordView,
 }
 
 #[derive(Serialize, ToSchema)]
-struct OfWebhook {
+struct WebhookData {
     webhook: WebhookView,
 }
 
@@ -121,35 +123,35 @@ pub(crate) fn schema_of_data(
     kind: EventKind,
     referred: &mut Vec<(String, RefOr<Schema>)>,
 ) -> RefOr<Schema> {
-    let mut of = Schemas(referred);
+    let mut of = SchemaCollector(referred);
     match kind {
-        EventKind::ConnectionCreated | EventKind::ConnectionDeleted => of.data::<OfConnection>(),
-        EventKind::WalletBalanceLow | EventKind::WalletBalanceDepleted => of.data::<OfWallet>(),
-        EventKind::SpendKeyThresholdReached => of.data::<OfThreshold>(),
-        EventKind::SpendKeyLimitReached => of.data::<OfSpendKey>(),
+        EventKind::ConnectionCreated | EventKind::ConnectionDeleted => of.data::<ConnectionData>(),
+        EventKind::WalletBalanceLow | EventKind::WalletBalanceDepleted => of.data::<WalletData>(),
+        EventKind::SpendKeyThresholdReached => of.data::<ThresholdData>(),
+        EventKind::SpendKeyLimitReached => of.data::<SpendKeyData>(),
         EventKind::SubscriptionCreated
         | EventKind::SubscriptionRenewed
-        | EventKind::SubscriptionChanged => of.data::<OfCycle>(),
-        EventKind::SubscriptionCancelled => of.data::<OfSubscription>(),
-        EventKind::CreditBundlePurchased => of.data::<OfCreditBundle>(),
-        EventKind::PriceMissing => of.data::<OfPrice<'static>>(),
+        | EventKind::SubscriptionChanged => of.data::<CycleData>(),
+        EventKind::SubscriptionCancelled => of.data::<SubscriptionData>(),
+        EventKind::CreditBundlePurchased => of.data::<CreditBundleData>(),
+        EventKind::PriceMissing => of.data::<MissingPriceData<'static>>(),
         EventKind::RequestCompleted | EventKind::RequestFailed | EventKind::RequestSuspicious => {
-            of.data::<OfRequest>()
+            of.data::<RequestData>()
         }
-        EventKind::WebhookTest => of.data::<OfWebhook>(),
+        EventKind::WebhookTest => of.data::<WebhookData>(),
     }
 }
 
-struct Schemas<'a>(&'a mut Vec<(String, RefOr<Schema>)>);
+struct SchemaCollector<'a>(&'a mut Vec<(String, RefOr<Schema>)>);
 
-impl Schemas<'_> {
+impl SchemaCollector<'_> {
     fn data<T: ToSchema>(&mut self) -> RefOr<Schema> {
         T::schemas(self.0);
         <T as PartialSchema>::schema()
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> EventMessage<'a> {
     /// The message of an event, as message `sequence` of a webhook. `record` is the record of the call, for
     /// an event about one; without it there is no message.
     pub(crate) fn of(
@@ -158,53 +160,57 @@ impl<'a> Message<'a> {
         record: Option<&RequestRecord>,
         shape: InterfaceShape,
     ) -> Option<Self> {
-        let data = match &event.news {
-            News::ConnectionCreated { connection } | News::ConnectionDeleted { connection } => {
-                Data::Connection(OfConnection { connection: ConnectionView::of(connection) })
+        let data = match &event.payload {
+            EventPayload::ConnectionCreated { connection }
+            | EventPayload::ConnectionDeleted { connection } => {
+                EventData::Connection(ConnectionData { connection: ConnectionView::of(connection) })
             }
-            News::WalletBalanceLow { wallet } | News::WalletBalanceDepleted { wallet } => {
+            EventPayload::WalletBalanceLow { wallet }
+            | EventPayload::WalletBalanceDepleted { wallet } => {
                 let connection_id = wallet.connection_id;
-                Data::Wallet(OfWallet { wallet: WalletView::of(wallet), connection_id })
+                EventData::Wallet(WalletData { wallet: WalletView::of(wallet), connection_id })
             }
-            News::SpendKeyThresholdReached { spend_key, threshold } => {
+            EventPayload::SpendKeyThresholdReached { spend_key, threshold } => {
                 let spend_key = SpendKeyView::of(spend_key, event.created_at);
-                Data::Threshold(OfThreshold { spend_key, threshold: *threshold })
+                EventData::Threshold(ThresholdData { spend_key, threshold: *threshold })
             }
-            News::SpendKeyLimitReached { spend_key } => {
+            EventPayload::SpendKeyLimitReached { spend_key } => {
                 let spend_key = SpendKeyView::of(spend_key, event.created_at);
-                Data::SpendKey(OfSpendKey { spend_key })
+                EventData::SpendKey(SpendKeyData { spend_key })
             }
-            News::SubscriptionCreated { subscription, amount_due }
-            | News::SubscriptionRenewed { subscription, amount_due }
-            | News::SubscriptionChanged { subscription, amount_due } => {
+            EventPayload::SubscriptionCreated { subscription, amount_due }
+            | EventPayload::SubscriptionRenewed { subscription, amount_due }
+            | EventPayload::SubscriptionChanged { subscription, amount_due } => {
                 let subscription = SubscriptionView::of(subscription);
-                Data::Cycle(OfCycle { subscription, amount_due: *amount_due })
+                EventData::Cycle(CycleData { subscription, amount_due: *amount_due })
             }
-            News::SubscriptionCancelled { subscription } => {
+            EventPayload::SubscriptionCancelled { subscription } => {
                 let subscription = SubscriptionView::of(subscription);
-                Data::Subscription(OfSubscription { subscription })
+                EventData::Subscription(SubscriptionData { subscription })
             }
-            News::CreditBundlePurchased { credit_bundle, subscription, amount_due } => {
-                Data::CreditBundle(OfCreditBundle {
+            EventPayload::CreditBundlePurchased { credit_bundle, subscription, amount_due } => {
+                EventData::CreditBundle(CreditBundleData {
                     credit_bundle: CreditBundleView::of(credit_bundle),
                     subscription: SubscriptionView::of(subscription),
                     amount_due: *amount_due,
                 })
             }
-            News::PriceMissing { provider, model, unit } => {
+            EventPayload::PriceMissing { provider, model, unit } => {
                 let unit = unit.as_deref();
-                Data::Price(OfPrice { price: MissingPriceView { provider, model, unit } })
+                EventData::Price(MissingPriceData {
+                    price: MissingPriceView { provider, model, unit },
+                })
             }
-            News::RequestCompleted { .. }
-            | News::RequestFailed { .. }
-            | News::RequestSuspicious { .. } => {
-                Data::Request(Box::new(OfRequest { request: RecordView::of(record?, shape) }))
-            }
-            News::WebhookTest { webhook } => {
-                Data::Webhook(OfWebhook { webhook: WebhookView::of(webhook) })
+            EventPayload::RequestCompleted { .. }
+            | EventPayload::RequestFailed { .. }
+            | EventPayload::RequestSuspicious { .. } => EventData::Request(Box::new(RequestData {
+                request: RecordView::of(record?, shape),
+            })),
+            EventPayload::WebhookTest { webhook } => {
+                EventData::Webhook(WebhookData { webhook: WebhookView::of(webhook) })
             }
         };
-        Some(Self { r#type: event.news.kind(), timestamp: event.created_at, sequence, data })
+        Some(Self { r#type: event.payload.kind(), timestamp: event.created_at, sequence, data })
     }
 }
 
@@ -212,21 +218,26 @@ impl<'a> Message<'a> {
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub(super) async fn body(app: &App, claimed: &Claimed) -> Result<Option<Bytes>, StoreError> {
+pub(super) async fn render_body(
+    app: &App,
+    claimed: &ClaimedDelivery,
+) -> Result<Option<Bytes>, StoreError> {
     let event = &claimed.event;
-    let record = match event.news {
-        News::RequestCompleted { request_id }
-        | News::RequestFailed { request_id }
-        | News::RequestSuspicious { request_id } => record(app, claimed, request_id).await?,
+    let record = match event.payload {
+        EventPayload::RequestCompleted { request_id }
+        | EventPayload::RequestFailed { request_id }
+        | EventPayload::RequestSuspicious { request_id } => {
+            record(app, claimed, request_id).await?
+        }
         _ => None,
     };
-    let message = Message::of(event, claimed.sequence, record.as_ref(), app.settings.shape);
+    let message = EventMessage::of(event, claimed.sequence, record.as_ref(), app.settings.shape);
     Ok(message.and_then(|message| serde_json::to_vec(&message).ok()).map(Bytes::from))
 }
 
 async fn record(
     app: &App,
-    claimed: &Claimed,
+    claimed: &ClaimedDelivery,
     request_id: RequestId,
 ) -> Result<Option<RequestRecord>, StoreError> {
     let merchant_id = claimed.event.merchant_id;

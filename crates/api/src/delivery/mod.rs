@@ -16,9 +16,9 @@ use tokio::sync::{oneshot, watch};
 use tollgate_domain::{Attempt, DeliveryFault, MAX_ANSWER_BYTES};
 use tollgate_provider::WebhookClient;
 use tollgate_store::StoreError;
-use tollgate_store::deliveries::{Claimed, ENDED_AT_ONCE, Ended, Room};
+use tollgate_store::deliveries::{AttemptCapacity, ClaimedDelivery, ENDED_AT_ONCE, EndedAttempt};
 
-use self::receivers::{AT_ONCE, Receivers};
+use self::receivers::{AT_ONCE, AttemptPool};
 use crate::app::App;
 
 /// The interval at which the store is queried for due deliveries.
@@ -39,12 +39,12 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(15);
 
 /// The thread that sends events to webhooks.
 #[derive(Debug)]
-pub struct Courier {
+pub struct WebhookDispatcher {
     stop: watch::Sender<bool>,
     ended: oneshot::Receiver<()>,
 }
 
-impl Courier {
+impl WebhookDispatcher {
     /// Starts the thread.
     ///
     /// # Errors
@@ -86,14 +86,14 @@ fn runtime() -> io::Result<rt::Runtime> {
 fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<bool>) {
     let deliver = || runtime.block_on(deliver(app, stopped.clone()));
     while catch_unwind(AssertUnwindSafe(deliver)).is_err() {
-        log::error!("the loop of the webhooks has failed and begins anew");
+        log::error!("the webhook dispatcher has failed and restarts");
         std::thread::sleep(STORE_PAUSE);
     }
 }
 
 async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
     let client = WebhookClient::new(app.settings.webhooks, &app.settings.resolver);
-    let mut receivers = Receivers::default();
+    let mut receivers = AttemptPool::default();
     // Attempts that are not booked yet.
     let mut ended = Vec::new();
     loop {
@@ -132,21 +132,25 @@ async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
 }
 
 /// Takes a turn at the store, if there is something to do.
-async fn turn(app: &App, ended: &[Ended], room: Room) -> Result<Vec<Claimed>, StoreError> {
+async fn turn(
+    app: &App,
+    ended: &[EndedAttempt],
+    room: AttemptCapacity,
+) -> Result<Vec<ClaimedDelivery>, StoreError> {
     if ended.is_empty() && !app.store.has_deliveries_due(room.clone()).await? {
         return Ok(Vec::new());
     }
-    app.store.turn_deliveries(ended.to_vec(), room).await
+    app.store.run_delivery_turn(ended.to_vec(), room).await
 }
 
 /// Makes one attempt. `None` if it was not made: the delivery is due again when its lease has run out.
 async fn attempt(
     app: web::Data<App>,
     client: WebhookClient,
-    claimed: Claimed,
+    claimed: ClaimedDelivery,
     claimed_at: Instant,
-) -> Option<Ended> {
-    let message = match message::body(&app, &claimed).await {
+) -> Option<EndedAttempt> {
+    let message = match message::render_body(&app, &claimed).await {
         Ok(message) => message,
         Err(cause) => {
             log::warn!("{} waits for the store: {cause}", claimed.delivery_id);
@@ -169,13 +173,13 @@ async fn attempt(
     };
     let outcome = Attempt { response_status, response_body, fault, duration_ms };
     app.metrics.attempted(&outcome);
-    let Claimed { delivery_id, webhook_id, attempt, .. } = claimed;
-    Some(Ended { delivery_id, webhook_id, attempt, outcome })
+    let ClaimedDelivery { delivery_id, webhook_id, attempt, .. } = claimed;
+    Some(EndedAttempt { delivery_id, webhook_id, attempt, outcome })
 }
 
 /// The headers of Standard Webhooks 1.0. The timestamp is that of the attempt, so that receivers can refuse
 /// messages that are replayed later.
-fn headers(app: &App, claimed: &Claimed, body: &[u8]) -> HeaderMap {
+fn headers(app: &App, claimed: &ClaimedDelivery, body: &[u8]) -> HeaderMap {
     const ID: HeaderName = HeaderName::from_static("webhook-id");
     const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
     const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tollgate_domain::{MerchantId, WebhookId};
-use tollgate_store::deliveries::{Ended, Room, Share};
+use tollgate_store::deliveries::{AttemptCapacity, CapacityShare, EndedAttempt};
 
 /// The most attempts under way at once, in all: each is a connection.
 pub(super) const AT_ONCE: usize = 512;
@@ -24,23 +24,23 @@ const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// The attempts that are under way.
 #[derive(Default)]
-pub(super) struct Receivers {
-    attempts: JoinSet<Option<Ended>>,
-    whose: HashMap<Id, (MerchantId, WebhookId)>,
+pub(super) struct AttemptPool {
+    attempts: JoinSet<Option<EndedAttempt>>,
+    targets: HashMap<Id, (MerchantId, WebhookId)>,
     /// The webhooks whose last attempt has failed, and when.
     failing: BTreeMap<WebhookId, Instant>,
     is_closed: bool,
 }
 
-impl Receivers {
+impl AttemptPool {
     /// Begins an attempt.
     pub(super) fn begin(
         &mut self,
         whose: (MerchantId, WebhookId),
-        attempt: impl Future<Output = Option<Ended>> + 'static,
+        attempt: impl Future<Output = Option<EndedAttempt>> + 'static,
     ) {
         let task = self.attempts.spawn_local(attempt);
-        self.whose.insert(task.id(), whose);
+        self.targets.insert(task.id(), whose);
     }
 
     /// Waits until an attempt ends, for `at_most`, or for the stop. Returns all attempts that have ended.
@@ -48,7 +48,7 @@ impl Receivers {
         &mut self,
         at_most: Duration,
         stopped: &mut watch::Receiver<bool>,
-    ) -> Vec<Ended> {
+    ) -> Vec<EndedAttempt> {
         let first = tokio::select! {
             joined = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => joined,
             () = tokio::time::sleep(at_most) => None,
@@ -62,13 +62,16 @@ impl Receivers {
         ended
     }
 
-    fn end(&mut self, joined: Result<(Id, Option<Ended>), JoinError>) -> Option<Ended> {
+    fn end(
+        &mut self,
+        joined: Result<(Id, Option<EndedAttempt>), JoinError>,
+    ) -> Option<EndedAttempt> {
         let (id, ended) = match joined {
             Ok((id, ended)) => (id, ended),
             // An attempt that panicked is not booked: it is made again.
             Err(failed) => (failed.id(), None),
         };
-        let (_, webhook_id) = self.whose.remove(&id)?;
+        let (_, webhook_id) = self.targets.remove(&id)?;
         match ended.as_ref().is_some_and(|ended| ended.outcome.has_arrived()) {
             true => self.failing.remove(&webhook_id),
             false => self.failing.insert(webhook_id, Instant::now()),
@@ -87,22 +90,22 @@ impl Receivers {
     }
 
     /// The room for more attempts.
-    pub(super) fn room(&mut self) -> Room {
+    pub(super) fn room(&mut self) -> AttemptCapacity {
         if self.is_closed {
-            return Room::default();
+            return AttemptCapacity::default();
         }
         self.failing.retain(|_, failed_at| failed_at.elapsed() < FORGET_AFTER);
-        let mut webhooks = Share { each: AT_ONE, less: BTreeMap::new() };
-        let mut merchants = Share { each: AT_ONE_MERCHANT, less: BTreeMap::new() };
+        let mut webhooks = CapacityShare { each: AT_ONE, reduced: BTreeMap::new() };
+        let mut merchants = CapacityShare { each: AT_ONE_MERCHANT, reduced: BTreeMap::new() };
         for (webhook_id, failed_at) in &self.failing {
             let rests = failed_at.elapsed() < REST;
-            webhooks.less.insert(*webhook_id, if rests { 0 } else { AT_ONE_THAT_FAILS });
+            webhooks.reduced.insert(*webhook_id, if rests { 0 } else { AT_ONE_THAT_FAILS });
         }
-        for (merchant_id, webhook_id) in self.whose.values() {
+        for (merchant_id, webhook_id) in self.targets.values() {
             webhooks.take(*webhook_id, 1);
             merchants.take(*merchant_id, 1);
         }
         let free = AT_ONCE.saturating_sub(self.attempts.len());
-        Room { free, webhooks, merchants }
+        AttemptCapacity { free, webhooks, merchants }
     }
 }

@@ -2,18 +2,18 @@
 
 use tollgate_domain::{
     BillingInterval, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId,
-    Credits, Cycle, Event, EventId, EventKind, Gcra, MerchantId, Metadata, MeterId, News, PerCycle,
-    Plan, PricedUsage, ProviderKeyType, RateLimit, RequestId, RequestRecord, RequestStatus,
-    Rollover, SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules, SubscriptionConfigId,
-    SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp, UsageSource, Wallet,
-    WalletId, Webhook, WebhookId,
+    Credits, Cycle, Event, EventId, EventKind, EventPayload, Gcra, MerchantId, Metadata, MeterId,
+    PerCycle, Plan, PricedUsage, ProviderKeyType, RateLimit, RequestId, RequestRecord,
+    RequestStatus, Rollover, SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules,
+    SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
+    UsageSource, Wallet, WalletId, Webhook, WebhookId,
 };
 use tollgate_pricing::{
     Amount, BaseCost, Fee, FeeLine, Payer, PriceSource, Quote, Rate, RateType, ServiceCharge, Tier,
     TierUnit, TokenBasis, Usage,
 };
 
-use super::message::Message;
+use super::message::EventMessage;
 use crate::settings::InterfaceShape;
 
 const SECOND: i64 = 1_000;
@@ -30,59 +30,70 @@ const fn cents(cents: i64) -> Amount {
 /// The message of a kind.
 pub(crate) fn message(kind: EventKind) -> serde_json::Value {
     let (event_id, merchant_id) = (EventId::least(NOW), MerchantId::least(MADE));
-    let event = Event { event_id, merchant_id, news: news(kind), created_at: NOW };
-    let message = Message::of(&event, 42, record(kind).as_ref(), InterfaceShape::default());
+    let event = Event { event_id, merchant_id, payload: news(kind), created_at: NOW };
+    let message = EventMessage::of(&event, 42, record(kind).as_ref(), InterfaceShape::default());
     // The messages are structs of strings and numbers; they always make JSON.
     serde_json::to_value(message).unwrap_or_default()
 }
 
-fn news(kind: EventKind) -> News {
+fn news(kind: EventKind) -> EventPayload {
     let connection = || Box::new(connection(kind));
     let subscription = || Box::new(subscription(kind));
     match kind {
-        EventKind::ConnectionCreated => News::ConnectionCreated { connection: connection() },
-        EventKind::ConnectionDeleted => News::ConnectionDeleted { connection: connection() },
+        EventKind::ConnectionCreated => {
+            EventPayload::ConnectionCreated { connection: connection() }
+        }
+        EventKind::ConnectionDeleted => {
+            EventPayload::ConnectionDeleted { connection: connection() }
+        }
         EventKind::WalletBalanceLow => {
-            News::WalletBalanceLow { wallet: Box::new(wallet(cents(480))) }
+            EventPayload::WalletBalanceLow { wallet: Box::new(wallet(cents(480))) }
         }
         EventKind::WalletBalanceDepleted => {
-            News::WalletBalanceDepleted { wallet: Box::new(wallet(cents(-1))) }
+            EventPayload::WalletBalanceDepleted { wallet: Box::new(wallet(cents(-1))) }
         }
-        EventKind::SpendKeyThresholdReached => News::SpendKeyThresholdReached {
+        EventKind::SpendKeyThresholdReached => EventPayload::SpendKeyThresholdReached {
             spend_key: Box::new(spend_key(cents(4_012))),
             threshold: 80,
         },
         EventKind::SpendKeyLimitReached => {
-            News::SpendKeyLimitReached { spend_key: Box::new(spend_key(cents(5_003))) }
+            EventPayload::SpendKeyLimitReached { spend_key: Box::new(spend_key(cents(5_003))) }
         }
-        EventKind::SubscriptionCreated => {
-            News::SubscriptionCreated { subscription: subscription(), amount_due: cents(2_500) }
-        }
-        EventKind::SubscriptionRenewed => {
-            News::SubscriptionRenewed { subscription: subscription(), amount_due: cents(2_500) }
-        }
-        EventKind::SubscriptionChanged => {
-            News::SubscriptionChanged { subscription: subscription(), amount_due: cents(2_500) }
-        }
+        EventKind::SubscriptionCreated => EventPayload::SubscriptionCreated {
+            subscription: subscription(),
+            amount_due: cents(2_500),
+        },
+        EventKind::SubscriptionRenewed => EventPayload::SubscriptionRenewed {
+            subscription: subscription(),
+            amount_due: cents(2_500),
+        },
+        EventKind::SubscriptionChanged => EventPayload::SubscriptionChanged {
+            subscription: subscription(),
+            amount_due: cents(2_500),
+        },
         EventKind::SubscriptionCancelled => {
-            News::SubscriptionCancelled { subscription: subscription() }
+            EventPayload::SubscriptionCancelled { subscription: subscription() }
         }
-        EventKind::CreditBundlePurchased => News::CreditBundlePurchased {
+        EventKind::CreditBundlePurchased => EventPayload::CreditBundlePurchased {
             credit_bundle: Box::new(credit_bundle()),
             subscription: subscription(),
             amount_due: cents(1_000),
         },
-        EventKind::PriceMissing => News::PriceMissing {
+        EventKind::PriceMissing => EventPayload::PriceMissing {
             provider: "openai".to_owned(),
             model: "gpt-next".to_owned(),
             unit: None,
         },
-        EventKind::RequestCompleted => News::RequestCompleted { request_id: RequestId::least(NOW) },
-        EventKind::RequestFailed => News::RequestFailed { request_id: RequestId::least(NOW) },
-        EventKind::RequestSuspicious => {
-            News::RequestSuspicious { request_id: RequestId::least(NOW) }
+        EventKind::RequestCompleted => {
+            EventPayload::RequestCompleted { request_id: RequestId::least(NOW) }
         }
-        EventKind::WebhookTest => News::WebhookTest { webhook: Box::new(webhook()) },
+        EventKind::RequestFailed => {
+            EventPayload::RequestFailed { request_id: RequestId::least(NOW) }
+        }
+        EventKind::RequestSuspicious => {
+            EventPayload::RequestSuspicious { request_id: RequestId::least(NOW) }
+        }
+        EventKind::WebhookTest => EventPayload::WebhookTest { webhook: Box::new(webhook()) },
     }
 }
 

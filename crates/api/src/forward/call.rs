@@ -9,63 +9,64 @@ use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{Enforcement, PendingRecord, PricedUsage, Timestamp, UsageSource};
 use tollgate_pricing::PriceSource;
 use tollgate_provider::{
-    AnswerHeaders, BodyError, Incoming, Outgoing, ProviderClient, SendError, response_headers,
+    AnswerHeaders, BodyError, ProviderClient, SendError, UpstreamRequest, UpstreamResponse,
+    response_headers,
 };
 use tollgate_store::{Store, StoreError};
-use tollgate_usage::{Ended, ResponseMeter};
+use tollgate_usage::{ResponseEnd, ResponseMeter};
 
-use super::calls::Tracked;
-use super::inbound::Inbound;
-use super::outbound::Outbound;
-use super::relay::{ClientLeft, Head, ToClient, request_id_header};
+use super::calls::InFlightGuard;
+use super::inbound::InboundCall;
+use super::outbound::OutboundCall;
+use super::relay::{ClientLeft, RelaySender, RelayedHead, request_id_header};
 use super::{price, relay};
-use crate::access::Access;
+use crate::access::AccessEntry;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics::counts::OfProvider;
+use crate::metrics::counts::ProviderMetrics;
 use crate::settings::OnDisconnect;
 
 /// The longest wait for an admission; after it the database counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts the task of a call, and returns the answer that is relayed from it.
-pub(super) async fn send(
-    inbound: Inbound,
-    outbound: Outbound,
+pub(super) async fn spawn_call(
+    inbound: InboundCall,
+    outbound: OutboundCall,
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let admission = price::admission(inbound.owner, &inbound.credential, &outbound, &app)?;
+    let admission = price::prepare_admission(inbound.owner, &inbound.credential, &outbound, &app)?;
     let (to_client, from_call) = relay::channel();
-    let Inbound { tracked, access, began, .. } = inbound;
-    let call = Call { app, client, outbound, admission, tracked, access, began };
+    let InboundCall { tracked, access, began, .. } = inbound;
+    let call = CallTask { app, client, outbound, admission, tracked, access, began };
     // Boxed, because it is moved several times before it runs.
     actix_web::rt::spawn(Box::pin(call.run(to_client)));
     from_call.response().await
 }
 
 /// A call that is ready to be admitted.
-struct Call {
+struct CallTask {
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
-    outbound: Outbound,
+    outbound: OutboundCall,
     admission: Box<admission::Call>,
-    tracked: Tracked,
-    access: Access,
+    tracked: InFlightGuard,
+    access: AccessEntry,
     /// When it came in, plus the time that its body took to arrive.
     began: Instant,
 }
 
-impl Call {
+impl CallTask {
     /// Admits, sends, relays and settles the call.
-    async fn run(self, mut to_client: ToClient) {
+    async fn run(self, mut to_client: RelaySender) {
         let Self { app, client, mut outbound, admission, mut tracked, access, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
-        let bound = price::Bound::of(&admission);
+        let bound = price::AdmittedBound::of(&admission);
         let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
         // If it is admitted after all, the store ends it.
         let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
@@ -75,7 +76,15 @@ impl Call {
                 counts.admitted();
                 access.admitted(&pending);
                 let store = app.store.clone();
-                Open { store, pending, bound, counts, access, counted: false, settled: false }
+                AdmittedCall {
+                    store,
+                    pending,
+                    bound,
+                    counts,
+                    access,
+                    counted: false,
+                    settled: false,
+                }
             }
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {
@@ -86,7 +95,8 @@ impl Call {
             Err(cause) => {
                 if matches!(cause, StoreError::Interrupted) {
                     // It may have been admitted although no answer came: it must not hold money.
-                    app.store.settle_in_background(request_id, Report::not_sent(app.clock.now()));
+                    app.store
+                        .settle_in_background(request_id, CallReport::not_sent(app.clock.now()));
                 }
                 return to_client.refuse(cause.into());
             }
@@ -95,40 +105,46 @@ impl Call {
         let body = std::mem::take(&mut outbound.body);
         let method = outbound.endpoint.method.clone();
         let managed = outbound.managed;
-        let outgoing = Outgoing { endpoint: &outbound.endpoint, method, headers, body, managed };
+        let outgoing =
+            UpstreamRequest { endpoint: &outbound.endpoint, method, headers, body, managed };
         let called = Instant::now();
         app.metrics.before_provider.observe_time(called.saturating_duration_since(began));
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,
-            () = tracked.must_end() => Err(SendError::NoAnswer { timed_out: false }),
+            () = tracked.cancelled() => Err(SendError::NoAnswer { timed_out: false }),
         };
         match sent {
             Ok(incoming) => {
                 open.counts.first_byte.observe_time(called.elapsed());
-                let answer = Answer::new(&app, &outbound, open, incoming, tracked, called);
+                let answer = RelayedResponse::new(&app, &outbound, open, incoming, tracked, called);
                 answer.relay(to_client).await;
             }
-            Err(why) => fail(&app, open, why, to_client).await,
+            Err(why) => end_unanswered(&app, open, why, to_client).await,
         }
     }
 }
 
 /// Ends a call that got no answer.
-async fn fail(app: &App, open: Open<'_>, why: SendError, mut to_client: ToClient) {
+async fn end_unanswered(
+    app: &App,
+    open: AdmittedCall<'_>,
+    why: SendError,
+    mut to_client: RelaySender,
+) {
     let request_id = open.pending.request_id;
     log::warn!("{request_id}: {}: {why}", open.pending.forwarded.provider);
     let now = app.clock.now();
     let (report, error) = match why {
         SendError::NotSent(_) => (
-            Report::not_sent(now),
+            CallReport::not_sent(now),
             ApiError::new(
                 ErrorCode::ProviderUnreachable,
                 "The provider could not be reached; the call was not sent and costs nothing.",
             ),
         ),
         SendError::NoAnswer { timed_out } => (
-            Report::unknown(&open.pending, Ending::Unanswered, now),
+            CallReport::unknown(&open.pending, Ending::Unanswered, now),
             match timed_out {
                 true => ApiError::new(
                     ErrorCode::ProviderTimeout,
@@ -148,27 +164,27 @@ async fn fail(app: &App, open: Open<'_>, why: SendError, mut to_client: ToClient
 
 /// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that stops, it is
 /// settled as a call with an unknown end.
-struct Open<'a> {
+struct AdmittedCall<'a> {
     store: Store,
     pending: Box<PendingRecord>,
     /// The most that the call can use.
-    bound: price::Bound,
-    counts: &'a OfProvider,
-    access: Access,
+    bound: price::AdmittedBound,
+    counts: &'a ProviderMetrics,
+    access: AccessEntry,
     /// Whether its end was counted, which may be before its settlement.
     counted: bool,
     settled: bool,
 }
 
-impl Open<'_> {
-    async fn settle(mut self, report: Report) {
+impl AdmittedCall<'_> {
+    async fn settle(mut self, report: CallReport) {
         self.count(&report);
         self.store.settle(self.pending.request_id, report).await;
         self.settled = true;
     }
 
     /// Counts the end of the call in the metrics and in its access line, once.
-    fn count(&mut self, report: &Report) {
+    fn count(&mut self, report: &CallReport) {
         if !std::mem::replace(&mut self.counted, true) {
             self.counts.ended(report);
             self.access.settled(report);
@@ -176,11 +192,11 @@ impl Open<'_> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for AdmittedCall<'_> {
     fn drop(&mut self) {
         if !self.settled {
             let now = self.pending.created_at;
-            let report = Report::unknown(&self.pending, Ending::Unanswered, now);
+            let report = CallReport::unknown(&self.pending, Ending::Unanswered, now);
             self.count(&report);
             self.store.settle_in_background(self.pending.request_id, report);
         }
@@ -188,18 +204,18 @@ impl Drop for Open<'_> {
 }
 
 /// A provider's answer that is being relayed to the client.
-struct Answer<'a> {
+struct RelayedResponse<'a> {
     app: &'a App,
-    outbound: &'a Outbound,
+    outbound: &'a OutboundCall,
     /// The call and its meter until the settlement, which may be before the provider's last byte.
-    unsettled: Option<(Open<'a>, ResponseMeter)>,
+    unsettled: Option<(AdmittedCall<'a>, ResponseMeter)>,
     /// When the provider was called.
     called: Instant,
     /// When the provider's answer ended; `None` again once the client may have all of it.
     ended: Option<Instant>,
     came_in: Timestamp,
-    incoming: Incoming,
-    tracked: Tracked,
+    incoming: UpstreamResponse,
+    tracked: InFlightGuard,
     /// Pieces that wait for the settlement.
     held: Vec<Bytes>,
     /// The bytes of a body with a length that are still to come.
@@ -209,7 +225,7 @@ struct Answer<'a> {
 }
 
 /// The next step of a call.
-enum Next {
+enum RelayEvent {
     Piece(Bytes),
     End,
     Broken(BodyError),
@@ -219,7 +235,7 @@ enum Next {
     Stop,
 }
 
-impl Next {
+impl RelayEvent {
     fn of(piece: Option<Result<Bytes, BodyError>>) -> Self {
         match piece {
             Some(Ok(piece)) => Self::Piece(piece),
@@ -229,13 +245,13 @@ impl Next {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> RelayedResponse<'a> {
     fn new(
         app: &'a App,
-        outbound: &'a Outbound,
-        open: Open<'a>,
-        incoming: Incoming,
-        tracked: Tracked,
+        outbound: &'a OutboundCall,
+        open: AdmittedCall<'a>,
+        incoming: UpstreamResponse,
+        tracked: InFlightGuard,
         called: Instant,
     ) -> Self {
         let meter = ResponseMeter::new(
@@ -245,7 +261,7 @@ impl<'a> Answer<'a> {
             &outbound.call_body,
             outbound.call_body.inserts_usage(),
         )
-        .within(&app.answer_memory);
+        .with_memory(&app.answer_memory);
         let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
@@ -263,32 +279,32 @@ impl<'a> Answer<'a> {
     }
 
     /// Passes the answer on piece by piece. Its last bytes leave when the call is settled.
-    async fn relay(mut self, mut to_client: ToClient) {
-        let head = self.head();
+    async fn relay(mut self, mut to_client: RelaySender) {
+        let head = self.take_head();
         if head.length == Some(0) {
-            self.settle(Ended::Complete).await;
+            self.settle(ResponseEnd::Complete).await;
         }
-        if to_client.head(head).is_err() {
+        if to_client.send_head(head).is_err() {
             self.client_left();
         }
         let ended = loop {
-            match self.next(&to_client).await {
-                Next::Piece(piece) => self.pass(piece, &mut to_client).await,
-                Next::Left => self.client_left(),
-                Next::End => break Ended::Complete,
-                Next::Stop => break Ended::Left,
-                Next::Broken(why) => {
+            match self.next_event(&to_client).await {
+                RelayEvent::Piece(piece) => self.relay_piece(piece, &mut to_client).await,
+                RelayEvent::Left => self.client_left(),
+                RelayEvent::End => break ResponseEnd::Complete,
+                RelayEvent::Stop => break ResponseEnd::Left,
+                RelayEvent::Broken(why) => {
                     log::warn!("{}: {why}", self.outbound.endpoint.provider.name);
-                    break Ended::Broken;
+                    break ResponseEnd::Broken;
                 }
             }
         };
         self.settle(ended).await;
-        self.release(&mut to_client).await;
-        to_client.end(ended == Ended::Complete);
+        self.flush_held(&mut to_client).await;
+        to_client.end(ended == ResponseEnd::Complete);
     }
 
-    fn head(&mut self) -> Head {
+    fn take_head(&mut self) -> RelayedHead {
         // The event with the requested usage is taken out of the stream, so its length is not known.
         let strips = self.outbound.call_body.inserts_usage();
         let headers = std::mem::take(&mut self.incoming.headers);
@@ -299,29 +315,31 @@ impl<'a> Answer<'a> {
         }
         let has_no_body = matches!(self.incoming.status, 204 | 304);
         let length = if has_no_body { Some(0) } else { self.remaining.filter(|_| !strips) };
-        Head { status: self.incoming.status, headers, length }
+        RelayedHead { status: self.incoming.status, headers, length }
     }
 
-    async fn next(&mut self, to_client: &ToClient) -> Next {
+    async fn next_event(&mut self, to_client: &RelaySender) -> RelayEvent {
         let settings = &self.app.settings;
         if let Some((_, read)) = self.left
             && (settings.on_disconnect == OnDisconnect::Cancel
                 || read > settings.disconnect_drain_max_bytes)
         {
-            return Next::Stop;
+            return RelayEvent::Stop;
         }
         let deadline = self.left.map(|(since, _)| since + settings.disconnect_drain_max);
         let waits_for_client = deadline.is_none();
         // The end of the call is checked first: pieces may arrive without a pause.
-        if self.tracked.is_ending() || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Next::Stop;
+        if self.tracked.is_cancelled()
+            || deadline.is_some_and(|deadline| deadline <= Instant::now())
+        {
+            return RelayEvent::Stop;
         }
         if waits_for_client && to_client.has_left() {
-            return Next::Left;
+            return RelayEvent::Left;
         }
         // Most pieces are there already.
         if let Poll::Ready(piece) = poll_fn(|cx| Poll::Ready(self.incoming.poll_next(cx))).await {
-            return Next::of(piece);
+            return RelayEvent::of(piece);
         }
         let too_late = async {
             match deadline {
@@ -331,10 +349,10 @@ impl<'a> Answer<'a> {
         };
         tokio::select! {
             biased;
-            () = self.tracked.must_end() => Next::Stop,
-            () = too_late => Next::Stop,
-            () = to_client.left(), if waits_for_client => Next::Left,
-            piece = self.incoming.next() => Next::of(piece),
+            () = self.tracked.cancelled() => RelayEvent::Stop,
+            () = too_late => RelayEvent::Stop,
+            () = to_client.wait_until_left(), if waits_for_client => RelayEvent::Left,
+            piece = self.incoming.next() => RelayEvent::of(piece),
         }
     }
 
@@ -343,7 +361,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Measures a piece, and passes on the part that may go before the settlement.
-    async fn pass(&mut self, piece: Bytes, to_client: &mut ToClient) {
+    async fn relay_piece(&mut self, piece: Bytes, to_client: &mut RelaySender) {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         if let Some((_, read)) = &mut self.left {
             *read = read.saturating_add(length);
@@ -356,26 +374,26 @@ impl<'a> Answer<'a> {
             None => false,
         };
         let Some((_, meter)) = &mut self.unsettled else {
-            return self.send(piece, to_client).await;
+            return self.send_piece(piece, to_client).await;
         };
         let fed = meter.feed(piece);
         if meter.done() {
-            self.send(fed.pass, to_client).await;
+            self.send_piece(fed.pass, to_client).await;
             self.held.extend(fed.held);
-            self.settle(Ended::Complete).await;
-            self.release(to_client).await;
+            self.settle(ResponseEnd::Complete).await;
+            self.flush_held(to_client).await;
         } else if is_last {
             self.held.push(fed.pass);
             self.held.extend(fed.held);
         } else {
-            self.send(fed.pass, to_client).await;
+            self.send_piece(fed.pass, to_client).await;
             self.held.extend(fed.held);
         }
     }
 
     /// Sends a piece to a client that is still there. A client counts as gone if it takes nothing for the
     /// time that a provider may be silent; a shutdown does not wait for it.
-    async fn send(&mut self, piece: Bytes, to_client: &mut ToClient) {
+    async fn send_piece(&mut self, piece: Bytes, to_client: &mut RelaySender) {
         if self.left.is_some() {
             return;
         }
@@ -383,28 +401,28 @@ impl<'a> Answer<'a> {
         if to_client.is_full() {
             sent = tokio::select! {
                 biased;
-                () = to_client.room() => Ok(()),
-                () = self.tracked.must_end() => Err(ClientLeft),
+                () = to_client.wait_for_room() => Ok(()),
+                () = self.tracked.cancelled() => Err(ClientLeft),
                 () = tokio::time::sleep(self.app.settings.timeouts.idle) => Err(ClientLeft),
             };
         }
-        if sent.and_then(|()| to_client.piece(piece)).is_err() {
+        if sent.and_then(|()| to_client.send_piece(piece)).is_err() {
             self.client_left();
         }
     }
 
     /// Sends the pieces that waited for the settlement.
-    async fn release(&mut self, to_client: &mut ToClient) {
+    async fn flush_held(&mut self, to_client: &mut RelaySender) {
         if let Some(ended) = self.ended.take() {
             self.app.metrics.after_provider.observe_time(ended.elapsed());
         }
         for piece in std::mem::take(&mut self.held) {
-            self.send(piece, to_client).await;
+            self.send_piece(piece, to_client).await;
         }
     }
 
     /// Prices the usage that was read, and settles the call, once.
-    async fn settle(&mut self, ended: Ended) {
+    async fn settle(&mut self, ended: ResponseEnd) {
         let Some((open, meter)) = self.unsettled.take() else { return };
         let now = Instant::now();
         open.counts.answer.observe_time(now.saturating_duration_since(self.called));
@@ -417,14 +435,15 @@ impl<'a> Answer<'a> {
             _ if !accepted => Ending::Rejected,
             _ if reading.provider_error => Ending::Broken,
             _ if reading.complete => Ending::Answered,
-            Ended::Left => Ending::Abandoned,
-            Ended::Complete | Ended::Broken => Ending::Broken,
+            ResponseEnd::Left => Ending::Abandoned,
+            ResponseEnd::Complete | ResponseEnd::Broken => Ending::Broken,
         };
         let now = self.app.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
-        let mut read = price::reading(&reading, self.outbound, self.app, self.came_in, open.counts);
+        let mut read =
+            price::price_reading(&reading, self.outbound, self.app, self.came_in, open.counts);
         let is_strict = open.pending.enforcement == Some(Enforcement::Strict);
-        read.suspicious = open.bound.is_far_below(&read.priced);
+        read.suspicious = open.bound.is_far_exceeded_by(&read.priced);
         if read.suspicious {
             open.counts.suspicious();
             let (request_id, claimed) = (open.pending.request_id, &read.priced.usage.quantities);
@@ -446,8 +465,8 @@ impl<'a> Answer<'a> {
             read.applied.clear();
             read.missing = None;
         }
-        let price::Read { priced, applied, missing, suspicious } = read;
-        let report = Report {
+        let price::PricedReading { priced, applied, missing, suspicious } = read;
+        let report = CallReport {
             ending,
             provider_status: Some(self.incoming.status),
             priced,

@@ -10,7 +10,7 @@ use crate::http::error::{ApiError, ErrorCode};
 
 /// The stage of a shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum ShutdownStage {
     #[default]
     Open,
     /// No new calls.
@@ -21,57 +21,58 @@ enum Stage {
 
 /// The calls in flight in this process. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Calls(Arc<Shared>);
+pub struct InFlightCalls(Arc<InFlightState>);
 
 #[derive(Debug)]
-struct Shared {
+struct InFlightState {
     running: AtomicUsize,
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<ShutdownStage>,
 }
 
-impl Default for Calls {
+impl Default for InFlightCalls {
     fn default() -> Self {
-        let shared = Shared { running: AtomicUsize::new(0), stage: watch::Sender::default() };
+        let shared =
+            InFlightState { running: AtomicUsize::new(0), stage: watch::Sender::default() };
         Self(Arc::new(shared))
     }
 }
 
 /// One call. It counts until this is dropped.
 #[derive(Debug)]
-pub(super) struct Tracked {
-    calls: Calls,
-    stage: watch::Receiver<Stage>,
+pub(super) struct InFlightGuard {
+    calls: InFlightCalls,
+    stage: watch::Receiver<ShutdownStage>,
 }
 
-impl Drop for Tracked {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.calls.0.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Tracked {
+impl InFlightGuard {
     /// Whether the call must end now.
-    pub(super) fn is_ending(&self) -> bool {
-        *self.stage.borrow() == Stage::Ending
+    pub(super) fn is_cancelled(&self) -> bool {
+        *self.stage.borrow() == ShutdownStage::Ending
     }
 
     /// Resolves when the call must end now.
-    pub(super) async fn must_end(&mut self) {
+    pub(super) async fn cancelled(&mut self) {
         // An error means that the sender is gone, so nothing can end the call.
-        if self.stage.wait_for(|stage| *stage == Stage::Ending).await.is_err() {
+        if self.stage.wait_for(|stage| *stage == ShutdownStage::Ending).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-impl Calls {
+impl InFlightCalls {
     /// Counts a call in, unless a shutdown has begun or there are `most` calls already. The count is needed
     /// because a connection may carry many calls.
-    pub(super) fn enter(&self, most: usize) -> Result<Tracked, ApiError> {
+    pub(super) fn enter(&self, most: usize) -> Result<InFlightGuard, ApiError> {
         let running = self.0.running.fetch_add(1, Ordering::AcqRel);
-        let tracked = Tracked { calls: self.clone(), stage: self.0.stage.subscribe() };
+        let tracked = InFlightGuard { calls: self.clone(), stage: self.0.stage.subscribe() };
         if running >= most {
-            let message = "More calls are on their way than this node takes. Try again shortly.";
+            let message = "Too many calls in flight on this node; retry after 1 s.";
             return Err(ApiError::new(ErrorCode::Overloaded, message).retry_after(1_000_000));
         }
         match self.is_draining() {
@@ -90,16 +91,16 @@ impl Calls {
 
     /// Whether a shutdown has begun.
     pub fn is_draining(&self) -> bool {
-        *self.0.stage.borrow() != Stage::Open
+        *self.0.stage.borrow() != ShutdownStage::Open
     }
 
     /// Takes no new calls, and waits for those in flight for `patience`. Then has the rest settled with what
     /// has passed, and waits for that.
     pub async fn drain(&self, patience: Duration) {
-        self.0.stage.send_replace(Stage::Draining);
+        self.0.stage.send_replace(ShutdownStage::Draining);
         if tokio::time::timeout(patience, self.all_done()).await.is_err() {
             log::warn!("{} calls are cut short", self.running());
-            self.0.stage.send_replace(Stage::Ending);
+            self.0.stage.send_replace(ShutdownStage::Ending);
             // A call that must end only has to settle, which the store bounds.
             let settled = tokio::time::timeout(Duration::from_secs(10), self.all_done()).await;
             if settled.is_err() {

@@ -39,17 +39,17 @@ impl Credential {
     /// The credential of a request. It is the first one present of `Authorization: Bearer`, the key headers,
     /// and the query parameter `key`. Text that is neither a token nor a key is `forward_token_json_invalid`.
     pub(crate) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
-        Self::shown(http, |hint| token_invalid(vec![Issue::at([], hint)]))
+        Self::from_request(http, |hint| token_invalid(vec![Issue::at([], hint)]))
     }
 
     /// As [`Self::of`], on routes to which SDKs send keys of other services. Text that is neither a token nor
     /// a key is `auth_invalid`.
     pub(crate) fn of_sdk(http: &HttpRequest) -> Result<Self, ApiError> {
-        Self::shown(http, |_| ApiError::auth_invalid())
+        Self::from_request(http, |_| ApiError::auth_invalid())
     }
 
-    fn shown(http: &HttpRequest, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
-        let shown = shown(http).ok_or_else(|| {
+    fn from_request(http: &HttpRequest, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
+        let shown = find_credential(http).ok_or_else(|| {
             ApiError::new(
                 ErrorCode::AuthHeaderMissing,
                 "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
@@ -62,13 +62,13 @@ impl Credential {
     fn read(shown: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
         match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
-            true => Self::bare(shown),
+            true => Self::from_key(shown),
             false => Self::from_token(shown, neither),
         }
     }
 
     /// A bare key. A merchant's own key pays and has no meter; a spend key has its wallet and its meter.
-    fn bare(key: &str) -> Result<Self, ApiError> {
+    fn from_key(key: &str) -> Result<Self, ApiError> {
         Ok(Self {
             key: Key::parse(key).map_err(|_| ApiError::auth_invalid())?,
             connection_id: None,
@@ -79,7 +79,7 @@ impl Credential {
     }
 
     fn from_token(token: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
-        let json = decoded(token);
+        let json = decode_base64(token);
         let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
         let fields = fields.ok_or_else(|| {
             neither(
@@ -87,7 +87,7 @@ impl Credential {
                  meter_slug, or a key",
             )
         })?;
-        let mut token = Fields { fields, issues: Vec::new() };
+        let mut token = TokenFields { fields, issues: Vec::new() };
         let secret_key = token.text("secret_key");
         match &secret_key {
             None if token.issues.is_empty() => {
@@ -116,7 +116,7 @@ impl Credential {
             token.issues.push(Issue::at(["meter_slug"], issue));
         }
         if disable_billing && connection_id.is_none() {
-            let issue = "needs connection_id and meter_slug: without them nobody would be billed";
+            let issue = "needs connection_id and meter_slug: without them no wallet is billed";
             token.issues.push(Issue::at(["disable_billing"], issue));
         }
         let provider_key = match provider_key.map(ProviderKey::own) {
@@ -149,7 +149,7 @@ pub fn credential_hash(shown: &str) -> Option<KeyHash> {
         .map(|credential| credential.key.hash())
 }
 
-fn shown(http: &HttpRequest) -> Option<Cow<'_, str>> {
+fn find_credential(http: &HttpRequest) -> Option<Cow<'_, str>> {
     // As `to_str`, which checks byte by byte; tokens are long.
     fn text(value: &HeaderValue) -> Option<&str> {
         let text = std::str::from_utf8(value.as_bytes()).ok().filter(|text| text.is_ascii());
@@ -180,31 +180,31 @@ static BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, ANY_PADDING);
 static BASE64_URL_SAFE: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, ANY_PADDING);
 
 /// Decodes base64 of either alphabet, padded or not.
-fn decoded(token: &str) -> Option<Vec<u8>> {
+fn decode_base64(token: &str) -> Option<Vec<u8>> {
     BASE64.decode(token).or_else(|_| BASE64_URL_SAFE.decode(token)).ok()
 }
 
 /// The fields of an object in their order; of two with one name the last counts. There are only a few, so a
 /// map would not be faster.
-struct Written<'a>(Vec<(Name<'a>, Value)>);
+struct JsonFields<'a>(Vec<(FieldName<'a>, Value)>);
 
 /// The name of a field, borrowed from the text where possible.
 #[derive(PartialEq, Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Written<'de> {
+impl<'de> Deserialize<'de> for JsonFields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WrittenVisitor;
-        impl<'de> Visitor<'de> for WrittenVisitor {
-            type Value = Written<'de>;
+        struct JsonFieldsVisitor;
+        impl<'de> Visitor<'de> for JsonFieldsVisitor {
+            type Value = JsonFields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a JSON object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written<'de>, A::Error> {
-                let mut fields: Vec<(Name<'de>, Value)> = Vec::with_capacity(USUAL_FIELDS);
-                while let Some((name, value)) = map.next_entry::<Name<'de>, Value>()? {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonFields<'de>, A::Error> {
+                let mut fields: Vec<(FieldName<'de>, Value)> = Vec::with_capacity(USUAL_FIELDS);
+                while let Some((name, value)) = map.next_entry::<FieldName<'de>, Value>()? {
                     // An object with more fields is invalid anyway, so the search is bounded.
                     let mut first = fields.iter_mut().take(MOST_FIELDS);
                     match first.find(|(known, _)| *known == name) {
@@ -212,14 +212,14 @@ impl<'de> Deserialize<'de> for Written<'de> {
                         None => fields.push((name, value)),
                     }
                 }
-                Ok(Written(fields))
+                Ok(JsonFields(fields))
             }
         }
-        deserializer.deserialize_map(WrittenVisitor)
+        deserializer.deserialize_map(JsonFieldsVisitor)
     }
 }
 
-impl Written<'_> {
+impl JsonFields<'_> {
     fn remove(&mut self, name: &str) -> Option<Value> {
         let place = self.0.iter().position(|(known, _)| known.0 == name)?;
         Some(self.0.swap_remove(place).1)
@@ -227,12 +227,12 @@ impl Written<'_> {
 }
 
 /// The fields of a token. Absent and null mean the same.
-struct Fields<'a> {
-    fields: Written<'a>,
+struct TokenFields<'a> {
+    fields: JsonFields<'a>,
     issues: Vec<Issue>,
 }
 
-impl Fields<'_> {
+impl TokenFields<'_> {
     fn text(&mut self, name: &str) -> Option<String> {
         match self.fields.remove(name) {
             None | Some(Value::Null) => None,

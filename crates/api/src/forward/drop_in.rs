@@ -10,27 +10,27 @@ use actix_web::http::header::CONTENT_TYPE;
 use percent_encoding::percent_decode_str;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Issue, MissingPrice, RequestFormat, SpendRules};
-use tollgate_pricing::Listed;
+use tollgate_pricing::PriceMatch;
 use tollgate_provider::{Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
-use tollgate_usage::{CallBody, Dialect};
+use tollgate_usage::{Dialect, InspectedBody};
 
-use super::inbound::Inbound;
-use super::outbound::{Outbound, Query, call_body, metadata};
+use super::inbound::InboundCall;
+use super::outbound::{OutboundCall, PassthroughQuery, call_body, metadata};
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::tariff::is_priced;
 
 /// The SDK that a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Front {
+enum SdkFamily {
     OpenAi,
     Anthropic,
     Google,
     Cohere,
 }
 
-impl Front {
+impl SdkFamily {
     fn speaks(self, endpoint: &Endpoint) -> bool {
         match (self, endpoint.format.dialect) {
             (Self::OpenAi, Dialect::OpenAi | Dialect::Azure)
@@ -66,8 +66,8 @@ const ROUTES: [&str; 16] = [
 ];
 
 /// A route of this service with the path of a provider.
-pub(super) struct Route {
-    front: Front,
+pub(super) struct DropInRoute {
+    front: SdkFamily,
     method: Method,
     /// The path below the part of a provider's URL that names a version, such as `/chat/completions`.
     path: String,
@@ -76,20 +76,27 @@ pub(super) struct Route {
     metadata: Option<String>,
 }
 
-impl Route {
+impl DropInRoute {
     pub(super) fn of(http: &HttpRequest) -> Self {
-        let Query { query, metadata } = Query::of(http);
+        let PassthroughQuery { query, metadata } = PassthroughQuery::of(http);
         Self { query, metadata, ..Self::at(http.method(), http.uri().path()) }
     }
 
     /// The route at a path, without a query.
     fn at(method: &Method, path: &str) -> Self {
-        let versions = [("/v1beta", Front::Google), ("/v2", Front::Cohere), ("/v1", Front::OpenAi)];
+        let versions = [
+            ("/v1beta", SdkFamily::Google),
+            ("/v2", SdkFamily::Cohere),
+            ("/v1", SdkFamily::OpenAi),
+        ];
         let below = |(version, front)| Some((path.strip_prefix(version)?, front));
-        let (path, front) = versions.into_iter().find_map(below).unwrap_or((path, Front::OpenAi));
+        let (path, front) =
+            versions.into_iter().find_map(below).unwrap_or((path, SdkFamily::OpenAi));
         let front = match path {
-            path if front == Front::OpenAi && path.starts_with("/messages") => Front::Anthropic,
-            path if front == Front::OpenAi && path.starts_with("/models/") => Front::Google,
+            path if front == SdkFamily::OpenAi && path.starts_with("/messages") => {
+                SdkFamily::Anthropic
+            }
+            path if front == SdkFamily::OpenAi && path.starts_with("/models/") => SdkFamily::Google,
             _ => front,
         };
         let (path, method) = (path.to_owned(), method.clone());
@@ -99,36 +106,36 @@ impl Route {
     /// The format of errors that SDKs expect, if any.
     pub(super) fn format(&self) -> Option<RequestFormat> {
         match self.front {
-            Front::OpenAi => Some(RequestFormat::ShapeA),
-            Front::Anthropic => Some(RequestFormat::ShapeB),
-            Front::Google | Front::Cohere => None,
+            SdkFamily::OpenAi => Some(RequestFormat::ShapeA),
+            SdkFamily::Anthropic => Some(RequestFormat::ShapeB),
+            SdkFamily::Google | SdkFamily::Cohere => None,
         }
     }
 
     /// The requested model. Google has it in the path.
     fn model(&self, http: &HttpRequest, body: &[u8]) -> Option<String> {
-        if self.front == Front::Google {
+        if self.front == SdkFamily::Google {
             let (model, _) = self.path.strip_prefix("/models/")?.rsplit_once(':')?;
             return Some(percent_decode_str(model).decode_utf8().ok()?.into_owned());
         }
         let content_type = http.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        CallBody::model_of(body, content_type)
+        InspectedBody::model_of(body, content_type)
     }
 
     /// The outgoing call, checked, to the provider of the model.
     pub(super) async fn outbound(
         &self,
         http: &HttpRequest,
-        inbound: &Inbound,
+        inbound: &InboundCall,
         app: &App,
-    ) -> Result<Outbound, ApiError> {
+    ) -> Result<OutboundCall, ApiError> {
         let (body, key) = (inbound.body.clone(), &inbound.credential.provider_key);
         let metadata = metadata(http, self.metadata.as_deref())?;
         let managed = *key == ProviderKey::Managed;
         let asked = self.model(http, &body);
         let named = match &asked {
-            Some(model) => self.served(model, managed, app),
-            None => self.any(managed, app),
+            Some(model) => self.endpoints_for(model, managed, app),
+            None => self.default_endpoint(managed, app),
         };
         let served = match named.as_slice() {
             [] => return Err(self.not_served(asked.as_deref(), managed, inbound, app)),
@@ -144,16 +151,16 @@ impl Route {
             call_body.set_model(&served.model);
         }
         let call = (endpoint, call_body, body);
-        Ok(Outbound::new(http, call, metadata, key, inbound.owner.merchant_id))
+        Ok(OutboundCall::new(http, call, metadata, key, inbound.owner.merchant_id))
     }
 
     /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because
     /// some ids have a slash. That goes before patterns, because the widest pattern would match it too.
     /// Longer patterns go before shorter, and equals stay in the configured order.
-    fn served(&self, model: &str, managed: bool, app: &App) -> Vec<Served> {
-        let mut found: Vec<(Rank, Served)> = Vec::new();
+    fn endpoints_for(&self, model: &str, managed: bool, app: &App) -> Vec<ModelEndpoint> {
+        let mut found: Vec<(MatchRank, ModelEndpoint)> = Vec::new();
         for provider in app.providers.iter().filter(|one| !managed || one.takes_managed_calls()) {
-            let ranks = ranks(provider, model, app);
+            let ranks = match_model(provider, model, app);
             if ranks.is_empty() {
                 continue;
             }
@@ -164,7 +171,7 @@ impl Route {
             });
             found.extend(here.map(|(rank, model, listed)| {
                 let (endpoint, model) = (endpoint.clone(), model.to_owned());
-                (rank, Served { endpoint, model, has_price: listed.is_some() })
+                (rank, ModelEndpoint { endpoint, model, has_price: listed.is_some() })
             }));
         }
         // A stable sort, so that equals stay in the configured order.
@@ -173,11 +180,13 @@ impl Route {
     }
 
     /// The first provider that has the route. A body without a model is refused later, by its inspection.
-    fn any(&self, managed: bool, app: &App) -> Vec<Served> {
+    fn default_endpoint(&self, managed: bool, app: &App) -> Vec<ModelEndpoint> {
         let endpoints =
             app.providers.iter().filter_map(|provider| self.endpoint(provider, managed, app));
         let first = endpoints.take(1);
-        first.map(|endpoint| Served { endpoint, model: String::new(), has_price: false }).collect()
+        first
+            .map(|endpoint| ModelEndpoint { endpoint, model: String::new(), has_price: false })
+            .collect()
     }
 
     /// This route at a provider that speaks its format and may be called with this kind of key.
@@ -199,7 +208,7 @@ impl Route {
         &self,
         model: Option<&str>,
         managed: bool,
-        inbound: &Inbound,
+        inbound: &InboundCall,
         app: &App,
     ) -> ApiError {
         let Some(model) = model else {
@@ -210,7 +219,7 @@ impl Route {
         };
         let elsewhere = ROUTES.into_iter().find(|route| {
             let path = route.replace("{model}", "m");
-            let served = Self::at(&Method::POST, &path).served(model, managed, app);
+            let served = Self::at(&Method::POST, &path).endpoints_for(model, managed, app);
             served.iter().any(|served| served.has_price)
         });
         if let Some(route) = elsewhere {
@@ -232,39 +241,39 @@ impl Route {
 
 /// The ways in which the name of a model can mean this provider. Each has the model as the provider knows it,
 /// and its price.
-pub(crate) fn ranks<'a>(
+pub(crate) fn match_model<'a>(
     provider: &Provider,
     model: &'a str,
     app: &'a App,
-) -> Vec<(Rank, &'a str, Option<Listed<'a>>)> {
+) -> Vec<(MatchRank, &'a str, Option<PriceMatch<'a>>)> {
     let now = app.clock.now();
     let prefixed = model.strip_prefix(provider.name.as_str());
     let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
     let price = |model| app.prices.find(&provider.name, model, now);
     // An id that matches only without the provider's name is sent without it. An id in another provider's
     // list needs the provider's name.
-    let as_it_stands = |listed: &Listed<'_>| {
+    let as_it_stands = |listed: &PriceMatch<'_>| {
         [&provider.name, &provider.traits.price_list].contains(&&listed.row.provider)
             && (named.is_none() || listed.pattern.matches(model))
     };
     let whole = price(model).filter(as_it_stands).map(|listed| {
         let pattern = listed.pattern;
         let rank = match pattern.is_exact() && pattern.matches(model) {
-            true => Rank::Listed,
-            false => Rank::Pattern(Reverse(pattern.as_str().len())),
+            true => MatchRank::Listed,
+            false => MatchRank::Pattern(Reverse(pattern.as_str().len())),
         };
         (rank, model, Some(listed))
     });
     let named = named.map(|model| match price(model) {
-        Some(listed) => (Rank::Named, model, Some(listed)),
-        None => (Rank::NamedWithoutPrice, model, None),
+        Some(listed) => (MatchRank::Named, model, Some(listed)),
+        None => (MatchRank::NamedWithoutPrice, model, None),
     });
     whole.into_iter().chain(named).collect()
 }
 
 /// How well a model names a provider; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rank {
+pub(crate) enum MatchRank {
     /// The id is in its price list as it is.
     Listed,
     /// The provider is named before a slash, and lists the rest.
@@ -276,13 +285,13 @@ pub(crate) enum Rank {
 }
 
 /// A provider's endpoint, and the model as that provider knows it.
-struct Served {
+struct ModelEndpoint {
     endpoint: Arc<Endpoint>,
     model: String,
     has_price: bool,
 }
 
-impl Served {
+impl ModelEndpoint {
     fn is_allowed(&self, rules: &SpendRules) -> bool {
         rules.allows_provider(&self.endpoint.provider.name)
             && rules.allows_model(&self.model)

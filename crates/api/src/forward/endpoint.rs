@@ -9,21 +9,24 @@ use tollgate_provider::{Endpoint, Provider, ProviderTable};
 use crate::http::error::{ApiError, ErrorCode};
 
 /// The endpoint of a URL, if the call may go there with this kind of key.
-pub(crate) fn endpoint(
+pub(crate) fn find_endpoint(
     method: &Method,
     url: &str,
     managed: bool,
     providers: &ProviderTable,
 ) -> Result<Arc<Endpoint>, ApiError> {
     let endpoint = providers.find(method, url).map_err(|why| not_supported(why.to_string()))?;
-    allowed(endpoint, managed)
+    check_endpoint(endpoint, managed)
 }
 
 /// The endpoint, if the call may go there with this kind of key.
-pub(super) fn allowed(endpoint: Arc<Endpoint>, managed: bool) -> Result<Arc<Endpoint>, ApiError> {
+pub(super) fn check_endpoint(
+    endpoint: Arc<Endpoint>,
+    managed: bool,
+) -> Result<Arc<Endpoint>, ApiError> {
     let provider = &endpoint.provider;
     if managed && !provider.takes_managed_calls() {
-        return Err(not_supported(no_key(provider)));
+        return Err(not_supported(missing_key_hint(provider)));
     }
     if managed && !endpoint.allows_managed_key() {
         return Err(not_supported(format!(
@@ -44,7 +47,7 @@ pub(super) fn not_supported(why: String) -> ApiError {
 }
 
 /// The advice for a provider for which the operator has no key.
-fn no_key(provider: &Provider) -> String {
+fn missing_key_hint(provider: &Provider) -> String {
     format!(
         "the operator has set no key for {}: put your own into the forward token as provider_key",
         provider.name

@@ -4,17 +4,17 @@ use actix_web::{HttpRequest, web};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::calls::Tracked;
+use super::calls::InFlightGuard;
 use super::credential::Credential;
-use crate::access::Access;
+use crate::access::AccessEntry;
 use crate::app::{App, KeyOwner};
-use crate::client_connections::recognised;
+use crate::client_connections::mark_authenticated;
 use crate::http::body;
 use crate::http::error::{ApiError, ErrorCode};
 
 /// Refuses requests by which a browser would show or run the answer. A provider's answer would then be a page
 /// or a script of this service's origin. Calls of scripts by `fetch` have the destination `empty`.
-fn refuse_pages(http: &HttpRequest) -> Result<(), ApiError> {
+fn refuse_navigation(http: &HttpRequest) -> Result<(), ApiError> {
     const DESTINATIONS: [&str; 14] = [
         "document",
         "iframe",
@@ -46,17 +46,17 @@ fn refuse_pages(http: &HttpRequest) -> Result<(), ApiError> {
 }
 
 /// A call as it came in. Its caller is known; the rest is not checked yet.
-pub(super) struct Inbound {
-    pub(super) tracked: Tracked,
+pub(super) struct InboundCall {
+    pub(super) tracked: InFlightGuard,
     pub(super) credential: Credential,
     pub(super) owner: KeyOwner,
     pub(super) body: Bytes,
-    pub(super) access: Access,
+    pub(super) access: AccessEntry,
     /// When it came in, plus the time that its body took to arrive.
     pub(super) began: Instant,
 }
 
-impl Inbound {
+impl InboundCall {
     pub(super) async fn read(
         http: &HttpRequest,
         payload: web::Payload,
@@ -64,12 +64,12 @@ impl Inbound {
         app: &App,
     ) -> Result<Self, ApiError> {
         let came_in = Instant::now();
-        refuse_pages(http)?;
+        refuse_navigation(http)?;
         let tracked = app.calls.enter(app.settings.clients.max_connections)?;
         let credential = credential(http)?;
         let owner = app.owner_of(&credential.key).await?;
-        recognised(http);
-        let access = Access::of(http);
+        mark_authenticated(http);
+        let access = AccessEntry::of(http);
         access.caller(owner.merchant_id, owner.key);
         let limit = app.settings.forward_body_limit_bytes;
         let asked = Instant::now();

@@ -26,4 +26,4 @@ pub(crate) mod refusal;
 mod relay;
 
 pub(crate) use self::credential::Credential;
-pub(crate) use self::drop_in::ranks;
+pub(crate) use self::drop_in::match_model;

@@ -11,13 +11,13 @@ use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuil
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use super::credential::Credential;
-use super::inbound::Inbound;
-use super::outbound::Outbound;
+use super::inbound::InboundCall;
+use super::outbound::OutboundCall;
 use super::{call, drop_in};
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::openapi::fields::MetadataSchema;
-use crate::openapi::marks::{OF_A_CALL, OfShapeA, OfShapeB, mark, refused};
+use crate::openapi::marks::{CALL_ERRORS, ShapeAErrors, ShapeBErrors, mark, refused};
 use crate::openapi::types::*;
 
 /// The query of a forward, as documents have it.
@@ -78,9 +78,9 @@ fn call_schema() -> ObjectBuilder {
 }
 
 /// The responses of a call: the provider's own, or an error of this service.
-enum OfACall {}
+enum CallResponses {}
 
-impl IntoResponses for OfACall {
+impl IntoResponses for CallResponses {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let anything = || Content::new(None::<RefOr<Schema>>);
         let record = HeaderBuilder::new()
@@ -96,7 +96,7 @@ impl IntoResponses for OfACall {
         let otherwise = ResponseBuilder::new()
             .description("What else the provider answers")
             .content("*/*", anything());
-        let mut responses = mark(OF_A_CALL);
+        let mut responses = mark(CALL_ERRORS);
         responses.insert("200".to_owned(), answered.build().into());
         responses.insert("default".to_owned(), otherwise.build().into());
         responses
@@ -114,7 +114,7 @@ impl IntoResponses for OfACall {
     request_body(
         content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
     ),
-    responses(OfACall),
+    responses(CallResponses),
     security(("credential" = [])),
 )]
 pub(crate) async fn forward(
@@ -125,9 +125,9 @@ pub(crate) async fn forward(
 ) -> Result<HttpResponse, ApiError> {
     let metrics = app.clone();
     let answer = async {
-        let inbound = Inbound::read(&http, payload, Credential::of, &app).await?;
-        let outbound = Outbound::to_url(&http, &inbound, &app)?;
-        call::send(inbound, outbound, app, client).await
+        let inbound = InboundCall::read(&http, payload, Credential::of, &app).await?;
+        let outbound = OutboundCall::for_url(&http, &inbound, &app)?;
+        call::spawn_call(inbound, outbound, app, client).await
     };
     answer.await.inspect_err(|error| metrics.metrics.refused(error))
 }
@@ -138,7 +138,7 @@ pub(crate) async fn forward(
     path = "/forward",
     operation_id = "forwardGet",
     params(ForwardQuery, MetadataHeader),
-    responses(OfACall),
+    responses(CallResponses),
     security(("credential" = [])),
 )]
 pub(crate) async fn forward_get(
@@ -160,7 +160,7 @@ macro_rules! drop_ins {
             operation_id = $id,
             params(DropInQuery, MetadataHeader),
             request_body(content(($Input = "application/json"), ("*/*"))),
-            responses(OfACall, $Shape),
+            responses(CallResponses, $Shape),
             security(("credential" = [])),
         )]
         pub(crate) async fn $name(
@@ -176,33 +176,33 @@ macro_rules! drop_ins {
 
 drop_ins! {
     /// Chat, in OpenAI's format (format a).
-    chat_completions = "/chat/completions" "createChatCompletion" ModelCallInput OfShapeA;
+    chat_completions = "/chat/completions" "createChatCompletion" ModelCallInput ShapeAErrors;
     /// Complete a text, in OpenAI's older format (format a).
-    completions = "/completions" "createCompletion" ModelCallInput OfShapeA;
+    completions = "/completions" "createCompletion" ModelCallInput ShapeAErrors;
     /// Answer, in OpenAI's format (format a).
-    responses = "/responses" "createResponse" ModelCallInput OfShapeA;
+    responses = "/responses" "createResponse" ModelCallInput ShapeAErrors;
     /// Count the tokens of a question, in OpenAI's format (format a).
-    input_tokens = "/responses/input_tokens" "countInputTokens" CallInput OfShapeA;
+    input_tokens = "/responses/input_tokens" "countInputTokens" CallInput ShapeAErrors;
     /// Embed, in OpenAI's format (format a).
-    embeddings = "/embeddings" "createEmbedding" ModelCallInput OfShapeA;
+    embeddings = "/embeddings" "createEmbedding" ModelCallInput ShapeAErrors;
     /// Make images, in OpenAI's format (format a).
-    images = "/images/generations" "createImage" CallInput OfShapeA;
+    images = "/images/generations" "createImage" CallInput ShapeAErrors;
     /// Change images, in OpenAI's format (format a).
-    image_edits = "/images/edits" "createImageEdit" CallInput OfShapeA;
+    image_edits = "/images/edits" "createImageEdit" CallInput ShapeAErrors;
     /// Read a text aloud, in OpenAI's format (format a).
-    speech = "/audio/speech" "createSpeech" ModelCallInput OfShapeA;
+    speech = "/audio/speech" "createSpeech" ModelCallInput ShapeAErrors;
     /// Write down speech, in OpenAI's format (format a).
-    transcriptions = "/audio/transcriptions" "createTranscription" CallInput OfShapeA;
+    transcriptions = "/audio/transcriptions" "createTranscription" CallInput ShapeAErrors;
     /// Write down speech in English, in OpenAI's format (format a).
-    translations = "/audio/translations" "createTranslation" CallInput OfShapeA;
+    translations = "/audio/translations" "createTranslation" CallInput ShapeAErrors;
     /// Judge a text, in OpenAI's format (format a).
-    moderations = "/moderations" "createModeration" CallInput OfShapeA;
+    moderations = "/moderations" "createModeration" CallInput ShapeAErrors;
     /// Rank documents.
-    rerank = "/rerank" "rerank" ModelCallInput OfShapeA;
+    rerank = "/rerank" "rerank" ModelCallInput ShapeAErrors;
     /// Chat, in Anthropic's format (format b).
-    messages = "/messages" "createMessage" ModelCallInput OfShapeB;
+    messages = "/messages" "createMessage" ModelCallInput ShapeBErrors;
     /// Count tokens, in Anthropic's format (format b).
-    count_tokens = "/messages/count_tokens" "countTokens" ModelCallInput OfShapeB;
+    count_tokens = "/messages/count_tokens" "countTokens" ModelCallInput ShapeBErrors;
 }
 
 /// The routes of SDKs that have a version of their own in the path.
@@ -215,7 +215,7 @@ macro_rules! native {
             operation_id = $id,
             params(DropInQuery, MetadataHeader),
             request_body = CallInput,
-            responses(OfACall),
+            responses(CallResponses),
             security(("credential" = [])),
         )]
         pub(crate) async fn $name(
@@ -252,7 +252,7 @@ native! {
         DropInQuery, MetadataHeader,
     ),
     request_body = CallInput,
-    responses(OfACall),
+    responses(CallResponses),
     security(("credential" = [])),
 )]
 pub(crate) async fn google(
@@ -280,10 +280,10 @@ pub(crate) async fn google(
     request_body(
         content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
     ),
-    responses(OfACall),
+    responses(CallResponses),
     security(("credential" = [])),
 )]
-pub(crate) async fn to_provider(
+pub(crate) async fn call_provider(
     http: HttpRequest,
     payload: web::Payload,
     app: web::Data<App>,
@@ -291,9 +291,9 @@ pub(crate) async fn to_provider(
 ) -> Result<HttpResponse, ApiError> {
     let metrics = app.clone();
     let answer = async {
-        let inbound = Inbound::read(&http, payload, Credential::of_sdk, &app).await?;
-        let outbound = Outbound::to_provider(&http, &inbound, &app)?;
-        call::send(inbound, outbound, app, client).await
+        let inbound = InboundCall::read(&http, payload, Credential::of_sdk, &app).await?;
+        let outbound = OutboundCall::for_provider(&http, &inbound, &app)?;
+        call::spawn_call(inbound, outbound, app, client).await
     };
     let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
     answer.map_err(|error: ApiError| error.for_sdk_of(&http))
@@ -309,16 +309,16 @@ pub(crate) async fn to_provider(
         ("path" = String, Path, description = "It may have slashes"),
         DropInQuery, MetadataHeader,
     ),
-    responses(OfACall),
+    responses(CallResponses),
     security(("credential" = [])),
 )]
-pub(crate) async fn get_of_provider(
+pub(crate) async fn get_from_provider(
     http: HttpRequest,
     payload: web::Payload,
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    to_provider(http, payload, app, client).await
+    call_provider(http, payload, app, client).await
 }
 
 /// Refuse a WebSocket.
@@ -330,7 +330,7 @@ pub(crate) async fn get_of_provider(
     operation_id = "upgradeResponses",
     responses(
         ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::UpgradeNotSupported,
-        OfShapeA,
+        ShapeAErrors,
     ),
     security(("credential" = [])),
 )]
@@ -354,11 +354,11 @@ async fn drop_in(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let (route, metrics) = (drop_in::Route::of(&http), app.clone());
+    let (route, metrics) = (drop_in::DropInRoute::of(&http), app.clone());
     let answer = async {
-        let inbound = Inbound::read(&http, payload, Credential::of_sdk, &app).await?;
+        let inbound = InboundCall::read(&http, payload, Credential::of_sdk, &app).await?;
         let outbound = route.outbound(&http, &inbound, &app).await?;
-        call::send(inbound, outbound, app, client).await
+        call::spawn_call(inbound, outbound, app, client).await
     };
     let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
     answer.map_err(|error: ApiError| match route.format() {

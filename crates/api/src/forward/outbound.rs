@@ -8,49 +8,49 @@ use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderN
 use bytes::Bytes;
 use tollgate_domain::{Issue, MerchantId, Metadata, MetadataError};
 use tollgate_provider::{Endpoint, ProviderKey, request_headers};
-use tollgate_usage::{BodyRefused, CallBody};
+use tollgate_usage::{BodyRefusal, InspectedBody};
 
-use super::endpoint::{allowed, endpoint, not_supported};
-use super::inbound::Inbound;
+use super::endpoint::{check_endpoint, find_endpoint, not_supported};
+use super::inbound::InboundCall;
 use super::refusal::body_invalid;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 
 /// A call that may be sent as it is, once it is admitted.
-pub(super) struct Outbound {
+pub(super) struct OutboundCall {
     pub(super) endpoint: Arc<Endpoint>,
     /// The headers that go to the provider.
     pub(super) headers: HeaderMap,
     /// The body that goes to the provider.
     pub(super) body: Bytes,
     /// The fields that were read of the caller's body.
-    pub(super) call_body: CallBody,
+    pub(super) call_body: InspectedBody,
     pub(super) managed: bool,
     pub(super) metadata: Metadata,
 }
 
 const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
 
-impl Outbound {
+impl OutboundCall {
     /// The call of `/forward`. The caller names the URL, which is not trusted before this check.
-    pub(super) fn to_url(
+    pub(super) fn for_url(
         http: &HttpRequest,
-        inbound: &Inbound,
+        inbound: &InboundCall,
         app: &App,
     ) -> Result<Self, ApiError> {
         let credential = &inbound.credential;
-        let parameters = Parameters::of(http)?;
+        let parameters = ForwardParameters::of(http)?;
         let metadata = metadata(http, parameters.metadata.as_deref())?;
         let managed = credential.provider_key == ProviderKey::Managed;
-        let endpoint = endpoint(http.method(), &parameters.u, managed, &app.providers)
+        let endpoint = find_endpoint(http.method(), &parameters.u, managed, &app.providers)
             .map_err(|refused| refused.within("u"))?;
-        Self::checked(http, inbound, endpoint, metadata)
+        Self::for_endpoint(http, inbound, endpoint, metadata)
     }
 
     /// The call of a provider route. The caller names the provider and a path of it.
-    pub(super) fn to_provider(
+    pub(super) fn for_provider(
         http: &HttpRequest,
-        inbound: &Inbound,
+        inbound: &InboundCall,
         app: &App,
     ) -> Result<Self, ApiError> {
         let name = http.match_info().get("provider").unwrap_or_default();
@@ -59,27 +59,27 @@ impl Outbound {
         })?;
         let prefix = format!("/v1/providers/{name}");
         let path = http.uri().path().strip_prefix(&prefix).unwrap_or_default();
-        let Query { query, metadata } = Query::of(http);
+        let PassthroughQuery { query, metadata } = PassthroughQuery::of(http);
         let metadata = self::metadata(http, metadata.as_deref())?;
         let managed = inbound.credential.provider_key == ProviderKey::Managed;
         let found = provider.endpoint_at(http.method(), path, query.as_deref());
         let found = found.map_err(|why| not_supported(why.to_string()))?;
-        let endpoint = allowed(Arc::new(found), managed)?;
-        Self::checked(http, inbound, endpoint, metadata)
+        let endpoint = check_endpoint(Arc::new(found), managed)?;
+        Self::for_endpoint(http, inbound, endpoint, metadata)
     }
 
     /// The call to an endpoint that may be called.
-    fn checked(
+    fn for_endpoint(
         http: &HttpRequest,
-        inbound: &Inbound,
+        inbound: &InboundCall,
         endpoint: Arc<Endpoint>,
         metadata: Metadata,
     ) -> Result<Self, ApiError> {
-        let Inbound { credential, owner, body, .. } = inbound;
+        let InboundCall { credential, owner, body, .. } = inbound;
         let managed = credential.provider_key == ProviderKey::Managed;
         // The body of a GET is dropped: a provider might read it as a part of the call.
         let (call_body, body) = match *http.method() {
-            Method::GET => (CallBody::empty(), Bytes::new()),
+            Method::GET => (InspectedBody::empty(), Bytes::new()),
             _ => (call_body(http, body, &endpoint, managed)?, body.clone()),
         };
         let call = (endpoint, call_body, body);
@@ -88,7 +88,7 @@ impl Outbound {
 
     pub(super) fn new(
         http: &HttpRequest,
-        (endpoint, call_body, body): (Arc<Endpoint>, CallBody, Bytes),
+        (endpoint, call_body, body): (Arc<Endpoint>, InspectedBody, Bytes),
         metadata: Metadata,
         key: &ProviderKey,
         merchant_id: MerchantId,
@@ -101,7 +101,7 @@ impl Outbound {
                 merchant_id,
                 call_body.inserts_usage(),
             ),
-            body: call_body.edited(&body).unwrap_or(body),
+            body: call_body.apply_edits(&body).unwrap_or(body),
             managed: *key == ProviderKey::Managed,
             endpoint,
             call_body,
@@ -111,12 +111,12 @@ impl Outbound {
 }
 
 /// The query of a route with a provider's path: the provider's part, and this service's.
-pub(super) struct Query {
+pub(super) struct PassthroughQuery {
     pub(super) query: Option<String>,
     pub(super) metadata: Option<String>,
 }
 
-impl Query {
+impl PassthroughQuery {
     pub(super) fn of(http: &HttpRequest) -> Self {
         let (mut metadata, mut query) = (None, Vec::new());
         for pair in http.query_string().split('&').filter(|pair| !pair.is_empty()) {
@@ -133,12 +133,12 @@ impl Query {
 }
 
 /// The query of a forward.
-struct Parameters {
+struct ForwardParameters {
     u: String,
     metadata: Option<String>,
 }
 
-impl Parameters {
+impl ForwardParameters {
     fn of(http: &HttpRequest) -> Result<Self, ApiError> {
         let (mut u, mut metadata, mut issues) = (None, None, Vec::new());
         for (name, value) in url::form_urlencoded::parse(http.query_string().as_bytes()) {
@@ -182,7 +182,7 @@ pub(super) fn call_body(
     body: &[u8],
     endpoint: &Endpoint,
     managed: bool,
-) -> Result<CallBody, ApiError> {
+) -> Result<InspectedBody, ApiError> {
     let unsupported = |hint: &str| ApiError::new(ErrorCode::ContentTypeUnsupported, hint);
     let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
     if !http.headers().get_all(CONTENT_ENCODING).all(plain) {
@@ -193,8 +193,10 @@ pub(super) fn call_body(
     if types.next().is_some() {
         return Err(unsupported("Send one Content-Type."));
     }
-    CallBody::read(body, content_type, &endpoint.format, managed).map_err(|refused| match refused {
-        BodyRefused::ContentType(hint) => unsupported(hint),
-        BodyRefused::Invalid(issues) => body_invalid(issues),
+    InspectedBody::read(body, content_type, &endpoint.format, managed).map_err(|refused| {
+        match refused {
+            BodyRefusal::ContentType(hint) => unsupported(hint),
+            BodyRefusal::Invalid(issues) => body_invalid(issues),
+        }
     })
 }

@@ -2,33 +2,33 @@
 
 use tollgate_domain::admission::{self, CostBound};
 use tollgate_domain::{
-    Forwarded, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
+    ForwardedRequest, MissingPrice, PricedUsage, ProviderKeyType, RequestId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{Amount, AppliedPrices, BaseCost, Listed, Served, Usage};
-use tollgate_usage::{CallBody, Reading, estimate_input};
+use tollgate_pricing::{Amount, AppliedPrices, BaseCost, PriceMatch, ServedCall, Usage};
+use tollgate_usage::{InspectedBody, UsageReading, estimate_input};
 
 use super::credential::Credential;
-use super::outbound::Outbound;
+use super::outbound::OutboundCall;
 use crate::app::{App, KeyOwner};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics::counts::OfProvider;
+use crate::metrics::counts::ProviderMetrics;
 
 /// The call to be admitted. A call without a price is refused here if it needs one.
-pub(super) fn admission(
+pub(super) fn prepare_admission(
     owner: KeyOwner,
     credential: &Credential,
-    outbound: &Outbound,
+    outbound: &OutboundCall,
     app: &App,
 ) -> Result<Box<admission::Call>, ApiError> {
     let connection_id = credential.connection_id.as_deref().map(str::parse).transpose();
     let now = app.clock.now();
-    let Outbound { endpoint, call_body, managed, .. } = outbound;
+    let OutboundCall { endpoint, call_body, managed, .. } = outbound;
     let metered = endpoint.format.metered();
     let (bound, input_estimate) = match metered {
         true => {
             let tariff = app.tariff(now);
             let listed = tariff.find(&endpoint.provider.name, call_body.model.as_deref());
-            let bound = tariff.at_most(endpoint, call_body, *managed, listed);
+            let bound = tariff.cost_bound(endpoint, call_body, *managed, listed);
             let bound = bound.inspect_err(|refused| {
                 let is_model = refused.issues().iter().any(|issue| issue.path == ["model"]);
                 if refused.code() == ErrorCode::ModelPriceUnknown && is_model {
@@ -49,7 +49,7 @@ pub(super) fn admission(
             .map_err(|_| ApiError::from(admission::Refusal::ConnectionNotFound))?,
         meter_slug: credential.meter_slug.clone(),
         disable_billing: credential.disable_billing,
-        forwarded: Forwarded {
+        forwarded: ForwardedRequest {
             provider: endpoint.provider.name.clone(),
             endpoint: [endpoint.method.as_str(), " ", endpoint.recorded_url()].concat(),
             metered,
@@ -69,7 +69,7 @@ pub(super) fn admission(
 }
 
 /// The cost of the input alone by the price row of its model, for a call without an answer.
-fn input_estimate(body: &CallBody, listed: Option<Listed<'_>>) -> PricedUsage {
+fn input_estimate(body: &InspectedBody, listed: Option<PriceMatch<'_>>) -> PricedUsage {
     let usage = estimate_input(body);
     // A cost beyond the range of an amount leaves the call unpriced.
     let cost = listed.and_then(|listed| Some((listed.base(&usage).ok()?, listed.source)));
@@ -79,7 +79,11 @@ fn input_estimate(body: &CallBody, listed: Option<Listed<'_>>) -> PricedUsage {
 
 /// The usage of an answer. An estimate is bounded by the most that the model can answer, because the answer
 /// also has parts that are not text.
-fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>) -> Usage {
+fn plausible_usage(
+    reading: &UsageReading,
+    outbound: &OutboundCall,
+    listed: Option<PriceMatch<'_>>,
+) -> Usage {
     let mut usage = reading.usage;
     let most = listed.and_then(|listed| listed.row.max_output_tokens);
     if let (UsageSource::Estimated | UsageSource::Partial, Some(most)) = (reading.source, most) {
@@ -90,22 +94,22 @@ fn believable(reading: &Reading, outbound: &Outbound, listed: Option<Listed<'_>>
 }
 
 /// The most that an admitted call can use.
-pub(super) struct Bound {
+pub(super) struct AdmittedBound {
     /// The most that it can use, and the cost of that.
     pub(super) at_most: PricedUsage,
     /// Whether the bound covers all of the call.
-    is_whole: bool,
+    is_complete: bool,
 }
 
-impl Bound {
+impl AdmittedBound {
     pub(super) fn of(call: &admission::Call) -> Self {
         let bound = &call.bound;
         let source = call.forwarded.input_estimate.price_source;
-        Self { at_most: bound.at_most(source), is_whole: bound.unbounded.is_none() }
+        Self { at_most: bound.max_usage(source), is_complete: bound.unbounded.is_none() }
     }
 
     /// Whether a provider claims more than a hundred times the bound, in tokens or in money.
-    pub(super) fn is_far_below(&self, claimed: &PricedUsage) -> bool {
+    pub(super) fn is_far_exceeded_by(&self, claimed: &PricedUsage) -> bool {
         const TIMES: u64 = 100;
         let is_beyond = |claimed: u64, most: u64| claimed > most.saturating_mul(TIMES);
         let units = |cost: BaseCost| {
@@ -113,7 +117,7 @@ impl Bound {
             total.units().max(0).unsigned_abs()
         };
         let (most, used) = (&self.at_most.usage, &claimed.usage);
-        self.is_whole
+        self.is_complete
             && claimed.usage_source == UsageSource::Reported
             && (is_beyond(used.input_tokens(), most.input_tokens())
                 || is_beyond(used.output_tokens(), most.output_tokens())
@@ -122,7 +126,7 @@ impl Bound {
 }
 
 /// The usage of an answer, priced.
-pub(super) struct Read {
+pub(super) struct PricedReading {
     pub(super) priced: PricedUsage,
     pub(super) applied: Vec<AppliedPrices>,
     pub(super) missing: Option<MissingPrice>,
@@ -132,16 +136,16 @@ pub(super) struct Read {
 
 /// Prices the usage of an answer by the model that served it. The prices are from the moment when the call
 /// came in. If no price list has that model's name, the requested model is priced.
-pub(super) fn reading(
-    reading: &Reading,
-    outbound: &Outbound,
+pub(super) fn price_reading(
+    reading: &UsageReading,
+    outbound: &OutboundCall,
     app: &App,
     came_in: Timestamp,
-    counts: &OfProvider,
-) -> Read {
+    counts: &ProviderMetrics,
+) -> PricedReading {
     if !outbound.endpoint.format.metered() {
         let priced = PricedUsage::nothing();
-        return Read { priced, applied: Vec::new(), missing: None, suspicious: false };
+        return PricedReading { priced, applied: Vec::new(), missing: None, suspicious: false };
     }
     let asked = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
@@ -150,10 +154,10 @@ pub(super) fn reading(
     let provider = &outbound.endpoint.provider.name;
     let tariff = app.tariff(came_in);
     let listed = tariff.find(provider, models.first().copied());
-    let used = believable(reading, outbound, listed);
+    let used = plausible_usage(reading, outbound, listed);
     let others = || models.iter().skip(1).find_map(|model| tariff.find(provider, Some(*model)));
     let own = listed.or_else(others);
-    let served = Served {
+    let served = ServedCall {
         provider,
         models: &models,
         tiers: &reading.tiers,
@@ -171,5 +175,5 @@ pub(super) fn reading(
         base: priced.base,
         price_source: priced.source,
     };
-    Read { priced: usage, applied: priced.applied, missing, suspicious: false }
+    PricedReading { priced: usage, applied: priced.applied, missing, suspicious: false }
 }

@@ -1,6 +1,6 @@
 //! The errors of calls that may not go out.
 
-use tollgate_domain::admission::{MOST_HELD, Refusal, Reset, Shortage};
+use tollgate_domain::admission::{LimitReset, MOST_HELD, Refusal, Shortage};
 use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
 use tollgate_pricing::Amount;
 
@@ -66,7 +66,7 @@ impl From<Refusal> for ApiError {
                     reset.at
                 );
                 let error = Self::new(ErrorCode::RateLimited, message);
-                wait(error, Some(reset)).limit(rpm, 0, Some(reset.at))
+                with_retry_after(error, Some(reset)).with_limit(rpm, 0, Some(reset.at))
             }
             Refusal::RequestLimitReached { limit, used, reset } => {
                 request_limit(limit, used, reset)
@@ -79,9 +79,9 @@ impl From<Refusal> for ApiError {
                     Some(wallet_id) => format!(
                         "The wallet {wallet_id} has {} USD available, and {} USD are held by calls \
                          in flight{}{}",
-                        brief(shortage.left),
-                        brief(shortage.held),
-                        needed(&shortage),
+                        short_amount(shortage.left),
+                        short_amount(shortage.held),
+                        needed_phrase(&shortage),
                         remedy(&shortage, "Add credit to it.")
                     ),
                     None => {
@@ -89,7 +89,7 @@ impl From<Refusal> for ApiError {
                     }
                 };
                 let error = Self::new(ErrorCode::WalletBalanceInsufficient, message);
-                match shortage.is_held_by_calls_in_flight() {
+                match shortage.is_temporary() {
                     true => error.retry_after(HELD_MICROS),
                     false => error.do_not_retry(),
                 }
@@ -125,56 +125,56 @@ fn cost_bound_unknown(field: Vec<String>) -> ApiError {
     )
 }
 
-fn request_limit(limit: RequestLimit, used: u64, reset: Option<Reset>) -> ApiError {
+fn request_limit(limit: RequestLimit, used: u64, reset: Option<LimitReset>) -> ApiError {
     let message = format!(
         "This spend key has made {used} of {} calls {}; {}.",
         limit.count,
-        of(limit.cycle),
-        until(reset)
+        cycle_phrase(limit.cycle),
+        reset_phrase(reset)
     );
     let error = ApiError::new(ErrorCode::RequestLimitReached, message);
-    wait(error, reset).limit(limit.count, 0, reset.map(|reset| reset.at))
+    with_retry_after(error, reset).with_limit(limit.count, 0, reset.map(|reset| reset.at))
 }
 
 fn spend_limit(
     limit: SpendLimit,
     spent: Amount,
     shortage: &Shortage,
-    reset: Option<Reset>,
+    reset: Option<LimitReset>,
 ) -> ApiError {
     let remaining = shortage.left.max(Amount::ZERO);
     let message = format!(
         "Of the {} USD that this spend key may spend {}, {} USD are spent and {} USD are held by \
          calls in flight; {}{}{}",
-        brief(limit.amount),
-        of(limit.cycle),
-        brief(spent),
-        brief(shortage.held),
-        until(reset),
-        needed(shortage),
+        short_amount(limit.amount),
+        cycle_phrase(limit.cycle),
+        short_amount(spent),
+        short_amount(shortage.held),
+        reset_phrase(reset),
+        needed_phrase(shortage),
         remedy(shortage, "Too little of it is left."),
     );
     let error = ApiError::new(ErrorCode::SpendLimitReached, message);
     let would_ever_fit = shortage.needed.is_none_or(|needed| needed <= limit.amount);
-    let error = match shortage.is_held_by_calls_in_flight() {
+    let error = match shortage.is_temporary() {
         true => error.retry_after(HELD_MICROS),
-        false if would_ever_fit => wait(error, reset),
+        false if would_ever_fit => with_retry_after(error, reset),
         false => error.do_not_retry(),
     };
-    error.limit(limit.amount, remaining, reset.map(|reset| reset.at))
+    error.with_limit(limit.amount, remaining, reset.map(|reset| reset.at))
 }
 
 /// The amount that a strict limit would have needed.
-fn needed(shortage: &Shortage) -> String {
+fn needed_phrase(shortage: &Shortage) -> String {
     match shortage.needed {
         None => ".".to_owned(),
-        Some(needed) => format!("; this call can cost up to {} USD.", brief(needed)),
+        Some(needed) => format!("; this call can cost up to {} USD.", short_amount(needed)),
     }
 }
 
 /// An amount without the zeros at its end beyond two decimals. Some clients take a 500 in a text for a
 /// status.
-fn brief(amount: Amount) -> String {
+fn short_amount(amount: Amount) -> String {
     let text = amount.to_string();
     let Some((whole, decimals)) = text.split_once('.') else { return text };
     let kept = decimals.trim_end_matches('0');
@@ -186,7 +186,7 @@ fn remedy(shortage: &Shortage, when_spent: &str) -> String {
     if let Some(largest) = shortage.largest_max_tokens {
         return format!(" With a maximum of {largest} tokens it would be admitted.");
     }
-    match shortage.is_held_by_calls_in_flight() {
+    match shortage.is_temporary() {
         true => " What is held may become available when those calls end.".to_owned(),
         false => format!(" {when_spent}"),
     }
@@ -197,14 +197,14 @@ const WORTH_WAITING_MICROS: i64 = 60_000_000;
 
 /// Adds `Retry-After` if the limit resets within a minute. A longer wait is not stated, because agents sleep
 /// until then without notice; `x-ratelimit-reset` has the time.
-fn wait(error: ApiError, reset: Option<Reset>) -> ApiError {
+fn with_retry_after(error: ApiError, reset: Option<LimitReset>) -> ApiError {
     match reset.filter(|reset| reset.wait_micros <= WORTH_WAITING_MICROS) {
         Some(reset) => error.retry_after(reset.wait_micros),
         None => error.do_not_retry(),
     }
 }
 
-fn of(cycle: Cycle) -> &'static str {
+fn cycle_phrase(cycle: Cycle) -> &'static str {
     match cycle {
         Cycle::Daily => "a day",
         Cycle::Weekly => "a week",
@@ -213,7 +213,7 @@ fn of(cycle: Cycle) -> &'static str {
     }
 }
 
-fn until(reset: Option<Reset>) -> String {
+fn reset_phrase(reset: Option<LimitReset>) -> String {
     match reset {
         Some(reset) => format!("it resets at {}", reset.at),
         None => "it never resets".to_owned(),

@@ -30,7 +30,7 @@ const JOINED_BYTES: usize = 8 * 1024;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
 
 /// The head of an answer.
-pub(super) struct Head {
+pub(super) struct RelayedHead {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     /// The length of the body, if it is known.
@@ -39,20 +39,20 @@ pub(super) struct Head {
 
 /// The error of an answer that was broken off, by the provider or by the call.
 #[derive(Debug)]
-pub(super) struct BrokenOff;
+pub(super) struct ResponseAborted;
 
-impl std::fmt::Display for BrokenOff {
+impl std::fmt::Display for ResponseAborted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the provider broke off its answer")
     }
 }
 
-impl std::error::Error for BrokenOff {}
+impl std::error::Error for ResponseAborted {}
 
 /// The state that both ends share.
 #[derive(Default)]
-struct Shared {
-    head: Option<Result<Head, ApiError>>,
+struct RelayState {
+    head: Option<Result<RelayedHead, ApiError>>,
     pieces: VecDeque<Bytes>,
     /// The length of the pieces together.
     bytes: usize,
@@ -66,7 +66,7 @@ struct Shared {
     call: Option<Waker>,
 }
 
-impl Shared {
+impl RelayState {
     fn wake_handler(&mut self) {
         if let Some(waker) = self.handler.take() {
             waker.wake();
@@ -104,24 +104,24 @@ fn joins(length: usize, next: &Bytes) -> bool {
 }
 
 /// The end of the relay at the call's task.
-pub(super) struct ToClient {
-    shared: Rc<RefCell<Shared>>,
+pub(super) struct RelaySender {
+    shared: Rc<RefCell<RelayState>>,
     answered: bool,
     /// A head that leaves with the first piece of its body, in one write.
-    waiting_head: Option<Head>,
+    waiting_head: Option<RelayedHead>,
 }
 
 /// The end of the relay at the handler.
-pub(super) struct FromCall(Rc<RefCell<Shared>>);
+pub(super) struct RelayReceiver(Rc<RefCell<RelayState>>);
 
 /// The client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClientLeft;
 
-pub(super) fn channel() -> (ToClient, FromCall) {
-    let shared = Rc::<RefCell<Shared>>::default();
-    let to_client = ToClient { shared: Rc::clone(&shared), answered: false, waiting_head: None };
-    (to_client, FromCall(shared))
+pub(super) fn channel() -> (RelaySender, RelayReceiver) {
+    let shared = Rc::<RefCell<RelayState>>::default();
+    let to_client = RelaySender { shared: Rc::clone(&shared), answered: false, waiting_head: None };
+    (to_client, RelayReceiver(shared))
 }
 
 /// The header with the id of a call's record.
@@ -130,12 +130,12 @@ pub(super) fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderVal
     (REQUEST_ID, value.unwrap_or(HeaderValue::from_static("")))
 }
 
-impl ToClient {
-    fn shared(&self) -> RefMut<'_, Shared> {
+impl RelaySender {
+    fn shared(&self) -> RefMut<'_, RelayState> {
         self.shared.borrow_mut()
     }
 
-    fn answer(&mut self, answer: Result<Head, ApiError>) {
+    fn answer(&mut self, answer: Result<RelayedHead, ApiError>) {
         if !std::mem::replace(&mut self.answered, true) {
             let mut shared = self.shared();
             shared.head = Some(answer);
@@ -150,7 +150,7 @@ impl ToClient {
 
     /// Answers with the provider's head. It leaves at once if the body has no length, because the client of a
     /// stream waits for a sign; else it leaves with the first piece.
-    pub(super) fn head(&mut self, head: Head) -> Result<(), ClientLeft> {
+    pub(super) fn send_head(&mut self, head: RelayedHead) -> Result<(), ClientLeft> {
         let is_stream = head.length.is_none();
         self.waiting_head = Some(head);
         if is_stream { self.release_head() } else { Ok(()) }
@@ -167,7 +167,7 @@ impl ToClient {
     }
 
     /// Sends a piece of the body, however slow the client is.
-    pub(super) fn piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
+    pub(super) fn send_piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
         if piece.is_empty() {
             return Ok(());
         }
@@ -197,8 +197,8 @@ impl ToClient {
     }
 
     /// Resolves when the client has taken some of the waiting pieces, or has left.
-    pub(super) async fn room(&self) {
-        self.until(|shared| shared.client_left || !shared.is_full()).await;
+    pub(super) async fn wait_for_room(&self) {
+        self.wait_until(|shared| shared.client_left || !shared.is_full()).await;
     }
 
     /// Whether the client has left.
@@ -207,11 +207,11 @@ impl ToClient {
     }
 
     /// Resolves when the client has left.
-    pub(super) async fn left(&self) {
-        self.until(|shared| shared.client_left).await;
+    pub(super) async fn wait_until_left(&self) {
+        self.wait_until(|shared| shared.client_left).await;
     }
 
-    async fn until(&self, holds: impl Fn(&Shared) -> bool) {
+    async fn wait_until(&self, holds: impl Fn(&RelayState) -> bool) {
         poll_fn(|cx| {
             let mut shared = self.shared();
             if holds(&shared) {
@@ -224,7 +224,7 @@ impl ToClient {
     }
 }
 
-impl Drop for ToClient {
+impl Drop for RelaySender {
     fn drop(&mut self) {
         let mut shared = self.shared();
         shared.ended.get_or_insert(false);
@@ -232,7 +232,7 @@ impl Drop for ToClient {
     }
 }
 
-impl FromCall {
+impl RelayReceiver {
     /// The answer to the client.
     pub(super) async fn response(self) -> Result<HttpResponse, ApiError> {
         let head = poll_fn(|cx| self.poll_head(cx)).await?;
@@ -248,7 +248,7 @@ impl FromCall {
         Ok(response)
     }
 
-    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Head, ApiError>> {
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<RelayedHead, ApiError>> {
         let mut shared = self.0.borrow_mut();
         match shared.head.take() {
             Some(answer) => Poll::Ready(answer),
@@ -277,7 +277,7 @@ impl FromCall {
     }
 }
 
-impl Drop for FromCall {
+impl Drop for RelayReceiver {
     fn drop(&mut self) {
         let mut shared = self.0.borrow_mut();
         shared.client_left = true;
@@ -289,13 +289,13 @@ impl Drop for FromCall {
 
 /// The body as it comes from the call. It ends when the call drops its end.
 struct RelayBody {
-    from_call: FromCall,
+    from_call: RelayReceiver,
     length: Option<u64>,
     breaking: bool,
 }
 
 impl MessageBody for RelayBody {
-    type Error = BrokenOff;
+    type Error = ResponseAborted;
 
     fn size(&self) -> BodySize {
         self.length.map_or(BodySize::Stream, BodySize::Sized)
@@ -304,9 +304,9 @@ impl MessageBody for RelayBody {
     fn poll_next(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+    ) -> Poll<Option<Result<Bytes, ResponseAborted>>> {
         if self.breaking {
-            return Poll::Ready(Some(Err(BrokenOff)));
+            return Poll::Ready(Some(Err(ResponseAborted)));
         }
         match ready!(self.from_call.poll_piece(cx)) {
             Ok(piece) => Poll::Ready(Some(Ok(piece))),
@@ -330,7 +330,7 @@ mod tests {
         Bytes::copy_from_slice(text.as_bytes())
     }
 
-    fn next(from_call: &FromCall) -> Poll<Result<Bytes, bool>> {
+    fn next(from_call: &RelayReceiver) -> Poll<Result<Bytes, bool>> {
         from_call.poll_piece(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -338,10 +338,10 @@ mod tests {
     fn pieces_that_wait_leave_as_one_and_long_ones_as_they_are() {
         let (mut to_client, from_call) = channel();
         for text in ["one ", "two ", "", "three"] {
-            to_client.piece(piece(text)).unwrap();
+            to_client.send_piece(piece(text)).unwrap();
         }
         let long = Bytes::from(vec![7; JOINED_BYTES]);
-        to_client.piece(long.clone()).unwrap();
+        to_client.send_piece(long.clone()).unwrap();
         assert_eq!(next(&from_call), Poll::Ready(Ok(piece("one two three"))));
         assert_eq!(next(&from_call), Poll::Ready(Ok(long)));
         assert_eq!(next(&from_call), Poll::Pending);
@@ -354,14 +354,14 @@ mod tests {
         let (mut to_client, from_call) = channel();
         for piece in [Bytes::from(vec![7; BYTES_IN_FLIGHT - 1]), piece("!")] {
             assert!(!to_client.is_full());
-            to_client.piece(piece).unwrap();
+            to_client.send_piece(piece).unwrap();
         }
         assert!(to_client.is_full());
         assert!(next(&from_call).is_ready() && !to_client.is_full());
         assert!(next(&from_call).is_ready() && next(&from_call).is_pending());
         for _ in 0..PIECES_IN_FLIGHT {
             assert!(!to_client.is_full());
-            to_client.piece(piece("x")).unwrap();
+            to_client.send_piece(piece("x")).unwrap();
         }
         assert!(to_client.is_full());
     }
@@ -371,7 +371,7 @@ mod tests {
         let (mut to_client, from_call) = channel();
         drop(from_call);
         assert!(to_client.has_left());
-        assert_eq!(to_client.piece(piece("late")), Err(ClientLeft));
+        assert_eq!(to_client.send_piece(piece("late")), Err(ClientLeft));
         let (to_client, from_call) = channel();
         drop(to_client);
         assert_eq!(next(&from_call), Poll::Ready(Err(false)));

@@ -11,9 +11,9 @@ use tollgate_store::{merchants, spend_keys};
 
 use super::error::{ApiError, ErrorCode};
 use super::parameters::refuse_unknown_parameters;
-use crate::access::Access;
+use crate::access::AccessEntry;
 use crate::app::App;
-use crate::client_connections::recognised;
+use crate::client_connections::mark_authenticated;
 
 /// A merchant who has shown a valid secret key, within the standard rate.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,8 @@ impl FromRequest for Caller {
             }
             let found = app.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
-            recognised(&http);
-            Access::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));
+            mark_authenticated(&http);
+            AccessEntry::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));
             app.rate_limits.take_call(key.secret_key_id, app.clock.now())?;
             refuse_unknown_parameters(&http)?;
             Ok(Self { merchant_id: key.merchant_id })
@@ -91,7 +91,7 @@ fn operator(http: &HttpRequest) -> Result<Operator, ApiError> {
     let shown = bearer(http)?;
     match bool::from(shown.as_bytes().ct_eq(token.as_bytes())) {
         true => {
-            recognised(http);
+            mark_authenticated(http);
             refuse_unknown_parameters(http).map(|()| Operator)
         }
         false => Err(ApiError::auth_invalid()),

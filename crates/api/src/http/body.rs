@@ -12,13 +12,13 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use tollgate_domain::Issue;
-use tollgate_store::idempotency::{IdempotencyKey, Scope};
+use tollgate_store::idempotency::{IdempotencyKey, IdempotencyScope};
 
 use super::auth::{Caller, Operator, app};
-use super::earlier::Renamed;
+use super::body_memory::BodyMemory;
+use super::earlier::RenamedFields;
 use super::error::{ApiError, ErrorCode};
 use super::fields::Issues;
-use super::room::Room;
 use super::{idempotency, json};
 
 /// A type that a body is read into.
@@ -28,8 +28,8 @@ pub(crate) trait Input: Deserr<Issues> + 'static {
 }
 
 /// The caller, the body and the idempotency key of a request. The caller is known before the body is read.
-pub(crate) struct Asked<Who, What> {
-    pub(crate) who: Who,
+pub(crate) struct ApiRequest<Who, What> {
+    pub(crate) caller: Who,
     pub(crate) what: What,
     /// The body as it came, for operations that need its exact bytes.
     pub(crate) bytes: Bytes,
@@ -37,25 +37,25 @@ pub(crate) struct Asked<Who, What> {
 }
 
 /// The owner of an idempotency key.
-pub(crate) trait Scoped {
-    fn scope(&self) -> Scope;
+pub(crate) trait IdempotencyOwner {
+    fn scope(&self) -> IdempotencyScope;
 }
 
-impl Scoped for Caller {
-    fn scope(&self) -> Scope {
-        Scope::Api(self.merchant_id)
+impl IdempotencyOwner for Caller {
+    fn scope(&self) -> IdempotencyScope {
+        IdempotencyScope::Api(self.merchant_id)
     }
 }
 
-impl Scoped for Operator {
-    fn scope(&self) -> Scope {
-        Scope::Operator
+impl IdempotencyOwner for Operator {
+    fn scope(&self) -> IdempotencyScope {
+        IdempotencyScope::Operator
     }
 }
 
-impl<Who, What> FromRequest for Asked<Who, What>
+impl<Who, What> FromRequest for ApiRequest<Who, What>
 where
-    Who: FromRequest<Error = ApiError> + Scoped + 'static,
+    Who: FromRequest<Error = ApiError> + IdempotencyOwner + 'static,
     What: Input,
 {
     type Error = ApiError;
@@ -70,7 +70,7 @@ where
             let bytes = read(&http, &mut payload, limit).await?;
             require_json(&http, &bytes)?;
             let idempotency_key = idempotency::key(&http, who.scope(), &bytes)?;
-            Ok(Self { who, what: parse(&bytes)?, bytes, idempotency_key })
+            Ok(Self { caller: who, what: parse(&bytes)?, bytes, idempotency_key })
         })
     }
 }
@@ -96,14 +96,14 @@ pub(crate) async fn read(
     if announced > limit {
         return Err(too_large());
     }
-    let mut pieces = Pieces::of(payload, app(http)?.settings.clients.body_timeout);
+    let mut pieces = BodyPieces::of(payload, app(http)?.settings.clients.body_timeout);
     // Most bodies arrive in one piece, which is passed on without a copy.
     let Some(first) = pieces.next().await? else { return Ok(Bytes::new()) };
     let Some(second) = pieces.next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
     };
-    let mut room = Room::of(&app(http)?.room_for_bodies);
-    room.make_for(announced.max(first.len() * 2))?;
+    let mut room = BodyMemory::of(&app(http)?.body_memory);
+    room.reserve(announced.max(first.len() * 2))?;
     let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
     body.extend_from_slice(&first);
     let mut next = Some(second);
@@ -111,20 +111,20 @@ pub(crate) async fn read(
         if body.len() + piece.len() > limit {
             return Err(too_large());
         }
-        room.make_for(body.len() + piece.len())?;
+        room.reserve(body.len() + piece.len())?;
         body.extend_from_slice(&piece);
         next = pieces.next().await?;
     }
-    Ok(Bytes::from_owner(Held { body: body.freeze(), _room: room }))
+    Ok(Bytes::from_owner(ReservedBody { body: body.freeze(), _room: room }))
 }
 
 /// A body that holds its room until its last reader drops it.
-struct Held {
+struct ReservedBody {
     body: Bytes,
-    _room: Room,
+    _room: BodyMemory,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ReservedBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -134,14 +134,14 @@ impl AsRef<[u8]> for Held {
 const LEAST_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// The pieces of a body. The wait for each of them is bounded, and so is the wait for all of them.
-struct Pieces<'a> {
+struct BodyPieces<'a> {
     payload: &'a mut Payload,
     patience: Duration,
     began: Instant,
     bytes: u64,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> BodyPieces<'a> {
     fn of(payload: &'a mut Payload, patience: Duration) -> Self {
         Self { payload, patience, began: Instant::now(), bytes: 0 }
     }
@@ -185,16 +185,16 @@ fn parse<What: Input>(bytes: &Bytes) -> Result<What, ApiError> {
             vec![Issue::at([], format!("line {}, column {}", why.line(), why.column()))],
         )
     })?;
-    let mut renamed = Renamed::default();
+    let mut renamed = RenamedFields::default();
     if let Value::Object(fields) = &mut body {
-        renamed = Renamed::of(fields, &mut issues);
+        renamed = RenamedFields::of(fields, &mut issues);
         fields.retain(|name, _| !What::READ_ONLY.contains(&name.as_str()));
     }
     match deserr::deserialize(body) {
         Ok(what) if issues.is_empty() => Ok(what),
         Ok(_) => Err(ApiError::invalid(issues)),
         Err(Issues(mut more)) => {
-            renamed.name_back(&mut more);
+            renamed.restore_names(&mut more);
             issues.extend(more);
             Err(ApiError::invalid(issues))
         }

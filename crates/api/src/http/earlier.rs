@@ -36,9 +36,9 @@ pub(crate) fn differs_from(name: &str) -> String {
 
 /// The fields of a body that came under their earlier names.
 #[derive(Default)]
-pub(crate) struct Renamed(Vec<(&'static str, &'static str)>);
+pub(crate) struct RenamedFields(Vec<(&'static str, &'static str)>);
 
-impl Renamed {
+impl RenamedFields {
     /// Renames fields from their earlier to their present names.
     pub(crate) fn of(fields: &mut Map<String, Value>, issues: &mut Vec<Issue>) -> Self {
         let mut renamed = Vec::new();
@@ -59,7 +59,7 @@ impl Renamed {
     }
 
     /// Restores the names under which the fields came, in the paths of issues.
-    pub(crate) fn name_back(&self, issues: &mut [Issue]) {
+    pub(crate) fn restore_names(&self, issues: &mut [Issue]) {
         for first in issues.iter_mut().filter_map(|issue| issue.path.first_mut()) {
             if let Some((_, earlier)) = self.0.iter().find(|(name, _)| first == name) {
                 *first = (*earlier).to_owned();
@@ -82,12 +82,12 @@ pub(crate) async fn serve_earlier_names(
             let separator = if query.is_empty() { "" } else { "?" };
             let uri = format!("{now}{rest}{separator}{query}");
             let uri: Uri = uri.parse().map_err(ErrorBadRequest)?;
-            request.extensions_mut().insert(Asked(path.to_owned()));
+            request.extensions_mut().insert(RequestedPath(path.to_owned()));
             request.match_info_mut().get_mut().update(&uri);
             request.head_mut().uri = uri;
-            Names::Earlier
+            ResponseNames::Earlier
         }
-        None if SHARED.iter().any(|shared| below(path, shared).is_some()) => Names::Both,
+        None if SHARED.iter().any(|shared| below(path, shared).is_some()) => ResponseNames::Both,
         None => return Ok(next.call(request).await?.map_into_boxed_body()),
     };
     let (request, response) = next.call(request).await?.into_parts();
@@ -95,18 +95,18 @@ pub(crate) async fn serve_earlier_names(
     let whole = to_bytes(body).await.map_err(|cause| Error::from(cause.into()))?;
     // Some responses have no body.
     let whole = match serde_json::from_slice(&whole) {
-        Ok(value) => serde_json::to_vec(&shown(value, names))?.into(),
+        Ok(value) => serde_json::to_vec(&with_earlier_names(value, names))?.into(),
         Err(_) => whole,
     };
     Ok(ServiceResponse::new(request, head.set_body(whole).map_into_boxed_body()))
 }
 
 /// The path of a request before it was renamed.
-struct Asked(String);
+struct RequestedPath(String);
 
 /// The path of a request as the client sent it.
-pub(crate) fn asked_path(http: &HttpRequest) -> String {
-    let asked = http.extensions().get::<Asked>().map(|Asked(path)| path.clone());
+pub(crate) fn requested_path(http: &HttpRequest) -> String {
+    let asked = http.extensions().get::<RequestedPath>().map(|RequestedPath(path)| path.clone());
     asked.unwrap_or_else(|| http.path().to_owned())
 }
 
@@ -116,14 +116,16 @@ fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Names {
+enum ResponseNames {
     Earlier,
     Both,
 }
 
-fn shown(value: Value, names: Names) -> Value {
+fn with_earlier_names(value: Value, names: ResponseNames) -> Value {
     match value {
-        Value::Array(items) => items.into_iter().map(|item| shown(item, names)).collect(),
+        Value::Array(items) => {
+            items.into_iter().map(|item| with_earlier_names(item, names)).collect()
+        }
         Value::Object(fields) => {
             let mut named = Map::new();
             for (name, value) in fields {
@@ -141,8 +143,8 @@ fn shown(value: Value, names: Names) -> Value {
                     "linked_meters" => Some(("meter_ids", ids(&value))),
                     name => earlier_name(name).map(|earlier| (earlier, value.clone())),
                 };
-                if names == Names::Both || earlier.is_none() {
-                    named.insert(name, shown(value, names));
+                if names == ResponseNames::Both || earlier.is_none() {
+                    named.insert(name, with_earlier_names(value, names));
                 }
                 named.extend(earlier.map(|(name, value)| (name.to_owned(), value)));
             }
@@ -153,8 +155,8 @@ fn shown(value: Value, names: Names) -> Value {
 }
 
 /// The path of an issue with the earlier name of its field, which comes first.
-fn by_earlier_name(mut path: Value, names: Names) -> Value {
-    if names == Names::Earlier
+fn by_earlier_name(mut path: Value, names: ResponseNames) -> Value {
+    if names == ResponseNames::Earlier
         && let Some(field) = path.get_mut(0)
         && let Some(earlier) = field.as_str().and_then(earlier_name)
     {

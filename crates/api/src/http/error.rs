@@ -170,7 +170,7 @@ impl ApiError {
     }
 
     /// Adds headers with the limit that was reached, its rest, and the time of its reset, if any.
-    pub(crate) fn limit(
+    pub(crate) fn with_limit(
         mut self,
         limit: impl fmt::Display,
         remaining: impl fmt::Display,
@@ -205,7 +205,7 @@ impl ApiError {
     }
 
     /// The message, with the issue in it if there is exactly one. Client libraries print only the message.
-    fn whole_message(&self) -> Cow<'_, str> {
+    fn full_message(&self) -> Cow<'_, str> {
         let [Issue { path, message }] = self.issues.as_slice() else {
             return Cow::Borrowed(&self.message);
         };
@@ -277,17 +277,17 @@ impl std::error::Error for ApiError {}
 /// An error.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Error)]
-pub(crate) struct Envelope<'a> {
+pub(crate) struct ErrorEnvelope<'a> {
     /// Format b: the kind of this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     r#type: Option<&'a str>,
-    error: Body<'a>,
+    error: ErrorBody<'a>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = ErrorBody)]
-struct Body<'a> {
+struct ErrorBody<'a> {
     /// The problem, and what is expected.
     message: &'a str,
     #[schema(value_type = ErrorCode)]
@@ -324,10 +324,10 @@ impl ResponseError for ApiError {
             || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
         // For the access line.
         response.extensions_mut().insert(self.code);
-        response.json(Envelope {
+        response.json(ErrorEnvelope {
             r#type: (self.dialect == Some(RequestFormat::ShapeB)).then_some("error"),
-            error: Body {
-                message: &self.whole_message(),
+            error: ErrorBody {
+                message: &self.full_message(),
                 code: self.code.name(),
                 status: self.code.status(),
                 issues: &self.issues,

@@ -118,9 +118,9 @@ fn text<V: IntoValue, E: DeserializeError>(
 
 /// A value written as a string: an amount, a rate, a date-time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parsed<T>(pub(crate) T);
+pub(crate) struct ParsedString<T>(pub(crate) T);
 
-impl<T, E> Deserr<E> for Parsed<T>
+impl<T, E> Deserr<E> for ParsedString<T>
 where
     T: FromStr,
     T::Err: Display,
@@ -137,9 +137,9 @@ where
 
 /// An amount above zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Positive(pub(crate) Amount);
+pub(crate) struct PositiveAmount(pub(crate) Amount);
 
-impl<E: DeserializeError> Deserr<E> for Positive {
+impl<E: DeserializeError> Deserr<E> for PositiveAmount {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -150,9 +150,9 @@ impl<E: DeserializeError> Deserr<E> for Positive {
 
 /// An amount of at least zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NonNegative(pub(crate) Amount);
+pub(crate) struct NonNegativeAmount(pub(crate) Amount);
 
-impl<E: DeserializeError> Deserr<E> for NonNegative {
+impl<E: DeserializeError> Deserr<E> for NonNegativeAmount {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -168,15 +168,15 @@ fn amount_where<V: IntoValue, E: DeserializeError>(
     value: Value<V>,
     location: ValuePointerRef<'_>,
 ) -> Result<Amount, E> {
-    let Parsed(amount) = Parsed::<Amount>::deserialize_from_value(value, location)?;
+    let ParsedString(amount) = ParsedString::<Amount>::deserialize_from_value(value, location)?;
     if holds(amount) { Ok(amount) } else { Err(refuse(otherwise, location)) }
 }
 
 /// A whole number from 1 to `MAX`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whole<const MAX: u32>(pub(crate) u32);
+pub(crate) struct BoundedInt<const MAX: u32>(pub(crate) u32);
 
-impl<const MAX: u32, E: DeserializeError> Deserr<E> for Whole<MAX> {
+impl<const MAX: u32, E: DeserializeError> Deserr<E> for BoundedInt<MAX> {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -194,15 +194,15 @@ impl<const MAX: u32, E: DeserializeError> Deserr<E> for Whole<MAX> {
 
 /// A list of at most `MAX` elements.
 #[derive(Clone, Debug)]
-pub(crate) struct UpTo<const MAX: usize, T>(pub(crate) Vec<T>);
+pub(crate) struct BoundedVec<const MAX: usize, T>(pub(crate) Vec<T>);
 
-impl<const MAX: usize, T> Default for UpTo<MAX, T> {
+impl<const MAX: usize, T> Default for BoundedVec<MAX, T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<const MAX: usize, T: Deserr<E>, E: DeserializeError> Deserr<E> for UpTo<MAX, T>
+impl<const MAX: usize, T: Deserr<E>, E: DeserializeError> Deserr<E> for BoundedVec<MAX, T>
 where
     Vec<T>: Deserr<E>,
 {
@@ -221,11 +221,11 @@ where
 
 /// A text of 1 to 255 characters.
 #[derive(Clone, Debug)]
-pub(crate) struct Name(pub(crate) String);
+pub(crate) struct NameField(pub(crate) String);
 
 pub(crate) const NAME_CHARS: usize = 255;
 
-impl<E: DeserializeError> Deserr<E> for Name {
+impl<E: DeserializeError> Deserr<E> for NameField {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -241,11 +241,11 @@ impl<E: DeserializeError> Deserr<E> for Name {
 
 /// A slug: 1 to 64 characters of `a-z`, `0-9`, `-`, `_`.
 #[derive(Clone, Debug)]
-pub(crate) struct Slug(pub(crate) String);
+pub(crate) struct SlugField(pub(crate) String);
 
 pub(crate) const SLUG_CHARS: usize = 64;
 
-impl<E: DeserializeError> Deserr<E> for Slug {
+impl<E: DeserializeError> Deserr<E> for SlugField {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -261,16 +261,16 @@ impl<E: DeserializeError> Deserr<E> for Slug {
 
 /// A word of a domain enum.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OneOf<T>(pub(crate) T);
+pub(crate) struct EnumField<T>(pub(crate) T);
 
 /// The words of an enum, in the order in which they are documented.
-pub(crate) trait Words: Serialize + Copy + 'static {
+pub(crate) trait EnumWords: Serialize + Copy + 'static {
     const ALL: &'static [Self];
 }
 
 macro_rules! words {
     ($( $Enum:ident { $($Variant:ident),* } )*) => { $(
-        impl Words for $Enum {
+        impl EnumWords for $Enum {
             const ALL: &'static [Self] = &[ $( Self::$Variant ),* ];
         }
     )* };
@@ -290,11 +290,11 @@ words! {
     Rollover { Full, None }
 }
 
-impl Words for EventKind {
+impl EnumWords for EventKind {
     const ALL: &'static [Self] = Self::ALL;
 }
 
-impl<T: Words, E: DeserializeError> Deserr<E> for OneOf<T> {
+impl<T: EnumWords, E: DeserializeError> Deserr<E> for EnumField<T> {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -335,11 +335,11 @@ impl<E: DeserializeError> Deserr<E> for TierStart {
 
 /// A count, up to the most that is counted in one call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Count(pub(crate) u64);
+pub(crate) struct CountField(pub(crate) u64);
 
 pub(crate) const MAX_COUNT: u64 = 1_000_000_000_000;
 
-impl<E: DeserializeError> Deserr<E> for Count {
+impl<E: DeserializeError> Deserr<E> for CountField {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -353,9 +353,9 @@ impl<E: DeserializeError> Deserr<E> for Count {
 
 /// Seconds, kept in microseconds: an integer, or a decimal number in a string.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seconds(pub(crate) u64);
+pub(crate) struct SecondsField(pub(crate) u64);
 
-impl<E: DeserializeError> Deserr<E> for Seconds {
+impl<E: DeserializeError> Deserr<E> for SecondsField {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -422,15 +422,15 @@ pub(crate) fn to_json<V: IntoValue>(value: Value<V>) -> serde_json::Value {
 
 /// A field of a change that cannot be cleared: absent keeps it, null is refused.
 #[derive(Clone, Debug)]
-pub(crate) struct Given<T>(pub(crate) Option<T>);
+pub(crate) struct PatchField<T>(pub(crate) Option<T>);
 
-impl<T> Default for Given<T> {
+impl<T> Default for PatchField<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for Given<T> {
+impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for PatchField<T> {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -444,14 +444,14 @@ impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for Given<T> {
 
 /// A field of a change: absent keeps it, null clears it.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Change<T> {
+pub(crate) enum NullablePatch<T> {
     #[default]
     Keep,
     Clear,
     Set(T),
 }
 
-impl<T> Change<T> {
+impl<T> NullablePatch<T> {
     /// The change as the domain has it: `None` keeps, `Some(None)` clears.
     pub(crate) fn into_option<U>(self, unwrap: impl FnOnce(T) -> U) -> Option<Option<U>> {
         match self {
@@ -462,7 +462,7 @@ impl<T> Change<T> {
     }
 }
 
-impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for Change<T> {
+impl<T: Deserr<E>, E: DeserializeError> Deserr<E> for NullablePatch<T> {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,

@@ -7,7 +7,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tollgate_domain::{Issue, Timestamp};
 use tollgate_store::Conn;
-use tollgate_store::idempotency::{Answer, Claim, IdempotencyKey, Scope, claim, keep};
+use tollgate_store::idempotency::{
+    IdempotencyClaim, IdempotencyKey, IdempotencyScope, StoredAnswer, claim, keep,
+};
 use utoipa::IntoParams;
 
 use super::error::{ApiError, ErrorCode};
@@ -21,7 +23,7 @@ const SHOWN_ONCE: [&str; 3] = ["key", "secret_key", "webhook_secret"];
 /// The idempotency key of a POST, if it has one. Other methods may be repeated without one.
 pub(super) fn key(
     http: &HttpRequest,
-    scope: Scope,
+    scope: IdempotencyScope,
     body: &[u8],
 ) -> Result<Option<IdempotencyKey>, ApiError> {
     let header = http.headers().get(HEADER).filter(|_| http.method() == Method::POST);
@@ -55,12 +57,12 @@ pub(crate) struct IdempotencyHeader {
 }
 
 /// The answer of an operation.
-pub(crate) struct Reply {
+pub(crate) struct ApiResponse {
     status: StatusCode,
     body: Value,
 }
 
-impl Reply {
+impl ApiResponse {
     /// A reply with status 201, for a new resource.
     pub(crate) fn created(view: &impl Serialize) -> Self {
         Self { status: StatusCode::CREATED, body: to_value(view) }
@@ -83,7 +85,7 @@ impl App {
     pub(crate) async fn write(
         &self,
         key: Option<IdempotencyKey>,
-        work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
+        work: impl FnOnce(&mut Conn) -> Result<ApiResponse, ApiError> + Send + 'static,
     ) -> Result<HttpResponse, ApiError> {
         let work = once(key, self.clock.now(), work);
         self.store.write(work).await.map(answer)
@@ -94,14 +96,14 @@ impl App {
     pub(crate) async fn write_apart(
         &self,
         key: Option<IdempotencyKey>,
-        work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
+        work: impl FnOnce(&mut Conn) -> Result<ApiResponse, ApiError> + Send + 'static,
     ) -> Result<HttpResponse, ApiError> {
         let work = once(key, self.clock.now(), work);
-        self.store.write_apart(work).await.map(answer)
+        self.store.write_outside_calls(work).await.map(answer)
     }
 }
 
-fn answer(reply: Reply) -> HttpResponse {
+fn answer(reply: ApiResponse) -> HttpResponse {
     HttpResponse::build(reply.status).json(reply.body)
 }
 
@@ -109,26 +111,26 @@ fn answer(reply: Reply) -> HttpResponse {
 fn once(
     key: Option<IdempotencyKey>,
     now: Timestamp,
-    work: impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static,
-) -> impl FnOnce(&mut Conn) -> Result<Reply, ApiError> + Send + 'static {
+    work: impl FnOnce(&mut Conn) -> Result<ApiResponse, ApiError> + Send + 'static,
+) -> impl FnOnce(&mut Conn) -> Result<ApiResponse, ApiError> + Send + 'static {
     move |conn| {
         let Some(key) = key else { return work(conn) };
         match claim(conn, &key, now)? {
-            Claim::New => {
+            IdempotencyClaim::New => {
                 let reply = work(conn)?;
                 let mut kept = reply.body.clone();
                 if let Value::Object(fields) = &mut kept {
                     fields.retain(|name, _| !SHOWN_ONCE.contains(&name.as_str()));
                 }
                 let status = reply.status.as_u16();
-                keep(conn, &key, &Answer { status, body: kept.to_string() })?;
+                keep(conn, &key, &StoredAnswer { status, body: kept.to_string() })?;
                 Ok(reply)
             }
-            Claim::Done(answer) => Ok(Reply {
+            IdempotencyClaim::Done(answer) => Ok(ApiResponse {
                 status: StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK),
                 body: serde_json::from_str(&answer.body).unwrap_or_default(),
             }),
-            Claim::Reused => Err(ApiError::new(
+            IdempotencyClaim::Reused => Err(ApiError::new(
                 ErrorCode::IdempotencyKeyReused,
                 "This Idempotency-Key was used for another request. Use a new one.",
             )),

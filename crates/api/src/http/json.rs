@@ -11,25 +11,26 @@ use tollgate_domain::Issue;
 pub(super) fn parse(text: &[u8]) -> Result<(Value, Vec<Issue>), serde_json::Error> {
     let mut repeated = Vec::new();
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let value = Node { path: &mut Vec::new(), repeated: &mut repeated }.deserialize(&mut reader)?;
+    let value =
+        JsonNode { path: &mut Vec::new(), repeated: &mut repeated }.deserialize(&mut reader)?;
     reader.end()?;
     Ok((value, repeated))
 }
 
 /// A value at a path.
-struct Node<'a> {
+struct JsonNode<'a> {
     path: &'a mut Vec<String>,
     repeated: &'a mut Vec<Issue>,
 }
 
-impl Node<'_> {
-    fn below(&mut self, step: String) -> Node<'_> {
+impl JsonNode<'_> {
+    fn child(&mut self, step: String) -> JsonNode<'_> {
         self.path.push(step);
-        Node { path: self.path, repeated: self.repeated }
+        JsonNode { path: self.path, repeated: self.repeated }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
+impl<'de> DeserializeSeed<'de> for JsonNode<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -37,7 +38,7 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
+impl<'de> Visitor<'de> for JsonNode<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,7 +75,7 @@ impl<'de> Visitor<'de> for Node<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(value) = items.next_element_seed(self.below(values.len().to_string()))? {
+        while let Some(value) = items.next_element_seed(self.child(values.len().to_string()))? {
             self.path.pop();
             values.push(value);
         }
@@ -85,7 +86,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let value = fields.next_value_seed(self.below(name.clone()))?;
+            let value = fields.next_value_seed(self.child(name.clone()))?;
             if map.contains_key(&name) {
                 let message = "must stand only once".to_owned();
                 self.repeated.push(Issue { path: self.path.clone(), message });

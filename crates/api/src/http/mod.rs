@@ -2,6 +2,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod body_memory;
 pub(crate) mod earlier;
 pub(crate) mod error;
 pub(crate) mod fields;
@@ -11,4 +12,3 @@ mod json;
 pub(crate) mod list;
 pub(crate) mod parameters;
 pub(crate) mod rate_limits;
-pub(crate) mod room;

@@ -10,9 +10,9 @@ use super::error::ApiError;
 use super::list::Query;
 
 /// The query parameters of each operation, by method and path. The routes mount it.
-pub(crate) struct Parameters(HashMap<String, Vec<String>>);
+pub(crate) struct OperationParameters(HashMap<String, Vec<String>>);
 
-impl Parameters {
+impl OperationParameters {
     /// Collects operations: method and path as documents write them, and the names of parameters.
     pub(crate) fn of<'a>(
         operations: impl Iterator<Item = (&'a str, &'a str, Vec<String>)>,
@@ -27,8 +27,8 @@ fn key(method: &str, path: &str) -> String {
 }
 
 /// The parameters of the requested operation; `None` if there is no such operation.
-fn known(http: &HttpRequest) -> Option<&[String]> {
-    let all = http.app_data::<&'static LazyLock<Parameters>>()?;
+fn known_parameters(http: &HttpRequest) -> Option<&[String]> {
+    let all = http.app_data::<&'static LazyLock<OperationParameters>>()?;
     let pattern = http.match_pattern()?;
     let path = pattern.replace(":.+}", "}");
     all.0.get(&key(http.method().as_str(), &path)).map(Vec::as_slice)
@@ -48,7 +48,7 @@ pub(crate) fn refuse_unknown_parameters_but(
     if http.query_string().is_empty() {
         return Ok(());
     }
-    let known = known(http).unwrap_or_default();
+    let known = known_parameters(http).unwrap_or_default();
     let issues: Vec<_> = Query::of(http)
         .0
         .into_iter()

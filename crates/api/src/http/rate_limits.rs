@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tollgate_domain::{Gcra, SecretKeyId, Timestamp, TooSoon};
+use tollgate_domain::{Gcra, RateExceeded, SecretKeyId, Timestamp};
 
 use super::error::{ApiError, ErrorCode};
 
@@ -25,7 +25,7 @@ impl<Whose: Eq + Hash> RateLimits<Whose> {
     }
 
     /// Takes one unit from a bucket.
-    pub(crate) fn take(&self, whose: Whose, now: Timestamp) -> Result<(), TooSoon> {
+    pub(crate) fn take(&self, whose: Whose, now: Timestamp) -> Result<(), RateExceeded> {
         if self.per_minute == 0 {
             return Ok(());
         }
@@ -53,11 +53,9 @@ impl RateLimits<SecretKeyId> {
         self.take(key, now).map_err(|too_soon| {
             let message = format!("This key may make {} calls a minute.", self.per_minute);
             let reset = now.unix_micros().saturating_add(too_soon.wait_micros);
-            ApiError::new(ErrorCode::RateLimited, message).retry_after(too_soon.wait_micros).limit(
-                self.per_minute,
-                0,
-                Some(Timestamp::from_unix_micros(reset)),
-            )
+            ApiError::new(ErrorCode::RateLimited, message)
+                .retry_after(too_soon.wait_micros)
+                .with_limit(self.per_minute, 0, Some(Timestamp::from_unix_micros(reset)))
         })
     }
 }

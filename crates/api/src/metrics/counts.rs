@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{Attempt, DeliveryFault, UsageSource};
 use tollgate_metrics::{Counter, Gauge, Histogram};
-use tollgate_pricing::{Amount, PriceSource, Priced, Unit};
+use tollgate_pricing::{Amount, CostBreakdown, PriceSource, Unit};
 use tollgate_provider::ProviderTable;
-use tollgate_usage::Reading;
+use tollgate_usage::UsageReading;
 
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -42,9 +42,9 @@ const PROVIDERS: &[u64] = &[
 /// The counters, histograms and gauges.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    pub(super) of_providers: BTreeMap<String, OfProvider>,
+    pub(super) by_provider: BTreeMap<String, ProviderMetrics>,
     /// For a name that the table does not have, which does not occur.
-    of_nobody: OfProvider,
+    unknown_provider: ProviderMetrics,
     /// Calls that were not admitted, by code.
     pub(super) refused: Vec<(ErrorCode, Counter)>,
     /// The time that Tollgate adds before the provider is called.
@@ -62,7 +62,7 @@ pub(crate) struct Metrics {
 
 /// The metrics of the calls of one provider.
 #[derive(Debug)]
-pub(crate) struct OfProvider {
+pub(crate) struct ProviderMetrics {
     pub(super) admitted: Counter,
     pub(super) endings: [(Ending, Counter); 6],
     /// The time from the sending of a call to the head of its answer.
@@ -85,11 +85,11 @@ pub(crate) struct OfProvider {
 impl Metrics {
     pub(crate) fn new(providers: &ProviderTable, commit: &'static str) -> Self {
         let of_providers =
-            providers.iter().map(|provider| (provider.name.clone(), OfProvider::new()));
+            providers.iter().map(|provider| (provider.name.clone(), ProviderMetrics::new()));
         let codes = ErrorCode::ALL.iter();
         Self {
-            of_providers: of_providers.collect(),
-            of_nobody: OfProvider::new(),
+            by_provider: of_providers.collect(),
+            unknown_provider: ProviderMetrics::new(),
             refused: codes.map(|code| (*code, Counter::default())).collect(),
             before_provider: Histogram::of_times(OWN),
             after_provider: Histogram::of_times(OWN),
@@ -101,8 +101,8 @@ impl Metrics {
     }
 
     /// The metrics of a provider's calls. A call looks them up once.
-    pub(crate) fn of(&self, provider: &str) -> &OfProvider {
-        self.of_providers.get(provider).unwrap_or(&self.of_nobody)
+    pub(crate) fn of(&self, provider: &str) -> &ProviderMetrics {
+        self.by_provider.get(provider).unwrap_or(&self.unknown_provider)
     }
 
     /// Counts a call that is answered with an error of this service, unless it was admitted before.
@@ -152,7 +152,7 @@ fn outcome(attempt: &Attempt) -> &'static str {
     }
 }
 
-impl OfProvider {
+impl ProviderMetrics {
     fn new() -> Self {
         let endings = [
             Ending::Answered,
@@ -198,10 +198,10 @@ impl OfProvider {
     }
 
     /// Counts the end of a call, with its usage and cost.
-    pub(crate) fn ended(&self, report: &Report) {
+    pub(crate) fn ended(&self, report: &CallReport) {
         let found = self.endings.iter().find(|(ending, _)| *ending == report.ending);
         found.into_iter().for_each(|(_, count)| count.inc());
-        let Report { priced, .. } = report;
+        let CallReport { priced, .. } = report;
         for (unit, count) in &self.tokens {
             count.add(*priced.usage.quantities.get(*unit));
         }
@@ -209,7 +209,7 @@ impl OfProvider {
     }
 
     /// Counts an answer that was read and priced.
-    pub(crate) fn answered(&self, reading: &Reading, priced: &Priced) {
+    pub(crate) fn answered(&self, reading: &UsageReading, priced: &CostBreakdown) {
         let count = |counter: &Counter, holds: bool| {
             if holds {
                 counter.inc();

@@ -5,20 +5,20 @@ use std::time::Duration;
 use actix_web::{HttpResponse, web};
 use tollgate_domain::Timestamp;
 use tollgate_domain::settlement::Ending;
-use tollgate_metrics::{Counter, Exposition, Histogram, Kind, Seconds};
-use tollgate_store::{Open, Store};
+use tollgate_metrics::{Counter, Exposition, Histogram, MetricType, MicrosAsSeconds};
+use tollgate_store::{Backlog, Store};
 
-use super::counts::{Metrics, OfProvider, units};
+use super::counts::{Metrics, ProviderMetrics, units};
 use crate::app::App;
 
 /// The time after which a database without an answer counts as down.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
 /// The figures that are read when the page is requested.
-struct Read {
+struct ScrapeSnapshot {
     /// Whether the store can be written, as far as this node knows.
     is_ready: bool,
-    open: Open,
+    open: Backlog,
     journal: (u64, u64),
     at: Timestamp,
 }
@@ -40,14 +40,14 @@ pub(crate) async fn metrics(app: web::Data<App>) -> HttpResponse {
 
 /// The figures of the database and the journal, if they come in time. They are read for one request at a
 /// time, so that a slow database does not get more and more queries.
-async fn read(app: &web::Data<App>) -> Option<Read> {
+async fn read(app: &web::Data<App>) -> Option<ScrapeSnapshot> {
     let (app, reading) = (app.clone(), app.metrics.reading.clone());
     let reading = actix_web::rt::spawn(async move {
         let _alone = reading.acquire().await.ok()?;
-        match (app.store.count_open().await, app.store.journal_size().await) {
+        match (app.store.count_backlog().await, app.store.journal_size().await) {
             (Ok(open), Ok(journal)) => {
                 let is_ready = app.store.ready().await.is_ok();
-                Some(Read { is_ready, open, journal, at: app.clock.now() })
+                Some(ScrapeSnapshot { is_ready, open, journal, at: app.clock.now() })
             }
             (Err(cause), _) => {
                 log::debug!("the metrics lack the database: {cause}");
@@ -62,7 +62,7 @@ async fn read(app: &web::Data<App>) -> Option<Read> {
     tokio::time::timeout(READ_WITHIN, reading).await.ok()?.ok()?
 }
 
-fn text(app: &App, read: Option<&Read>) -> String {
+fn text(app: &App, read: Option<&ScrapeSnapshot>) -> String {
     let mut page = Exposition::new("tollgate");
     about_process(app, &mut page);
     about_calls(&app.metrics, &mut page);
@@ -75,35 +75,35 @@ fn text(app: &App, read: Option<&Read>) -> String {
 
 fn about_process(app: &App, page: &mut Exposition) {
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", app.metrics.commit)];
-    page.family(Kind::Info, "build", "What runs").sample(&labels, 1);
+    page.family(MetricType::Info, "build", "What runs").sample(&labels, 1);
     let connections = app.metrics.connections.get();
     page.gauge("client_connections", "Connections of clients that are open", connections);
-    page.gauge("calls_running", "Calls on their way", app.calls.running());
+    page.gauge("calls_running", "Calls in flight", app.calls.running());
 }
 
 fn about_calls(metrics: &Metrics, page: &mut Exposition) {
     of_providers(metrics, page, "calls_admitted", "Calls that were admitted", |of| &of.admitted);
     let help = "Admitted calls that have ended, by how";
-    let mut family = page.family(Kind::Counter, "calls_ended", help);
+    let mut family = page.family(MetricType::Counter, "calls_ended", help);
     for (provider, of) in seen(metrics) {
         for (ending, count) in &of.endings {
             family.sample(&[("provider", provider), ("outcome", word(*ending))], count.get());
         }
     }
     let help = "Calls that were not admitted, by the code of the error";
-    let mut family = page.family(Kind::Counter, "calls_refused", help);
+    let mut family = page.family(MetricType::Counter, "calls_refused", help);
     for (code, count) in metrics.refused.iter().filter(|(_, count)| count.get() > 0) {
         family.sample(&[("code", code.name())], count.get());
     }
     let help =
         "What a call waits for here until its provider is called, without the wait for its body";
-    page.family(Kind::Histogram, "call_before_provider_seconds", help)
+    page.family(MetricType::Histogram, "call_before_provider_seconds", help)
         .histogram(&[], &metrics.before_provider);
     let help = "What a call waits for here from the end of its answer until the client may have it";
-    page.family(Kind::Histogram, "call_after_provider_seconds", help)
+    page.family(MetricType::Histogram, "call_after_provider_seconds", help)
         .histogram(&[], &metrics.after_provider);
-    let mut times = |name: &str, help: &str, of: fn(&OfProvider) -> &Histogram| {
-        let mut family = page.family(Kind::Histogram, name, help);
+    let mut times = |name: &str, help: &str, of: fn(&ProviderMetrics) -> &Histogram| {
+        let mut family = page.family(MetricType::Histogram, name, help);
         for (provider, series) in seen(metrics) {
             family.histogram(&[("provider", provider)], of(series));
         }
@@ -116,13 +116,13 @@ fn about_calls(metrics: &Metrics, page: &mut Exposition) {
 
 fn about_usage(metrics: &Metrics, page: &mut Exposition) {
     let help = "Tokens of calls that have ended, each in one kind";
-    let mut family = page.family(Kind::Counter, "tokens", help);
+    let mut family = page.family(MetricType::Counter, "tokens", help);
     for (provider, of) in seen(metrics) {
         for (unit, count) in &of.tokens {
             family.sample(&[("provider", provider), ("kind", unit.price_key())], count.get());
         }
     }
-    let mut counter = |name: &str, help: &str, of: fn(&OfProvider) -> &Counter| {
+    let mut counter = |name: &str, help: &str, of: fn(&ProviderMetrics) -> &Counter| {
         of_providers(metrics, page, name, help, of);
     };
     counter("cost_usd_e10", "What calls cost at their provider, in units of 10^-10 USD", |of| {
@@ -173,39 +173,39 @@ fn about_usage(metrics: &Metrics, page: &mut Exposition) {
 }
 
 fn about_ledger(store: &Store, page: &mut Exposition) {
-    let vitals = store.vitals();
+    let ledger = store.metrics();
     page.gauge("ledger_queue_jobs", "Jobs that wait for the ledger", store.queue_length());
     let mut histogram = |name: &str, help: &str, histogram: &Histogram| {
-        page.family(Kind::Histogram, name, help).histogram(&[], histogram);
+        page.family(MetricType::Histogram, name, help).histogram(&[], histogram);
     };
     histogram(
         "ledger_batch_calls",
         "Admissions and settlements that were booked together",
-        &vitals.groups,
+        &ledger.groups,
     );
     histogram(
         "ledger_admission_seconds",
         "How long an admission takes, from the ledger's queue to its answer",
-        &vitals.admissions,
+        &ledger.admissions,
     );
     histogram(
         "ledger_settlement_seconds",
         "How long a settlement takes, from the ledger's queue to its answer",
-        &vitals.settlements,
+        &ledger.settlements,
     );
     let help = "The size of SQLite's own log (in the file PATH-wal) at the last checkpoint";
-    let bytes = vitals.sqlite_log_pages.get().saturating_mul(4_096);
+    let bytes = ledger.sqlite_log_pages.get().saturating_mul(4_096);
     page.gauge("sqlite_log_bytes", help, bytes);
     let help = "Settlements in memory that neither the database nor the journal took";
     page.gauge("unkept_settlements", help, store.unkept());
 }
 
 /// Figures that were not read have no sample: an old figure would look like a new one.
-fn about_store(read: Option<&Read>, page: &mut Exposition) {
+fn about_store(read: Option<&ScrapeSnapshot>, page: &mut Exposition) {
     let is_up = u8::from(read.is_some_and(|read| read.is_ready));
     page.gauge("store_up", "Whether the store takes calls", is_up);
-    let mut gauge = |name: &str, help: &str, of: fn(&Read) -> u64| {
-        let mut family = page.family(Kind::Gauge, name, help);
+    let mut gauge = |name: &str, help: &str, of: fn(&ScrapeSnapshot) -> u64| {
+        let mut family = page.family(MetricType::Gauge, name, help);
         read.into_iter().for_each(|read| family.sample(&[], of(read)));
     };
     let help = "Settlements in the journal of this node";
@@ -216,28 +216,28 @@ fn about_store(read: Option<&Read>, page: &mut Exposition) {
     let help = "What they hold on wallets, in units of 10^-10 USD";
     gauge("holds_open_usd_e10", help, |read| units(read.open.held));
     let help = "How long the oldest settled call has waited to be added to the roll-ups";
-    let mut family = page.family(Kind::Gauge, "rollup_lag_seconds", help);
+    let mut family = page.family(MetricType::Gauge, "rollup_lag_seconds", help);
     read.into_iter().for_each(|read| family.sample(&[], age(read, read.open.oldest_unfolded)));
-    let mut gauge = |name: &str, help: &str, of: fn(&Read) -> u64| {
-        let mut family = page.family(Kind::Gauge, name, help);
+    let mut gauge = |name: &str, help: &str, of: fn(&ScrapeSnapshot) -> u64| {
+        let mut family = page.family(MetricType::Gauge, name, help);
         read.into_iter().for_each(|read| family.sample(&[], of(read)));
     };
     let help = "Events and deliveries that wait for webhooks, of all nodes";
     gauge("webhook_backlog", help, |read| count(read.open.messages));
     let help = "How long the oldest of them has waited";
-    let mut family = page.family(Kind::Gauge, "webhook_backlog_age_seconds", help);
+    let mut family = page.family(MetricType::Gauge, "webhook_backlog_age_seconds", help);
     read.into_iter().for_each(|read| family.sample(&[], age(read, read.open.oldest_message)));
 }
 
 /// The age of the oldest of some waiting things; 0 if nothing waits.
-fn age(read: &Read, since: Option<Timestamp>) -> Seconds {
+fn age(read: &ScrapeSnapshot, since: Option<Timestamp>) -> MicrosAsSeconds {
     let since = since.unwrap_or(read.at).unix_micros();
-    Seconds(u64::try_from(read.at.unix_micros().saturating_sub(since)).unwrap_or(0))
+    MicrosAsSeconds(u64::try_from(read.at.unix_micros().saturating_sub(since)).unwrap_or(0))
 }
 
 fn about_webhooks(metrics: &Metrics, page: &mut Exposition) {
     let help = "Attempts to tell webhooks, by what became of them";
-    let mut family = page.family(Kind::Counter, "webhook_attempts", help);
+    let mut family = page.family(MetricType::Counter, "webhook_attempts", help);
     for (outcome, count) in &metrics.attempts {
         family.sample(&[("outcome", outcome)], count.get());
     }
@@ -249,17 +249,17 @@ fn of_providers(
     page: &mut Exposition,
     name: &str,
     help: &str,
-    of: impl Fn(&OfProvider) -> &Counter,
+    of: impl Fn(&ProviderMetrics) -> &Counter,
 ) {
-    let mut family = page.family(Kind::Counter, name, help);
+    let mut family = page.family(MetricType::Counter, name, help);
     for (provider, series) in seen(metrics) {
         family.sample(&[("provider", provider)], of(series).get());
     }
 }
 
 /// The providers that were called; the others are not shown.
-fn seen(metrics: &Metrics) -> impl Iterator<Item = (&str, &OfProvider)> {
-    let all = metrics.of_providers.iter().filter(|(_, of)| of.admitted.get() > 0);
+fn seen(metrics: &Metrics) -> impl Iterator<Item = (&str, &ProviderMetrics)> {
+    let all = metrics.by_provider.iter().filter(|(_, of)| of.admitted.get() > 0);
     all.map(|(provider, of)| (provider.as_str(), of))
 }
 

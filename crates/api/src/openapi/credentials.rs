@@ -5,16 +5,16 @@ use utoipa::Modify;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 
-use super::whole::operations;
+use super::transform::operations;
 
 /// The credential of a call in its first place. [`spell_out`] adds the others.
 const CREDENTIAL: &str = "credential";
 /// The other places of the credential, in the order of precedence.
 const PLACES: [&str; 4] = ["x-api-key", "x-goog-api-key", "xi-api-key", "key"];
 
-pub(super) struct Credentials;
+pub(super) struct SecuritySchemes;
 
-impl Modify for Credentials {
+impl Modify for SecuritySchemes {
     fn modify(&self, document: &mut OpenApi) {
         let components = document.components.get_or_insert_default();
         let bearers = [

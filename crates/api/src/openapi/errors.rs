@@ -4,12 +4,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::marks::{COMMON, OF_A_CALL, OF_EITHER_SHAPE, OF_SHAPE_A, OF_SHAPE_B};
-use super::whole::operations;
+use super::marks::{CALL_ERRORS, COMMON, EITHER_SHAPE_ERRORS, SHAPE_A_ERRORS, SHAPE_B_ERRORS};
+use super::transform::operations;
 use crate::http::error::ErrorCode;
 
 /// The marks of the SDKs' formats. An operation has at most one.
-const SHAPES: [&str; 3] = [OF_SHAPE_A, OF_SHAPE_B, OF_EITHER_SHAPE];
+const SHAPES: [&str; 3] = [SHAPE_A_ERRORS, SHAPE_B_ERRORS, EITHER_SHAPE_ERRORS];
 
 /// The schemas of the envelope: the plain one, and those with the fields that SDKs read.
 const ERROR: &str = "Error";
@@ -17,7 +17,7 @@ const ERROR_OF_SHAPE_A: &str = "ErrorOfShapeA";
 const ERROR_OF_SHAPE_B: &str = "ErrorOfShapeB";
 
 /// The inputs of an operation that can cause errors.
-struct Takes {
+struct OperationInputs {
     secret_key: bool,
     operator_token: bool,
     body: bool,
@@ -26,7 +26,7 @@ struct Takes {
     idempotency_key: bool,
 }
 
-impl Takes {
+impl OperationInputs {
     fn of(method: &str, operation: &Value) -> Self {
         let secured_by = |name: &str| match operation.get("security") {
             None => name == "secret_key",
@@ -47,7 +47,7 @@ impl Takes {
         }
     }
 
-    fn can_meet(&self, code: ErrorCode) -> bool {
+    fn can_fail_with(&self, code: ErrorCode) -> bool {
         use ErrorCode::*;
         match code {
             AuthHeaderMissing | AuthInvalid => self.secret_key || self.operator_token,
@@ -67,7 +67,7 @@ impl Takes {
 }
 
 /// Whether a call can be refused with this code.
-fn is_of_a_call(code: ErrorCode) -> bool {
+fn is_call_error(code: ErrorCode) -> bool {
     use ErrorCode::*;
     matches!(
         code,
@@ -107,26 +107,26 @@ fn is_of_a_call(code: ErrorCode) -> bool {
 pub(super) fn spell_out(document: &mut Value) {
     let mut shared = Map::new();
     for (method, operation) in operations(document) {
-        let takes = Takes::of(method, operation);
+        let takes = OperationInputs::of(method, operation);
         let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else {
             continue;
         };
         let mut says = |name: &str| responses.shift_remove(name).is_some();
-        let (common, of_a_call) = (says(COMMON), says(OF_A_CALL));
+        let (common, of_a_call) = (says(COMMON), says(CALL_ERRORS));
         let shape = SHAPES.into_iter().find(|shape| says(shape));
         let codes: Vec<_> = ErrorCode::ALL
             .iter()
             .copied()
             .filter(|code| {
                 says(code.name())
-                    || (common && takes.can_meet(*code))
-                    || (of_a_call && is_of_a_call(*code))
+                    || (common && takes.can_fail_with(*code))
+                    || (of_a_call && is_call_error(*code))
             })
             .collect();
         for codes in codes.chunk_by(|one, next| one.status() == next.status()) {
             let Some(status) = codes.first().map(|code| code.status()) else { continue };
             let names: Vec<_> = codes.iter().map(|code| code.name()).collect();
-            let kind = of_a_call.then_some(OF_A_CALL).into_iter().chain(shape);
+            let kind = of_a_call.then_some(CALL_ERRORS).into_iter().chain(shape);
             let name = kind.chain(names.iter().copied()).collect::<Vec<_>>().join(".");
             let reference = json!({"$ref": format!("#/components/responses/{name}")});
             responses.insert(status.to_string(), reference);
@@ -162,8 +162,8 @@ fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call:
     let ours = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
     let ours = match shape {
         None => ours(ERROR),
-        Some(OF_SHAPE_A) => ours(ERROR_OF_SHAPE_A),
-        Some(OF_SHAPE_B) => ours(ERROR_OF_SHAPE_B),
+        Some(SHAPE_A_ERRORS) => ours(ERROR_OF_SHAPE_A),
+        Some(SHAPE_B_ERRORS) => ours(ERROR_OF_SHAPE_B),
         Some(_) => json!({"anyOf": [ours(ERROR_OF_SHAPE_A), ours(ERROR_OF_SHAPE_B)]}),
     };
     let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::whole::operations;
+use super::transform::operations;
 
 #[derive(Deserialize)]
-struct Example {
+struct OperationExample {
     #[serde(default)]
     parameters: Map<String, Value>,
     request: Option<Value>,
@@ -18,11 +18,13 @@ struct Example {
 
 /// Adds the examples to the operations.
 pub(super) fn show(document: &mut Value) {
-    let mut examples: BTreeMap<String, Example> =
+    let mut examples: BTreeMap<String, OperationExample> =
         serde_json::from_str(include_str!("examples.json")).unwrap_or_default();
     for (_, operation) in operations(document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default();
-        let Some(Example { mut parameters, request, status, answer }) = examples.remove(id) else {
+        let Some(OperationExample { mut parameters, request, status, answer }) =
+            examples.remove(id)
+        else {
             continue;
         };
         let declared = operation.get_mut("parameters").and_then(Value::as_array_mut);

@@ -4,10 +4,10 @@ use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, SchemaType, Type};
 
 use super::types::{looks, schemas, text};
 use crate::http::fields::{
-    Count, MAX_COUNT, MetadataField, NAME_CHARS, Name, NonNegative, Positive, SLUG_CHARS, Seconds,
-    Slug, TierStart,
+    CountField, MAX_COUNT, MetadataField, NAME_CHARS, NameField, NonNegativeAmount, PositiveAmount,
+    SLUG_CHARS, SecondsField, SlugField, TierStart,
 };
-use crate::resources::webhooks::Target;
+use crate::resources::webhooks::WebhookTarget;
 
 /// A pattern without NUL, which a database may not be able to hold.
 pub(super) const NO_NUL: &str = r"^[^\x00]*$";
@@ -37,17 +37,17 @@ fn number_or_text(maximum: u64) -> ObjectBuilder {
 }
 
 looks! {
-    Name as "Name" => name();
+    NameField as "Name" => name();
     MetadataField as "Metadata" => metadata();
-    Slug as "Slug" => text()
+    SlugField as "Slug" => text()
         .min_length(Some(1))
         .max_length(Some(SLUG_CHARS))
         .pattern(Some("^[a-z0-9_-]*$"));
-    Positive as "PositiveAmount" => text()
+    PositiveAmount as "PositiveAmount" => text()
         .description(Some("US dollars: more than 0, at most 922337203.6854775807."))
         .pattern(Some(r"^([0-9]*[1-9][0-9]*(\.[0-9]{1,10})?|[0-9]+\.[0-9]{0,9}[1-9][0-9]{0,9})$"))
         .examples(["25"]);
-    NonNegative as "NonNegativeAmount" => text()
+    NonNegativeAmount as "NonNegativeAmount" => text()
         .description(Some("US dollars: at most 922337203.6854775807."))
         .pattern(Some(r"^[0-9]+(\.[0-9]{1,10})?$"))
         .examples(["25"]);
@@ -55,15 +55,15 @@ looks! {
         .description(Some("Tokens, characters, minutes or requests, as the meter counts."))
         .pattern(Some("^[0-9]+$"))
         .examples(["1000000"]);
-    Count as "Count" => ObjectBuilder::new()
+    CountField as "Count" => ObjectBuilder::new()
         .schema_type(Type::Integer)
         .minimum(Some(0))
         .maximum(Some(MAX_COUNT));
-    Seconds as "Seconds" => number_or_text(MAX_COUNT)
+    SecondsField as "Seconds" => number_or_text(MAX_COUNT)
         .description(Some("Seconds; as a string with up to six decimals."))
         .pattern(Some(r"^[0-9]{1,18}(\.[0-9]{1,6}0{0,12})?$"))
         .examples(["1.5"]);
-    Target as "WebhookUrl" => text()
+    WebhookTarget as "WebhookUrl" => text()
         .description(Some("https, without user, password and fragment."))
         .max_length(Some(2048))
         .pattern(Some(r"^[Hh][Tt][Tt][Pp][Ss]?://[!-\[\]-~]+$"))

@@ -11,11 +11,11 @@ use crate::http::error::{ApiError, ErrorCode};
 /// The mark for the codes that follow from what an operation takes.
 pub(super) const COMMON: &str = "common";
 /// The mark for the codes of a call, and for the provider's own answer.
-pub(crate) const OF_A_CALL: &str = "call";
+pub(crate) const CALL_ERRORS: &str = "call";
 /// The marks for errors with the fields that SDKs read.
-pub(super) const OF_SHAPE_A: &str = "shape_a";
-pub(super) const OF_SHAPE_B: &str = "shape_b";
-pub(super) const OF_EITHER_SHAPE: &str = "either_shape";
+pub(super) const SHAPE_A_ERRORS: &str = "shape_a";
+pub(super) const SHAPE_B_ERRORS: &str = "shape_b";
+pub(super) const EITHER_SHAPE_ERRORS: &str = "either_shape";
 
 macro_rules! refusals {
     ($( $Code:ident, )*) => {
@@ -79,28 +79,28 @@ impl IntoResponses for ApiError {
 }
 
 /// The errors have the fields that SDKs of format a read.
-pub(crate) enum OfShapeA {}
+pub(crate) enum ShapeAErrors {}
 
-impl IntoResponses for OfShapeA {
+impl IntoResponses for ShapeAErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(OF_SHAPE_A)
+        mark(SHAPE_A_ERRORS)
     }
 }
 
 /// The errors have the fields that SDKs of format b read.
-pub(crate) enum OfShapeB {}
+pub(crate) enum ShapeBErrors {}
 
-impl IntoResponses for OfShapeB {
+impl IntoResponses for ShapeBErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(OF_SHAPE_B)
+        mark(SHAPE_B_ERRORS)
     }
 }
 
 /// The errors have the fields that SDKs of one of the formats read.
-pub(crate) enum OfEitherShape {}
+pub(crate) enum EitherShapeErrors {}
 
-impl IntoResponses for OfEitherShape {
+impl IntoResponses for EitherShapeErrors {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        mark(OF_EITHER_SHAPE)
+        mark(EITHER_SHAPE_ERRORS)
     }
 }

@@ -146,9 +146,9 @@ fn schema(kind: EventKind, referred: &mut Vec<(String, RefOr<Schema>)>) -> Value
 
 /// The chapter of `docs/WEBHOOKS.md` with the message of each kind.
 #[derive(Clone, Copy, Debug)]
-pub struct WebhookMessages;
+pub struct WebhookMessagesDoc;
 
-impl fmt::Display for WebhookMessages {
+impl fmt::Display for WebhookMessagesDoc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "## Messages")?;
         for kind in kinds() {

@@ -8,8 +8,8 @@ pub(crate) mod fields;
 pub(crate) mod marks;
 mod messages;
 pub(crate) mod page;
+mod transform;
 pub(crate) mod types;
-mod whole;
 
 use std::sync::LazyLock;
 
@@ -20,12 +20,12 @@ use serde_json::Value;
 use utoipa::openapi::{OpenApi, RefOr, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
-use self::credentials::Credentials;
-pub use self::messages::WebhookMessages;
+use self::credentials::SecuritySchemes;
+pub use self::messages::WebhookMessagesDoc;
 use crate::forward::operations as forward;
-use crate::http::error::Envelope;
+use crate::http::error::ErrorEnvelope;
 use crate::http::html::HEADERS;
-use crate::http::parameters::Parameters;
+use crate::http::parameters::OperationParameters;
 use crate::metrics::page as metrics;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
@@ -47,7 +47,7 @@ use crate::resources::{
         forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank,
     ),
     nest((path = "/v1", api = V1)),
-    modifiers(&Credentials),
+    modifiers(&SecuritySchemes),
     security(("secret_key" = []))
 )]
 struct Document;
@@ -71,8 +71,8 @@ struct Document;
     forward::rerank,
     forward::messages,
     forward::count_tokens,
-    forward::to_provider,
-    forward::get_of_provider,
+    forward::call_provider,
+    forward::get_from_provider,
     models::list,
     models::get,
     prices::list,
@@ -140,8 +140,8 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let mut referred = Vec::new();
     let messages = messages::webhooks(&mut referred);
     // Errors refer to it by name only.
-    referred.push((Envelope::name().into_owned(), Envelope::schema()));
-    Envelope::schemas(&mut referred);
+    referred.push((ErrorEnvelope::name().into_owned(), ErrorEnvelope::schema()));
+    ErrorEnvelope::schemas(&mut referred);
     add_schemas(&mut document, referred);
     // A document of strings and maps always makes JSON.
     let mut document = serde_json::to_value(document).unwrap_or_default();
@@ -150,9 +150,9 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     }
     errors::spell_out(&mut document);
     credentials::spell_out(&mut document);
-    whole::let_bodies_be_empty(&mut document);
-    whole::say_what_is_json(&mut document);
-    whole::close(&mut document);
+    transform::let_bodies_be_empty(&mut document);
+    transform::describe_json_parameters(&mut document);
+    transform::close_objects(&mut document);
     examples::show(&mut document);
     document
 });
@@ -169,9 +169,9 @@ pub(crate) fn methods(pattern: &str) -> Option<String> {
 }
 
 /// The query parameters of each operation.
-pub(crate) static PARAMETERS: LazyLock<Parameters> = LazyLock::new(|| {
+pub(crate) static PARAMETERS: LazyLock<OperationParameters> = LazyLock::new(|| {
     let paths = openapi().get("paths").and_then(Value::as_object);
-    Parameters::of(paths.into_iter().flatten().flat_map(|(path, item)| {
+    OperationParameters::of(paths.into_iter().flatten().flat_map(|(path, item)| {
         let operations = item.as_object().into_iter().flatten();
         operations.map(|(method, operation)| (method.as_str(), path.as_str(), in_query(operation)))
     }))

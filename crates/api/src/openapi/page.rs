@@ -7,98 +7,98 @@ use url::form_urlencoded;
 
 /// Renders the page of a document.
 pub(super) fn render(document: &Value) -> String {
-    let page = Reference::of(document).render();
+    let page = ReferencePage::of(document).render();
     page.inspect_err(|cause| log::error!("the reference cannot be made: {cause}"))
         .unwrap_or_default()
 }
 
 #[derive(Template)]
 #[template(path = "reference.html")]
-struct Reference {
+struct ReferencePage {
     about: String,
-    groups: Vec<Group>,
-    messages: Vec<Message>,
-    schemas: Vec<Schema>,
+    groups: Vec<OperationGroup>,
+    messages: Vec<MessageDoc>,
+    schemas: Vec<SchemaDoc>,
 }
 
 /// The operations of one resource.
-struct Group {
+struct OperationGroup {
     name: String,
-    operations: Vec<Operation>,
+    operations: Vec<OperationDoc>,
 }
 
-struct Operation {
+struct OperationDoc {
     id: String,
     method: String,
     path: String,
     summary: String,
     about: Vec<String>,
     credentials: String,
-    parameters: Vec<Field>,
-    body: Vec<Type>,
-    fields: Vec<Field>,
-    answers: Vec<Answer>,
+    parameters: Vec<FieldDoc>,
+    body: Vec<TypePiece>,
+    fields: Vec<FieldDoc>,
+    answers: Vec<ResponseDoc>,
     example: String,
     answered: Option<String>,
 }
 
-struct Answer {
+struct ResponseDoc {
     status: String,
     about: String,
-    body: Vec<Type>,
+    body: Vec<TypePiece>,
 }
 
 /// A message of a webhook.
-struct Message {
+struct MessageDoc {
     kind: String,
     about: String,
     example: String,
 }
 
-struct Schema {
+struct SchemaDoc {
     name: String,
     about: String,
-    kind: Vec<Type>,
-    fields: Vec<Field>,
+    kind: Vec<TypePiece>,
+    fields: Vec<FieldDoc>,
 }
 
-struct Field {
+struct FieldDoc {
     name: String,
     place: String,
     is_required: bool,
-    kind: Vec<Type>,
+    kind: Vec<TypePiece>,
     about: String,
     limits: String,
 }
 
 /// A piece of a type's name: words, or the name of a schema.
-struct Type {
+struct TypePiece {
     text: String,
     is_schema: bool,
 }
 
-impl Type {
+impl TypePiece {
     fn words(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_schema: false }
     }
 }
 
-impl Reference {
+impl ReferencePage {
     fn of(document: &Value) -> Self {
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<OperationGroup> = Vec::new();
         for (path, item) in fields(document, "/paths") {
             for (method, operation) in item.as_object().into_iter().flatten() {
                 let name = text(operation, "/tags/0").replace('_', " ");
-                let operation = Operation::of(document, path, method, operation);
+                let operation = OperationDoc::of(document, path, method, operation);
                 match groups.iter_mut().find(|group| group.name == name) {
                     Some(group) => group.operations.push(operation),
-                    None => groups.push(Group { name, operations: vec![operation] }),
+                    None => groups.push(OperationGroup { name, operations: vec![operation] }),
                 }
             }
         }
         // The operations about the service itself come last.
         groups.sort_by_key(|group| matches!(group.name.as_str(), "health" | "metrics" | "openapi"));
-        let messages = fields(document, "/webhooks").map(|(kind, item)| Message {
+        let messages = fields(document, "/webhooks").map(|(kind, item)| MessageDoc {
             kind: kind.clone(),
             about: text(item, "/post/summary") + &text(item, "/post/description"),
             example: item
@@ -106,7 +106,7 @@ impl Reference {
                 .map(pretty)
                 .unwrap_or_default(),
         });
-        let schemas = fields(document, "/components/schemas").map(|(name, schema)| Schema {
+        let schemas = fields(document, "/components/schemas").map(|(name, schema)| SchemaDoc {
             name: name.clone(),
             about: text(schema, "/description"),
             kind: kind(schema),
@@ -121,12 +121,12 @@ impl Reference {
     }
 }
 
-impl Operation {
+impl OperationDoc {
     fn of(document: &Value, path: &str, method: &str, operation: &Value) -> Self {
         let parameters: Vec<_> = items(operation, "/parameters")
             .map(|parameter| {
                 let schema = parameter.get("schema").unwrap_or(&Value::Null);
-                Field {
+                FieldDoc {
                     name: text(parameter, "/name"),
                     place: text(parameter, "/in"),
                     is_required: parameter.get("required") == Some(&Value::Bool(true)),
@@ -140,7 +140,7 @@ impl Operation {
         let answers = fields(operation, "/responses").map(|(status, answer)| {
             let answer = resolved(document, answer);
             let schema = answer.pointer("/content/application~1json/schema");
-            Answer {
+            ResponseDoc {
                 status: status.clone(),
                 about: text(answer, "/description"),
                 body: schema.map(kind).unwrap_or_default(),
@@ -221,13 +221,13 @@ fn properties<'a>(document: &'a Value, schema: &'a Value) -> Vec<(&'a String, &'
 }
 
 /// The properties as fields of a table, the required ones first.
-fn fields_of(document: &Value, schema: &Value) -> Vec<Field> {
+fn fields_of(document: &Value, schema: &Value) -> Vec<FieldDoc> {
     let mut required = Vec::new();
     find_required(document, schema, &mut required);
     let field = |(name, schema): (&String, &Value)| {
         let described = text(schema, "/description");
         let nested = items(schema, "/oneOf").map(|one| text(one, "/description"));
-        Field {
+        FieldDoc {
             name: name.clone(),
             place: String::new(),
             is_required: required.contains(name),
@@ -248,10 +248,10 @@ fn find_required(document: &Value, schema: &Value, found: &mut Vec<String>) {
 }
 
 /// The name of a type.
-fn kind(schema: &Value) -> Vec<Type> {
+fn kind(schema: &Value) -> Vec<TypePiece> {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let text = name.rsplit('/').next().unwrap_or_default().to_owned();
-        return vec![Type { text, is_schema: true }];
+        return vec![TypePiece { text, is_schema: true }];
     }
     for (place, word) in [("/oneOf", " or "), ("/anyOf", " or "), ("/allOf", " and ")] {
         let mut parts: Vec<_> = items(schema, place).collect();
@@ -263,7 +263,7 @@ fn kind(schema: &Value) -> Vec<Type> {
     }
     let words: Vec<_> = items(schema, "/enum").map(Value::to_string).collect();
     if !words.is_empty() {
-        return vec![Type::words(words.join(" | "))];
+        return vec![TypePiece::words(words.join(" | "))];
     }
     let kinds = match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
@@ -271,17 +271,19 @@ fn kind(schema: &Value) -> Vec<Type> {
         _ => vec!["anything"],
     };
     let of_kind = |name: &str| match (name, schema.get("items")) {
-        ("array", Some(item)) => [Type::words("list of ")].into_iter().chain(kind(item)).collect(),
-        (name, _) => vec![Type::words(name)],
+        ("array", Some(item)) => {
+            [TypePiece::words("list of ")].into_iter().chain(kind(item)).collect()
+        }
+        (name, _) => vec![TypePiece::words(name)],
     };
     joined(kinds.into_iter().map(of_kind), " or ")
 }
 
-fn joined(parts: impl Iterator<Item = Vec<Type>>, word: &str) -> Vec<Type> {
+fn joined(parts: impl Iterator<Item = Vec<TypePiece>>, word: &str) -> Vec<TypePiece> {
     let mut all = Vec::new();
     for part in parts {
         if !all.is_empty() {
-            all.push(Type::words(word));
+            all.push(TypePiece::words(word));
         }
         all.extend(part);
     }

@@ -13,10 +13,10 @@ use utoipa::ToSchema;
 use super::Success;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Change, Issues, MetadataField, Name};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{Issues, MetadataField, NameField, NullablePatch};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::fields::MetadataSchema;
 use crate::openapi::marks::refused;
@@ -58,11 +58,11 @@ impl ConnectionView {
 pub(crate) struct CreateConnection {
     /// Your own id of the customer, unique among your connections.
     #[deserr(default)]
-    reference_id: Option<Name>,
+    reference_id: Option<NameField>,
     #[deserr(default)]
-    name: Option<Name>,
+    name: Option<NameField>,
     #[deserr(default)]
-    email: Option<Name>,
+    email: Option<NameField>,
     #[deserr(default)]
     metadata: Option<MetadataField>,
 }
@@ -86,9 +86,9 @@ impl Input for CreateConnection {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, CreateConnection>,
+    asked: ApiRequest<Caller, CreateConnection>,
 ) -> Result<HttpResponse, ApiError> {
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     let new = NewConnection {
         reference_id: asked.what.reference_id.map(|name| name.0),
         name: asked.what.name.map(|name| name.0),
@@ -98,7 +98,7 @@ pub(crate) async fn create(
     app.write(asked.idempotency_key, move |conn| {
         let made = connections::create(conn, merchant_id, &new, now)?;
         let view = ConnectionView::of(&made.connection);
-        Ok(if made.is_new { Reply::created(&view) } else { Reply::ok(&view) })
+        Ok(if made.is_new { ApiResponse::created(&view) } else { ApiResponse::ok(&view) })
     })
     .await
 }
@@ -152,14 +152,14 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateConnection {
     #[deserr(default)]
-    #[schema(value_type = Option<Name>)]
-    name: Change<Name>,
+    #[schema(value_type = Option<NameField>)]
+    name: NullablePatch<NameField>,
     #[deserr(default)]
-    #[schema(value_type = Option<Name>)]
-    email: Change<Name>,
+    #[schema(value_type = Option<NameField>)]
+    email: NullablePatch<NameField>,
     #[deserr(default)]
     #[schema(value_type = Option<Metadata>)]
-    metadata: Change<MetadataField>,
+    metadata: NullablePatch<MetadataField>,
 }
 
 impl Input for UpdateConnection {
@@ -181,7 +181,7 @@ impl Input for UpdateConnection {
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
-    asked: Asked<Caller, UpdateConnection>,
+    asked: ApiRequest<Caller, UpdateConnection>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: ConnectionId = id.parse().map_err(|_| not_found())?;
@@ -191,8 +191,8 @@ pub(crate) async fn update(
         metadata: asked.what.metadata.into_option(|field| field.0).map(Option::unwrap_or_default),
     };
     app.write(None, move |conn| {
-        let changed = connections::update(conn, asked.who.merchant_id, id, &changes)?;
-        Ok(Reply::ok(&ConnectionView::of(&changed.ok_or_else(not_found)?)))
+        let changed = connections::update(conn, asked.caller.merchant_id, id, &changes)?;
+        Ok(ApiResponse::ok(&ConnectionView::of(&changed.ok_or_else(not_found)?)))
     })
     .await
 }
@@ -216,7 +216,7 @@ pub(crate) async fn delete(
     let id: ConnectionId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
     app.write(None, move |conn| match connections::delete(conn, caller.merchant_id, id, now)? {
-        true => Ok(Reply::ok(&Success { success: true })),
+        true => Ok(ApiResponse::ok(&Success { success: true })),
         false => Err(not_found()),
     })
     .await

@@ -9,10 +9,10 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::http::auth::Operator;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::ApiError;
-use crate::http::fields::{Issues, Name};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{Issues, NameField};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::types::*;
 
@@ -44,7 +44,7 @@ impl MerchantView {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMerchant {
-    name: Name,
+    name: NameField,
 }
 
 impl Input for CreateMerchant {}
@@ -64,13 +64,13 @@ impl Input for CreateMerchant {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Operator, CreateMerchant>,
+    asked: ApiRequest<Operator, CreateMerchant>,
 ) -> Result<HttpResponse, ApiError> {
     let (name, now) = (asked.what.name.0, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let new = merchants::create(conn, &name, now)?;
         let secret_key = Some(new.key.reveal().to_owned());
-        Ok(Reply::created(&MerchantView { secret_key, ..MerchantView::of(&new.merchant) }))
+        Ok(ApiResponse::created(&MerchantView { secret_key, ..MerchantView::of(&new.merchant) }))
     })
     .await
 }

@@ -7,16 +7,16 @@ use tollgate_domain::{
     Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
 };
 use tollgate_pricing::{Meter, MeterError, Payer, Rate, RateType, Tier, TierUnit, TokenBasis};
-use tollgate_store::meters::{self, Deletion, InUse, Updated};
+use tollgate_store::meters::{self, MeterDeletion, MeterUpdate, MeterUse};
 use utoipa::ToSchema;
 
 use super::Deleted;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Issues, Name, OneOf, Parsed, Slug, TierStart};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{EnumField, Issues, NameField, ParsedString, SlugField, TierStart};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -88,11 +88,11 @@ impl MeterView {
 pub(crate) struct TierInput {
     start: TierStart,
     #[schema(value_type = Rate)]
-    rate: Parsed<Rate>,
+    rate: ParsedString<Rate>,
     /// The meter's `tier_type`, as responses carry it in each tier. It may be left out.
     #[deserr(rename = "type", default)]
     #[schema(rename = "type", value_type = Option<TierUnit>)]
-    unit: Option<OneOf<TierUnit>>,
+    unit: Option<EnumField<TierUnit>>,
 }
 
 impl TierInput {
@@ -152,29 +152,29 @@ fn bad_tiers(faults: &[MeterError]) -> ApiError {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMeter {
-    name: Name,
+    name: NameField,
     #[schema(value_type = RateType)]
-    rate_type: OneOf<RateType>,
+    rate_type: EnumField<RateType>,
     #[schema(value_type = TierUnit)]
-    tier_type: OneOf<TierUnit>,
+    tier_type: EnumField<TierUnit>,
     /// The first starts at 0, the others ascend.
     #[schema(value_type = Vec<TierInput>, min_items = 1)]
     tiers: Tiers,
     /// Unique among your meters; made from the name when absent.
     #[deserr(default)]
-    meter_slug: Option<Slug>,
+    meter_slug: Option<SlugField>,
     #[deserr(default)]
     #[schema(value_type = Option<TierPeriod>)]
-    tier_period: Option<OneOf<TierPeriod>>,
+    tier_period: Option<EnumField<TierPeriod>>,
     #[deserr(default)]
     #[schema(value_type = Option<TokenBasis>)]
-    token_basis: Option<OneOf<TokenBasis>>,
+    token_basis: Option<EnumField<TokenBasis>>,
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
-    base_cost_payer: Option<OneOf<Payer>>,
+    base_cost_payer: Option<EnumField<Payer>>,
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
-    service_charge_payer: Option<OneOf<Payer>>,
+    service_charge_payer: Option<EnumField<Payer>>,
 }
 
 impl Input for CreateMeter {}
@@ -193,7 +193,7 @@ impl Input for CreateMeter {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, CreateMeter>,
+    asked: ApiRequest<Caller, CreateMeter>,
 ) -> Result<HttpResponse, ApiError> {
     let body = asked.what;
     let issues = body.tiers.of_another_unit(body.tier_type.0);
@@ -212,7 +212,7 @@ pub(crate) async fn create(
         tier_period: body.tier_period.map_or(TierPeriod::default(), |word| word.0),
         model,
     };
-    let (merchant_id, shape, now) = (asked.who.merchant_id, app.settings.shape, app.clock.now());
+    let (merchant_id, shape, now) = (asked.caller.merchant_id, app.settings.shape, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let made = meters::create(conn, merchant_id, &new, now)?.map_err(|_| {
             ApiError::with_issues(
@@ -221,7 +221,7 @@ pub(crate) async fn create(
                 vec![Issue::at(["meter_slug"], "is taken; choose another or leave it out")],
             )
         })?;
-        Ok(Reply::created(&MeterView::of(&made, shape)))
+        Ok(ApiResponse::created(&MeterView::of(&made, shape)))
     })
     .await
 }
@@ -276,32 +276,32 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateMeter {
     #[deserr(default)]
-    name: Option<Name>,
+    name: Option<NameField>,
     /// Replaced as a whole.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<TierInput>>, min_items = 1)]
     tiers: Option<Tiers>,
     #[deserr(default)]
     #[schema(value_type = Option<TokenBasis>)]
-    token_basis: Option<OneOf<TokenBasis>>,
+    token_basis: Option<EnumField<TokenBasis>>,
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
-    base_cost_payer: Option<OneOf<Payer>>,
+    base_cost_payer: Option<EnumField<Payer>>,
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
-    service_charge_payer: Option<OneOf<Payer>>,
+    service_charge_payer: Option<EnumField<Payer>>,
     // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
-    meter_slug: Option<Slug>,
+    meter_slug: Option<SlugField>,
     #[deserr(default)]
     #[schema(value_type = Option<RateType>)]
-    rate_type: Option<OneOf<RateType>>,
+    rate_type: Option<EnumField<RateType>>,
     #[deserr(default)]
     #[schema(value_type = Option<TierUnit>)]
-    tier_type: Option<OneOf<TierUnit>>,
+    tier_type: Option<EnumField<TierUnit>>,
     #[deserr(default)]
     #[schema(value_type = Option<TierPeriod>)]
-    tier_period: Option<OneOf<TierPeriod>>,
+    tier_period: Option<EnumField<TierPeriod>>,
 }
 
 impl Input for UpdateMeter {
@@ -339,7 +339,7 @@ impl UpdateMeter {
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
-    asked: Asked<Caller, UpdateMeter>,
+    asked: ApiRequest<Caller, UpdateMeter>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: MeterId = id.parse().map_err(|_| not_found())?;
@@ -351,7 +351,7 @@ pub(crate) async fn update(
         base_cost_payer: body.base_cost_payer.map(|word| word.0),
         service_charge_payer: body.service_charge_payer.map(|word| word.0),
     };
-    let (merchant_id, shape, now) = (asked.who.merchant_id, app.settings.shape, app.clock.now());
+    let (merchant_id, shape, now) = (asked.caller.merchant_id, app.settings.shape, app.clock.now());
     app.write(None, move |conn| {
         let present = meters::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let immutable = body.immutable(&present);
@@ -359,9 +359,9 @@ pub(crate) async fn update(
             return Err(ApiError::invalid(immutable));
         }
         match meters::update(conn, merchant_id, id, &changes, now)? {
-            Updated::Meter(meter) => Ok(Reply::ok(&MeterView::of(&meter, shape))),
-            Updated::NotFound => Err(not_found()),
-            Updated::BadTiers(faults) => Err(bad_tiers(&faults)),
+            MeterUpdate::Meter(meter) => Ok(ApiResponse::ok(&MeterView::of(&meter, shape))),
+            MeterUpdate::NotFound => Err(not_found()),
+            MeterUpdate::BadTiers(faults) => Err(bad_tiers(&faults)),
         }
     })
     .await
@@ -386,15 +386,17 @@ pub(crate) async fn delete(
     let id: MeterId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
     app.write(None, move |conn| match meters::delete(conn, caller.merchant_id, id, now)? {
-        Deletion::Deleted => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
-        Deletion::NotFound => Err(not_found()),
-        Deletion::InUse(why) => Err(ApiError::new(
+        MeterDeletion::Deleted => {
+            Ok(ApiResponse::ok(&Deleted { id: id.to_string(), deleted: true }))
+        }
+        MeterDeletion::NotFound => Err(not_found()),
+        MeterDeletion::InUse(why) => Err(ApiError::new(
             ErrorCode::MeterInUse,
             match why {
-                InUse::BySpendKeys => {
+                MeterUse::BySpendKeys => {
                     "Spend keys are priced by this meter. Give them another, or delete them, first."
                 }
-                InUse::ByConfigs => {
+                MeterUse::ByConfigs => {
                     "It is the last meter linked to a subscription configuration, whose credit no \
                      call could draw on without it. Link another one first, or, where that \
                      configuration was deleted, change its subscribers to another."

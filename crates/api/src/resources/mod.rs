@@ -46,9 +46,9 @@ pub(crate) struct Success {
 /// The body of an operation whose path is its whole input.
 #[derive(Deserr)]
 #[deserr(error = Issues, deny_unknown_fields)]
-pub(crate) struct Nothing {}
+pub(crate) struct EmptyBody {}
 
-impl Input for Nothing {}
+impl Input for EmptyBody {}
 
 /// An optional id in a query. An invalid id is an issue.
 fn optional_id<Id: FromStr>(name: &str, text: Option<&str>, issues: &mut Vec<Issue>) -> Option<Id> {

@@ -11,11 +11,11 @@ use tollgate_store::{merchants, spend_keys};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::forward::{Credential, ranks};
+use crate::forward::{Credential, match_model};
 use crate::http::error::{ApiError, ErrorCode, sdk_of};
 use crate::http::list::Query;
 use crate::http::parameters::refuse_unknown_parameters_but;
-use crate::openapi::marks::{OfEitherShape, refused};
+use crate::openapi::marks::{EitherShapeErrors, refused};
 use crate::openapi::types::*;
 
 /// A model with the fields that either SDK reads.
@@ -69,7 +69,7 @@ struct ModelQuery {
         (status = 200, description = "A page, by default of all", body = ModelsView),
         ApiError, refused::AuthHeaderMissing, refused::AuthInvalid,
         refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired,
-        refused::RateLimited, OfEitherShape,
+        refused::RateLimited, EitherShapeErrors,
     ),
     security(("credential" = [])),
 )]
@@ -77,7 +77,7 @@ pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpR
     let listed = async {
         let key = spend_key(&http, &app).await?;
         refuse_unknown_parameters_but(&http, &["key"])?;
-        let page = Page::of(&http)?;
+        let page = ModelPage::of(&http)?;
         Ok(HttpResponse::Ok().json(page.cut(models(&app, key.as_ref()))?))
     };
     listed.await.map_err(|error: ApiError| error.for_sdk(sdk_of(&http).unwrap_or_default()))
@@ -93,7 +93,7 @@ pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpR
         (status = 200, description = "The model", body = ModelView),
         ApiError, refused::AuthHeaderMissing, refused::AuthInvalid,
         refused::ForwardTokenJsonInvalid, refused::SpendKeyPaused, refused::SpendKeyExpired,
-        refused::RateLimited, OfEitherShape, refused::ModelNotFound,
+        refused::RateLimited, EitherShapeErrors, refused::ModelNotFound,
     ),
     security(("credential" = [])),
 )]
@@ -126,7 +126,7 @@ async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, Ap
         KeyKind::Spend => {
             let find = move |conn: &mut _| spend_keys::find_by_hash(conn, &hash);
             let key = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
-            key.rules.may_be_used(app.clock.now())?;
+            key.rules.check_usable(app.clock.now())?;
             Ok(Some(key))
         }
     }
@@ -142,8 +142,8 @@ fn providers<'a>(
             let rules = &key.rules;
             let is_spoken = match rules.request_shape {
                 RequestShape::Any => true,
-                RequestShape::ShapeA => provider.speaks(RequestFormat::ShapeA),
-                RequestShape::ShapeB => provider.speaks(RequestFormat::ShapeB),
+                RequestShape::ShapeA => provider.supports_format(RequestFormat::ShapeA),
+                RequestShape::ShapeB => provider.supports_format(RequestFormat::ShapeB),
             };
             is_spoken && rules.allows_provider(&provider.name)
         });
@@ -154,7 +154,7 @@ fn providers<'a>(
 /// A model that may be called by this id. The id is listed, has its provider's name, or matches a pattern.
 fn model(app: &App, key: Option<&SpendKey>, id: &str) -> Option<ModelView> {
     let found = providers(app, key).flat_map(|provider| {
-        let ranks = ranks(provider, id, app).into_iter();
+        let ranks = match_model(provider, id, app).into_iter();
         let allowed = ranks.filter(|(_, model, listed)| {
             listed.is_some() && key.is_none_or(|key| key.rules.allows_model(model))
         });
@@ -196,13 +196,13 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
 }
 
 /// The requested part of the list.
-struct Page {
+struct ModelPage {
     limit: Option<usize>,
     after_id: Option<String>,
     before_id: Option<String>,
 }
 
-impl Page {
+impl ModelPage {
     fn of(http: &HttpRequest) -> Result<Self, ApiError> {
         let query = Query::of(http);
         let limit = query.get("limit").map(|text| match text.parse() {

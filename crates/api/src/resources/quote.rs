@@ -9,7 +9,8 @@ use tollgate_domain::{
     ConnectionId, ConnectionStatus, Issue, MerchantId, MeterId, PricedUsage, Timestamp,
 };
 use tollgate_pricing::{
-    Amount, Meter, Overflow, PerUnit, PriceSource, Quote, Rate, RateType, Terms, TokenBasis, Usage,
+    Amount, Meter, Overflow, PerUnit, PriceSource, PricingTerms, Quote, Rate, RateType, TokenBasis,
+    Usage,
 };
 use tollgate_store::{Conn, connections, meters};
 use utoipa::ToSchema;
@@ -19,13 +20,13 @@ use super::meters::not_found as meter_not_found;
 use super::requests::{CostView, CurrentCost, ModelUsageView};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::ApiError;
-use crate::http::fields::{Count, Issues, Name, Seconds, path, refuse, to_json};
+use crate::http::fields::{CountField, Issues, NameField, SecondsField, path, refuse, to_json};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 use crate::settings::InterfaceShape;
-use crate::tariff::Bound;
+use crate::tariff::CallBound;
 
 /// The price of a usage, in the fields of a request record.
 #[derive(Serialize, ToSchema)]
@@ -70,7 +71,7 @@ pub struct HoldView {
 
 impl HoldView {
     /// The view of a hold and of the bound that it comes from.
-    pub fn of(hold: &Quote, bound: &Bound) -> Self {
+    pub fn of(hold: &Quote, bound: &CallBound) -> Self {
         Self {
             hold: hold.total_request_cost,
             unbounded_field: bound.cost().and_then(|cost| cost.unbounded.clone()),
@@ -82,7 +83,7 @@ impl HoldView {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = Quoted)]
-enum Quoted {
+enum QuoteResponse {
     Usage(QuoteView),
     Call(HoldView),
 }
@@ -93,48 +94,48 @@ enum Quoted {
 #[schema(as = Usage)]
 struct StatedUsage {
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    input_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    input_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    output_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    output_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    input_characters: Count,
+    #[schema(value_type = Option<CountField>)]
+    input_characters: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    output_characters: Count,
+    #[schema(value_type = Option<CountField>)]
+    output_characters: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Seconds>)]
-    input_seconds: Seconds,
+    #[schema(value_type = Option<SecondsField>)]
+    input_seconds: SecondsField,
     #[deserr(default)]
-    #[schema(value_type = Option<Seconds>)]
-    output_seconds: Seconds,
+    #[schema(value_type = Option<SecondsField>)]
+    output_seconds: SecondsField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    cached_input_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    cached_input_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    cache_write_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    cache_write_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    input_audio_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    input_audio_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    reasoning_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    reasoning_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    output_audio_tokens: Count,
+    #[schema(value_type = Option<CountField>)]
+    output_audio_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    images: Count,
+    #[schema(value_type = Option<CountField>)]
+    images: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>)]
-    tool_calls: Count,
+    #[schema(value_type = Option<CountField>)]
+    tool_calls: CountField,
     /// A usage is one call unless it states another number.
-    #[deserr(default = Count(1))]
-    #[schema(value_type = Option<Count>)]
-    requests: Count,
+    #[deserr(default = CountField(1))]
+    #[schema(value_type = Option<CountField>)]
+    requests: CountField,
 }
 
 impl StatedUsage {
@@ -175,7 +176,12 @@ impl StatedUsage {
 }
 
 /// The rest of a total without its parts.
-fn rest(name: &str, total: Count, parts: &[(&str, Count)], issues: &mut Vec<Issue>) -> u64 {
+fn rest(
+    name: &str,
+    total: CountField,
+    parts: &[(&str, CountField)],
+    issues: &mut Vec<Issue>,
+) -> u64 {
     let mut left = total.0;
     for (part, count) in parts {
         match left.checked_sub(count.0) {
@@ -222,9 +228,9 @@ pub fn usage(stated: serde_json::Value) -> Result<Usage, ApiError> {
 }
 
 /// A JSON object; its contents are read elsewhere.
-struct Object;
+struct AnyObject;
 
-impl Deserr<Issues> for Object {
+impl Deserr<Issues> for AnyObject {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -239,18 +245,18 @@ impl Deserr<Issues> for Object {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = Quote)]
-struct Fields {
+struct QuoteFields {
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
-    meter_id: Option<Name>,
+    meter_id: Option<NameField>,
     /// Needs `meter_id`.
     #[deserr(default)]
     #[schema(value_type = Option<ConnectionId>)]
-    connection_id: Option<Name>,
+    connection_id: Option<NameField>,
     #[deserr(default)]
-    provider: Option<Name>,
+    provider: Option<NameField>,
     #[deserr(default)]
-    model: Option<Name>,
+    model: Option<NameField>,
     #[deserr(default)]
     #[schema(value_type = Option<StatedUsage>)]
     usage: Option<UsageField>,
@@ -260,19 +266,19 @@ struct Fields {
     /// The body of the call.
     #[deserr(default, rename = "body")]
     #[schema(rename = "body", value_type = Option<Object>, additional_properties = true)]
-    _body: Option<Object>,
+    _body: Option<AnyObject>,
 }
 
 /// The subject of a quote, with its meter and connection.
 pub(crate) struct QuoteInput {
-    subject: Subject,
-    meter_id: Option<Name>,
-    connection_id: Option<Name>,
+    subject: QuoteSubject,
+    meter_id: Option<NameField>,
+    connection_id: Option<NameField>,
 }
 
-enum Subject {
+enum QuoteSubject {
     /// A usage, of a model at a provider.
-    Usage(Option<(Name, Name)>, Box<Usage>),
+    Usage(Option<(NameField, NameField)>, Box<Usage>),
     /// A body that would be posted to this URL.
     Call(String),
 }
@@ -287,14 +293,14 @@ impl Deserr<Issues> for QuoteInput {
         // The combination of fields is checked beside their values, so that all issues come at once.
         let value = to_json(value);
         let mut issues = value.as_object().map(combination).unwrap_or_default();
-        match Fields::deserialize_from_value(value.into_value(), location) {
+        match QuoteFields::deserialize_from_value(value.into_value(), location) {
             Err(Issues(more)) => issues.extend(more),
-            Ok(Fields { meter_id, connection_id, provider, model, usage, url, .. }) => {
+            Ok(QuoteFields { meter_id, connection_id, provider, model, usage, url, .. }) => {
                 let subject = match (usage, url) {
                     (Some(UsageField(usage)), _) => {
-                        Some(Subject::Usage(provider.zip(model), Box::new(usage)))
+                        Some(QuoteSubject::Usage(provider.zip(model), Box::new(usage)))
                     }
-                    (None, url) => url.map(Subject::Call),
+                    (None, url) => url.map(QuoteSubject::Call),
                 };
                 if let Some(subject) = subject.filter(|_| issues.is_empty()) {
                     return Ok(Self { subject, meter_id, connection_id });
@@ -338,13 +344,13 @@ fn combination(fields: &serde_json::Map<String, serde_json::Value>) -> Vec<Issue
 
 /// The terms of a quote: the meter, its counter, and whether a connection pays.
 #[derive(Default)]
-struct Standing {
+struct QuoteContext {
     meter: Option<Meter>,
     counter: u64,
     has_connection: bool,
 }
 
-impl Standing {
+impl QuoteContext {
     fn find(
         conn: &mut Conn,
         merchant_id: MerchantId,
@@ -372,8 +378,8 @@ impl Standing {
     }
 
     /// The terms of a call with the operator's key that the provider accepts.
-    fn terms(&self, service_charge_rate: Rate) -> Terms<'_> {
-        Terms {
+    fn terms(&self, service_charge_rate: Rate) -> PricingTerms<'_> {
+        PricingTerms {
             meter: self.meter.as_ref(),
             counter: self.counter,
             service_charge_rate,
@@ -405,10 +411,10 @@ pub(crate) async fn quote_usage(
     let now = app.clock.now();
     let (priced, _) = app.tariff(now).price_stated(served, usage);
     let find =
-        move |conn: &mut Conn| Standing::find(conn, merchant_id, meter_id, connection_id, now);
+        move |conn: &mut Conn| QuoteContext::find(conn, merchant_id, meter_id, connection_id, now);
     let standing = app.store.read(find).await?;
     let terms = standing.terms(app.store.service_charge_rate());
-    let quote = Quote::new(&priced.usage, priced.base, &terms).map_err(too_dear)?;
+    let quote = Quote::new(&priced.usage, priced.base, &terms).map_err(cost_overflow)?;
     Ok(QuotedUsage { priced, quote, counter: standing.counter, meter: standing.meter })
 }
 
@@ -420,9 +426,9 @@ pub(crate) async fn quote_usage(
     post,
     path = "/quote",
     operation_id = "quote",
-    request_body = Fields,
+    request_body = QuoteFields,
     responses(
-        (status = 200, description = "The quote", body = Quoted),
+        (status = 200, description = "The quote", body = QuoteResponse),
         ApiError, refused::ForwardEndpointNotSupported, refused::ForwardTokenJsonInvalid,
         refused::ModelPriceUnknown, refused::ConnectionNotFound, refused::MeterNotFound,
         refused::ConnectionDisabled,
@@ -430,10 +436,10 @@ pub(crate) async fn quote_usage(
 )]
 pub(crate) async fn quote(
     app: web::Data<App>,
-    asked: Asked<Caller, QuoteInput>,
+    asked: ApiRequest<Caller, QuoteInput>,
 ) -> Result<HttpResponse, ApiError> {
     let QuoteInput { subject, meter_id, connection_id } = asked.what;
-    let merchant_id = asked.who.merchant_id;
+    let merchant_id = asked.caller.merchant_id;
     let ids = || {
         let meter_id = meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
         let connection_id =
@@ -442,24 +448,24 @@ pub(crate) async fn quote(
         Ok::<_, ApiError>((meter_id.transpose()?, connection_id))
     };
     let quoted = match subject {
-        Subject::Usage(served, usage) => {
+        QuoteSubject::Usage(served, usage) => {
             let served = served.as_ref().map(|(provider, model)| (&*provider.0, &*model.0));
             let (meter_id, connection_id) = ids()?;
             let quoted =
                 quote_usage(&app, merchant_id, meter_id, connection_id, served, *usage).await?;
             let QuotedUsage { priced, quote, meter, .. } = &quoted;
-            Quoted::Usage(QuoteView::of(priced, quote, meter.as_ref(), app.settings.shape))
+            QuoteResponse::Usage(QuoteView::of(priced, quote, meter.as_ref(), app.settings.shape))
         }
-        Subject::Call(url) => {
+        QuoteSubject::Call(url) => {
             let now = app.clock.now();
             let bound = app.tariff(now).bound(&url, body_of(&asked.bytes))?;
             let (meter_id, connection_id) = ids()?;
             let find = move |conn: &mut Conn| {
-                Standing::find(conn, merchant_id, meter_id, connection_id, now)
+                QuoteContext::find(conn, merchant_id, meter_id, connection_id, now)
             };
             let standing = app.store.read(find).await?;
             let terms = standing.terms(app.store.service_charge_rate());
-            Quoted::Call(HoldView::of(&bound.hold(&terms)?, &bound))
+            QuoteResponse::Call(HoldView::of(&bound.hold(&terms)?, &bound))
         }
     };
     Ok(HttpResponse::Ok().json(quoted))
@@ -468,13 +474,14 @@ pub(crate) async fn quote(
 /// The body to be forwarded, byte for byte as it is in this request. Its spaces count.
 fn body_of(bytes: &[u8]) -> &[u8] {
     #[derive(Deserialize)]
-    struct Whole<'a> {
+    struct ForwardedBody<'a> {
         #[serde(borrow)]
         body: &'a RawValue,
     }
-    serde_json::from_slice(bytes).map_or(b"", |whole: Whole<'_>| whole.body.get().as_bytes())
+    serde_json::from_slice(bytes)
+        .map_or(b"", |whole: ForwardedBody<'_>| whole.body.get().as_bytes())
 }
 
-fn too_dear(_: Overflow) -> ApiError {
+fn cost_overflow(_: Overflow) -> ApiError {
     ApiError::invalid(vec![Issue::at(["usage"], "costs more than an amount can say")])
 }

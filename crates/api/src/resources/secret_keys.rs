@@ -5,16 +5,16 @@ use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{SecretKey, SecretKeyId, Timestamp};
-use tollgate_store::merchants::{self, Deletion};
+use tollgate_store::merchants::{self, SecretKeyDeletion};
 use utoipa::ToSchema;
 
 use super::Deleted;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Issues, Name};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{Issues, NameField};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -47,7 +47,7 @@ impl SecretKeyView {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSecretKey {
-    name: Name,
+    name: NameField,
 }
 
 impl Input for CreateSecretKey {}
@@ -66,13 +66,16 @@ impl Input for CreateSecretKey {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, CreateSecretKey>,
+    asked: ApiRequest<Caller, CreateSecretKey>,
 ) -> Result<HttpResponse, ApiError> {
-    let (merchant_id, name, now) = (asked.who.merchant_id, asked.what.name.0, app.clock.now());
+    let (merchant_id, name, now) = (asked.caller.merchant_id, asked.what.name.0, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let (secret_key, key) = merchants::create_secret_key(conn, merchant_id, &name, now)?;
         let shown = Some(key.reveal().to_owned());
-        Ok(Reply::created(&SecretKeyView { secret_key: shown, ..SecretKeyView::of(&secret_key) }))
+        Ok(ApiResponse::created(&SecretKeyView {
+            secret_key: shown,
+            ..SecretKeyView::of(&secret_key)
+        }))
     })
     .await
 }
@@ -121,9 +124,11 @@ pub(crate) async fn delete(
         key_id,
         now,
     )? {
-        Deletion::Deleted => Ok(Reply::ok(&Deleted { id: key_id.to_string(), deleted: true })),
-        Deletion::NotFound => Err(not_found()),
-        Deletion::Last => Err(ApiError::new(
+        SecretKeyDeletion::Deleted => {
+            Ok(ApiResponse::ok(&Deleted { id: key_id.to_string(), deleted: true }))
+        }
+        SecretKeyDeletion::NotFound => Err(not_found()),
+        SecretKeyDeletion::Last => Err(ApiError::new(
             ErrorCode::LastSecretKey,
             "This is the last secret key. Create another before you delete it.",
         )),

@@ -10,17 +10,20 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 use tollgate_store::Conn;
-use tollgate_store::spend_keys::{self, Missing, Updated};
+use tollgate_store::spend_keys::{self, MissingResource, SpendKeyUpdate};
 use utoipa::ToSchema;
 
 use super::meters::not_found as meter_not_found;
-use super::{Nothing, Success};
+use super::{EmptyBody, Success};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Change, Given, Issues, Name, OneOf, Parsed, Positive, Whole, refuse};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{
+    BoundedInt, EnumField, Issues, NameField, NullablePatch, ParsedString, PatchField,
+    PositiveAmount, refuse,
+};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -103,9 +106,9 @@ impl SpendKeyView {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewSpendLimit)]
 pub(crate) struct SpendLimitInput {
-    amount: Positive,
+    amount: PositiveAmount,
     #[schema(value_type = Cycle)]
-    cycle: OneOf<Cycle>,
+    cycle: EnumField<Cycle>,
 }
 
 impl SpendLimitInput {
@@ -119,9 +122,9 @@ impl SpendLimitInput {
 #[schema(as = NewRequestLimit)]
 pub(crate) struct RequestLimitInput {
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000_000)]
-    count: Whole<1_000_000_000>,
+    count: BoundedInt<1_000_000_000>,
     #[schema(value_type = Cycle)]
-    cycle: OneOf<Cycle>,
+    cycle: EnumField<Cycle>,
 }
 
 impl RequestLimitInput {
@@ -135,11 +138,11 @@ impl RequestLimitInput {
 #[schema(as = NewRateLimit)]
 pub(crate) struct RateLimitInput {
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000)]
-    rpm: Whole<1_000_000>,
+    rpm: BoundedInt<1_000_000>,
     /// The calls that may come at once; the value of `rpm` when absent.
     #[deserr(default)]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
-    burst: Option<Whole<1_000_000>>,
+    burst: Option<BoundedInt<1_000_000>>,
 }
 
 impl RateLimitInput {
@@ -149,16 +152,16 @@ impl RateLimitInput {
 }
 
 /// A list of at least `AT_LEAST` names or patterns. Each admission reads it, so it is short.
-pub(crate) struct Allowed<const AT_LEAST: usize>(Vec<String>);
+pub(crate) struct Allowlist<const AT_LEAST: usize>(Vec<String>);
 
 const MOST_ALLOWED: usize = 1_000;
 
-impl<const AT_LEAST: usize> Deserr<Issues> for Allowed<AT_LEAST> {
+impl<const AT_LEAST: usize> Deserr<Issues> for Allowlist<AT_LEAST> {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let names = Vec::<Name>::deserialize_from_value(value, location)?;
+        let names = Vec::<NameField>::deserialize_from_value(value, location)?;
         match (AT_LEAST..=MOST_ALLOWED).contains(&names.len()) {
             true => Ok(Self(names.into_iter().map(|name| name.0).collect())),
             false if names.is_empty() => {
@@ -172,29 +175,29 @@ impl<const AT_LEAST: usize> Deserr<Issues> for Allowed<AT_LEAST> {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSpendKey {
-    name: Name,
+    name: NameField,
     /// Your wallet or that of a connection; your own when absent.
     #[deserr(default)]
     #[schema(value_type = Option<WalletId>)]
-    wallet_id: Option<Name>,
+    wallet_id: Option<NameField>,
     /// The meter of the key's calls.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
-    meter_id: Option<Name>,
+    meter_id: Option<NameField>,
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>)]
-    status: Option<OneOf<SpendKeyStatus>>,
+    status: Option<EnumField<SpendKeyStatus>>,
     #[deserr(default)]
     #[schema(value_type = Option<RequestShape>)]
-    request_shape: Option<OneOf<RequestShape>>,
+    request_shape: Option<EnumField<RequestShape>>,
     /// Ids, or prefixes followed by `*`; null allows all.
     #[deserr(default)]
-    #[schema(value_type = Option<Vec<Name>>, max_items = 1_000)]
-    allowed_models: Option<Allowed<0>>,
+    #[schema(value_type = Option<Vec<NameField>>, max_items = 1_000)]
+    allowed_models: Option<Allowlist<0>>,
     /// Names of providers; null allows all.
     #[deserr(default)]
-    #[schema(value_type = Option<Vec<Name>>, min_items = 1, max_items = 1_000)]
-    allowed_providers: Option<Allowed<1>>,
+    #[schema(value_type = Option<Vec<NameField>>, min_items = 1, max_items = 1_000)]
+    allowed_providers: Option<Allowlist<1>>,
     #[deserr(default)]
     spend_limit: Option<SpendLimitInput>,
     #[deserr(default)]
@@ -203,11 +206,11 @@ pub(crate) struct CreateSpendKey {
     rate_limit: Option<RateLimitInput>,
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>)]
-    enforcement: Option<OneOf<Enforcement>>,
+    enforcement: Option<EnumField<Enforcement>>,
     /// The time from which the key is refused.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
-    expires_at: Option<Parsed<Timestamp>>,
+    expires_at: Option<ParsedString<Timestamp>>,
 }
 
 impl Input for CreateSpendKey {}
@@ -254,8 +257,8 @@ pub(crate) fn make(
     now: Timestamp,
 ) -> Result<(SpendKey, Key), ApiError> {
     spend_keys::create(conn, merchant_id, new, now)?.map_err(|missing| match missing {
-        Missing::Wallet => wallet_not_found(),
-        Missing::Meter => meter_not_found(),
+        MissingResource::Wallet => wallet_not_found(),
+        MissingResource::Meter => meter_not_found(),
     })
 }
 
@@ -273,13 +276,13 @@ pub(crate) fn make(
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, CreateSpendKey>,
+    asked: ApiRequest<Caller, CreateSpendKey>,
 ) -> Result<HttpResponse, ApiError> {
     let new = asked.what.new_key()?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let (made, key) = make(conn, merchant_id, &new, now)?;
-        Ok(Reply::created(&SpendKeyView::revealing(&made, &key, now)))
+        Ok(ApiResponse::created(&SpendKeyView::revealing(&made, &key, now)))
     })
     .await
 }
@@ -339,42 +342,42 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
-    #[schema(value_type = Option<Name>, nullable = false)]
-    name: Given<Name>,
+    #[schema(value_type = Option<NameField>, nullable = false)]
+    name: PatchField<NameField>,
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>, nullable = false)]
-    status: Given<OneOf<SpendKeyStatus>>,
+    status: PatchField<EnumField<SpendKeyStatus>>,
     #[deserr(default)]
     #[schema(value_type = Option<RequestShape>, nullable = false)]
-    request_shape: Given<OneOf<RequestShape>>,
+    request_shape: PatchField<EnumField<RequestShape>>,
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>, nullable = false)]
-    enforcement: Given<OneOf<Enforcement>>,
+    enforcement: PatchField<EnumField<Enforcement>>,
     /// The meter of the key's calls.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
-    meter_id: Change<Name>,
+    meter_id: NullablePatch<NameField>,
     /// Ids, or prefixes followed by `*`; null allows all.
     #[deserr(default)]
-    #[schema(value_type = Option<Vec<Name>>, max_items = 1_000)]
-    allowed_models: Change<Allowed<0>>,
+    #[schema(value_type = Option<Vec<NameField>>, max_items = 1_000)]
+    allowed_models: NullablePatch<Allowlist<0>>,
     /// Names of providers; null allows all.
     #[deserr(default)]
-    #[schema(value_type = Option<Vec<Name>>, min_items = 1, max_items = 1_000)]
-    allowed_providers: Change<Allowed<1>>,
+    #[schema(value_type = Option<Vec<NameField>>, min_items = 1, max_items = 1_000)]
+    allowed_providers: NullablePatch<Allowlist<1>>,
     #[deserr(default)]
     #[schema(value_type = Option<SpendLimitInput>)]
-    spend_limit: Change<SpendLimitInput>,
+    spend_limit: NullablePatch<SpendLimitInput>,
     #[deserr(default)]
     #[schema(value_type = Option<RequestLimitInput>)]
-    request_limit: Change<RequestLimitInput>,
+    request_limit: NullablePatch<RequestLimitInput>,
     #[deserr(default)]
     #[schema(value_type = Option<RateLimitInput>)]
-    rate_limit: Change<RateLimitInput>,
+    rate_limit: NullablePatch<RateLimitInput>,
     /// The time from which the key is refused.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
-    expires_at: Change<Parsed<Timestamp>>,
+    expires_at: NullablePatch<ParsedString<Timestamp>>,
 }
 
 impl Input for UpdateSpendKey {
@@ -431,16 +434,16 @@ impl UpdateSpendKey {
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
-    asked: Asked<Caller, UpdateSpendKey>,
+    asked: ApiRequest<Caller, UpdateSpendKey>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
     let changes = asked.what.changes()?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(None, move |conn| match spend_keys::update(conn, merchant_id, id, changes, now)? {
-        Updated::SpendKey(key) => Ok(Reply::ok(&SpendKeyView::of(&key, now))),
-        Updated::NotFound => Err(not_found()),
-        Updated::MeterNotFound => Err(meter_not_found()),
+        SpendKeyUpdate::SpendKey(key) => Ok(ApiResponse::ok(&SpendKeyView::of(&key, now))),
+        SpendKeyUpdate::NotFound => Err(not_found()),
+        SpendKeyUpdate::MeterNotFound => Err(meter_not_found()),
     })
     .await
 }
@@ -460,14 +463,14 @@ pub(crate) async fn update(
 )]
 pub(crate) async fn rotate(
     app: web::Data<App>,
-    asked: Asked<Caller, Nothing>,
+    asked: ApiRequest<Caller, EmptyBody>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let (rotated, key) = spend_keys::rotate(conn, merchant_id, id)?.ok_or_else(not_found)?;
-        Ok(Reply::ok(&SpendKeyView::revealing(&rotated, &key, now)))
+        Ok(ApiResponse::ok(&SpendKeyView::revealing(&rotated, &key, now)))
     })
     .await
 }
@@ -491,7 +494,7 @@ pub(crate) async fn delete(
     let id: SpendKeyId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
     app.write(None, move |conn| match spend_keys::delete(conn, caller.merchant_id, id, now)? {
-        true => Ok(Reply::ok(&Success { success: true })),
+        true => Ok(ApiResponse::ok(&Success { success: true })),
         false => Err(not_found()),
     })
     .await

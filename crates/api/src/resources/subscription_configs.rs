@@ -9,16 +9,18 @@ use tollgate_domain::{
     SubscriptionConfigChanges, SubscriptionConfigId, Timestamp,
 };
 use tollgate_pricing::Amount;
-use tollgate_store::subscription_configs::{self, ConfigInFull, Unknown, Updated};
+use tollgate_store::subscription_configs::{self, ConfigDetails, ConfigUpdate, UnknownResources};
 use utoipa::ToSchema;
 
 use super::Deleted;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Given, Issues, Name, NonNegative, OneOf, Positive, UpTo, path};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{
+    BoundedVec, EnumField, Issues, NameField, NonNegativeAmount, PatchField, PositiveAmount, path,
+};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -57,7 +59,7 @@ struct BundleView {
 }
 
 impl ConfigView {
-    fn of(full: &ConfigInFull) -> Self {
+    fn of(full: &ConfigDetails) -> Self {
         let config = &full.config;
         let terms = config.terms();
         let meter = |(meter_id, name): &(MeterId, String)| LinkedMeterView {
@@ -106,7 +108,7 @@ impl Deserr<Issues> for ProductIds {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let meters = UpTo::<MAX_METERS, ProductId>::deserialize_from_value(value, location)?;
+        let meters = BoundedVec::<MAX_METERS, ProductId>::deserialize_from_value(value, location)?;
         let (mut ids, mut issues) = (Vec::new(), Vec::new());
         for (place, ProductId(id)) in meters.0.into_iter().enumerate() {
             if ids.contains(&id) {
@@ -126,7 +128,7 @@ impl Deserr<Issues> for ProductId {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let text = Name::deserialize_from_value(value, location)?;
+        let text = NameField::deserialize_from_value(value, location)?;
         let issue = || Issue { path: path(location), message: NOT_A_METER.to_owned() };
         text.0.parse().map(Self).map_err(|_| Issues(vec![issue()]))
     }
@@ -140,7 +142,7 @@ fn at_bundle(place: usize, field: &str, message: &str) -> Issue {
     Issue::at(["credit_bundles", &place.to_string(), field], message)
 }
 
-fn unknown(unknown: &Unknown) -> impl Iterator<Item = Issue> {
+fn unknown(unknown: &UnknownResources) -> impl Iterator<Item = Issue> {
     let meters = unknown.meters.iter().map(|&place| at_product(place, NOT_A_METER));
     let message = "is not a bundle of this configuration";
     let bundles =
@@ -148,7 +150,7 @@ fn unknown(unknown: &Unknown) -> impl Iterator<Item = Issue> {
     meters.chain(bundles)
 }
 
-fn invalid(missing: Unknown) -> ApiError {
+fn invalid(missing: UnknownResources) -> ApiError {
     ApiError::invalid(unknown(&missing).collect())
 }
 
@@ -156,9 +158,9 @@ fn invalid(missing: Unknown) -> ApiError {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewCreditBundle)]
 pub(crate) struct NewBundleInput {
-    name: Name,
-    cost: NonNegative,
-    credit_amount: Positive,
+    name: NameField,
+    cost: NonNegativeAmount,
+    credit_amount: PositiveAmount,
 }
 
 impl NewBundleInput {
@@ -175,26 +177,26 @@ impl NewBundleInput {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = CreateSubscriptionConfig)]
 pub(crate) struct CreateConfig {
-    name: Name,
-    period_amount: NonNegative,
+    name: NameField,
+    period_amount: NonNegativeAmount,
     #[schema(value_type = BillingInterval)]
-    billing_interval: OneOf<BillingInterval>,
+    billing_interval: EnumField<BillingInterval>,
     /// The value of `period_amount` when absent.
     #[deserr(default)]
-    included_credit: Option<NonNegative>,
+    included_credit: Option<NonNegativeAmount>,
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
-    rollover_type: Option<OneOf<Rollover>>,
+    rollover_type: Option<EnumField<Rollover>>,
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
-    bundle_rollover_type: Option<OneOf<Rollover>>,
+    bundle_rollover_type: Option<EnumField<Rollover>>,
     /// The meters whose calls draw on the credit, each once.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000)]
     product_ids: Option<ProductIds>,
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NewBundleInput>>, max_items = 100)]
-    credit_bundles: Option<UpTo<MAX_BUNDLES, NewBundleInput>>,
+    credit_bundles: Option<BoundedVec<MAX_BUNDLES, NewBundleInput>>,
 }
 
 impl Input for CreateConfig {}
@@ -210,7 +212,7 @@ impl Input for CreateConfig {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, CreateConfig>,
+    asked: ApiRequest<Caller, CreateConfig>,
 ) -> Result<HttpResponse, ApiError> {
     let body = asked.what;
     let bundles = body.credit_bundles.unwrap_or_default().0;
@@ -226,10 +228,10 @@ pub(crate) async fn create(
         },
         credit_bundles: bundles.into_iter().map(NewBundleInput::bundle).collect(),
     };
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let made = subscription_configs::create(conn, merchant_id, &new, now)?;
-        Ok(Reply::created(&ConfigView::of(&made.map_err(invalid)?)))
+        Ok(ApiResponse::created(&ConfigView::of(&made.map_err(invalid)?)))
     })
     .await
 }
@@ -290,13 +292,13 @@ pub(crate) async fn get(
 pub(crate) struct BundleInput {
     #[deserr(default)]
     #[schema(value_type = Option<CreditBundleId>)]
-    credit_bundle_id: Option<Name>,
+    credit_bundle_id: Option<NameField>,
     #[deserr(default)]
-    name: Option<Name>,
+    name: Option<NameField>,
     #[deserr(default)]
-    cost: Option<NonNegative>,
+    cost: Option<NonNegativeAmount>,
     #[deserr(default)]
-    credit_amount: Option<Positive>,
+    credit_amount: Option<PositiveAmount>,
     #[deserr(default)]
     is_deleted: Option<bool>,
 }
@@ -354,9 +356,10 @@ impl Deserr<Issues> for BundleChanges {
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let elements = UpTo::<MAX_BUNDLES, OneBundle>::deserialize_from_value(value, location)?;
+        let elements =
+            BoundedVec::<MAX_BUNDLES, BundleChangeField>::deserialize_from_value(value, location)?;
         let (mut changes, mut issues, mut named) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, OneBundle(change)) in elements.0.into_iter().enumerate() {
+        for (place, BundleChangeField(change)) in elements.0.into_iter().enumerate() {
             if let BundleChange::Update { credit_bundle_id: id, .. } | BundleChange::Delete(id) =
                 change
             {
@@ -372,9 +375,9 @@ impl Deserr<Issues> for BundleChanges {
 }
 
 /// The change of one bundle. It is read as a whole, so that its fault does not hide the faults of others.
-struct OneBundle(BundleChange);
+struct BundleChangeField(BundleChange);
 
-impl Deserr<Issues> for OneBundle {
+impl Deserr<Issues> for BundleChangeField {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
@@ -389,32 +392,32 @@ impl Deserr<Issues> for OneBundle {
 #[schema(as = UpdateSubscriptionConfig)]
 pub(crate) struct UpdateConfig {
     #[deserr(default)]
-    #[schema(value_type = Option<Name>, nullable = false)]
-    name: Given<Name>,
+    #[schema(value_type = Option<NameField>, nullable = false)]
+    name: PatchField<NameField>,
     #[deserr(default)]
-    #[schema(value_type = Option<NonNegative>, nullable = false)]
-    included_credit: Given<NonNegative>,
-    #[deserr(default)]
-    #[schema(value_type = Option<Rollover>, nullable = false)]
-    rollover_type: Given<OneOf<Rollover>>,
+    #[schema(value_type = Option<NonNegativeAmount>, nullable = false)]
+    included_credit: PatchField<NonNegativeAmount>,
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>, nullable = false)]
-    bundle_rollover_type: Given<OneOf<Rollover>>,
+    rollover_type: PatchField<EnumField<Rollover>>,
+    #[deserr(default)]
+    #[schema(value_type = Option<Rollover>, nullable = false)]
+    bundle_rollover_type: PatchField<EnumField<Rollover>>,
     /// The meters whose calls draw on the credit, each once.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000, nullable = false)]
-    product_ids: Given<ProductIds>,
+    product_ids: PatchField<ProductIds>,
     /// An element with an id is changed, or deleted if it has `is_deleted`. One without an id is made.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<BundleInput>>, max_items = 100, nullable = false)]
-    credit_bundles: Given<BundleChanges>,
+    credit_bundles: PatchField<BundleChanges>,
     // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
-    #[schema(value_type = Option<NonNegative>, nullable = false)]
-    period_amount: Given<NonNegative>,
+    #[schema(value_type = Option<NonNegativeAmount>, nullable = false)]
+    period_amount: PatchField<NonNegativeAmount>,
     #[deserr(default)]
     #[schema(value_type = Option<BillingInterval>, nullable = false)]
-    billing_interval: Given<OneOf<BillingInterval>>,
+    billing_interval: PatchField<EnumField<BillingInterval>>,
 }
 
 impl Input for UpdateConfig {
@@ -447,7 +450,7 @@ impl UpdateConfig {
     }
 }
 
-fn too_many_bundles(present: &ConfigInFull, changes: &SubscriptionConfigChanges) -> Option<Issue> {
+fn too_many_bundles(present: &ConfigDetails, changes: &SubscriptionConfigChanges) -> Option<Issue> {
     let count = |is: fn(&BundleChange) -> bool| {
         changes.credit_bundles.iter().filter(|change| is(change)).count()
     };
@@ -472,11 +475,11 @@ fn too_many_bundles(present: &ConfigInFull, changes: &SubscriptionConfigChanges)
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
-    asked: Asked<Caller, UpdateConfig>,
+    asked: ApiRequest<Caller, UpdateConfig>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: SubscriptionConfigId = id.parse().map_err(|_| not_found())?;
-    let (merchant_id, now, body) = (asked.who.merchant_id, app.clock.now(), asked.what);
+    let (merchant_id, now, body) = (asked.caller.merchant_id, app.clock.now(), asked.what);
     app.write(None, move |conn| {
         let present = subscription_configs::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let mut issues = body.immutable(&present.config);
@@ -487,9 +490,9 @@ pub(crate) async fn update(
             return Err(ApiError::invalid(issues));
         }
         match subscription_configs::update(conn, merchant_id, id, &changes, now)? {
-            Updated::Config(config) => Ok(Reply::ok(&ConfigView::of(&config))),
-            Updated::NotFound => Err(not_found()),
-            Updated::Unknown(missing) => Err(invalid(missing)),
+            ConfigUpdate::Config(config) => Ok(ApiResponse::ok(&ConfigView::of(&config))),
+            ConfigUpdate::NotFound => Err(not_found()),
+            ConfigUpdate::Unknown(missing) => Err(invalid(missing)),
         }
     })
     .await
@@ -514,7 +517,7 @@ pub(crate) async fn delete(
     let id: SubscriptionConfigId = id.parse().map_err(|_| not_found())?;
     let (merchant_id, now) = (caller.merchant_id, app.clock.now());
     app.write(None, move |conn| match subscription_configs::delete(conn, merchant_id, id, now)? {
-        true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
+        true => Ok(ApiResponse::ok(&Deleted { id: id.to_string(), deleted: true })),
         false => Err(not_found()),
     })
     .await

@@ -10,7 +10,9 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 use tollgate_store::connections;
-use tollgate_store::subscriptions::{self, Changed, Started, SubscriptionFilter, Whose};
+use tollgate_store::subscriptions::{
+    self, ChangeOutcome, RenewalScope, SubscribeOutcome, SubscriptionFilter,
+};
 use utoipa::{IntoParams, ToSchema};
 
 use super::connections::not_found as connection_not_found;
@@ -18,10 +20,10 @@ use super::subscription_configs::not_found as config_not_found;
 use super::{ConnectionQuery, Success, id_filter};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Issues, Name};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{Issues, NameField};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -178,9 +180,9 @@ fn bundle_not_offered() -> ApiError {
 #[schema(as = CreateSubscription)]
 pub(crate) struct Subscribe {
     #[schema(value_type = ConnectionId)]
-    connection_id: Name,
+    connection_id: NameField,
     #[schema(value_type = SubscriptionConfigId)]
-    subscription_config_id: Name,
+    subscription_config_id: NameField,
 }
 
 impl Input for Subscribe {}
@@ -200,18 +202,18 @@ impl Input for Subscribe {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, Subscribe>,
+    asked: ApiRequest<Caller, Subscribe>,
 ) -> Result<HttpResponse, ApiError> {
     let connection_id = asked.what.connection_id.0.parse().map_err(|_| connection_not_found())?;
     let config_id = asked.what.subscription_config_id.0.parse().map_err(|_| config_not_found())?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         match subscriptions::create(conn, merchant_id, connection_id, config_id, now)? {
-            Started::Subscription(state) => Ok(Reply::created(&answer(&state))),
-            Started::ConnectionNotFound => Err(connection_not_found()),
-            Started::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
-            Started::ConfigNotFound => Err(config_not_found()),
-            Started::Exists => Err(ApiError::new(
+            SubscribeOutcome::Subscription(state) => Ok(ApiResponse::created(&answer(&state))),
+            SubscribeOutcome::ConnectionNotFound => Err(connection_not_found()),
+            SubscribeOutcome::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
+            SubscribeOutcome::ConfigNotFound => Err(config_not_found()),
+            SubscribeOutcome::Exists => Err(ApiError::new(
                 ErrorCode::SubscriptionExists,
                 "The connection has an active subscription. Change that one, or cancel it.",
             )),
@@ -227,13 +229,13 @@ pub(crate) async fn create(
 struct SubscriptionQuery {
     /// Only subscriptions in this state.
     #[param(inline, nullable = false)]
-    status: Option<WantedStatus>,
+    status: Option<SubscriptionStatusFilter>,
 }
 
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case", default = "active")]
 #[expect(dead_code, reason = "read by its derive only")]
-enum WantedStatus {
+enum SubscriptionStatusFilter {
     Active,
     Cancelled,
     All,
@@ -269,7 +271,7 @@ pub(crate) async fn list(
         return Err(ApiError::invalid(issues));
     }
     let merchant_id = caller.merchant_id;
-    app.store.renew(Whose::Merchant(merchant_id)).await?;
+    app.store.renew(RenewalScope::Merchant(merchant_id)).await?;
     let filter = SubscriptionFilter { connection_id, status };
     let read = move |conn: &mut _| subscriptions::list(conn, merchant_id, &filter, &page);
     let found = app.store.read(read).await?;
@@ -293,7 +295,7 @@ pub(crate) async fn get(
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
-    app.store.renew(Whose::One(id)).await?;
+    app.store.renew(RenewalScope::One(id)).await?;
     let read = move |conn: &mut _| subscriptions::find(conn, caller.merchant_id, id);
     let state = app.store.read(read).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(answer(&state)))
@@ -317,7 +319,7 @@ pub(crate) async fn get_of_connection(
 ) -> Result<HttpResponse, ApiError> {
     let id: ConnectionId = id.parse().map_err(|_| connection_not_found())?;
     let merchant_id = caller.merchant_id;
-    app.store.renew(Whose::Connection(id)).await?;
+    app.store.renew(RenewalScope::Connection(id)).await?;
     let found = app
         .store
         .read(move |conn| {
@@ -334,7 +336,7 @@ pub(crate) async fn get_of_connection(
 #[schema(as = ChangeSubscription)]
 pub(crate) struct ChangePlan {
     #[schema(value_type = SubscriptionConfigId)]
-    subscription_config_id: Name,
+    subscription_config_id: NameField,
 }
 
 impl Input for ChangePlan {}
@@ -356,15 +358,15 @@ impl Input for ChangePlan {}
 )]
 pub(crate) async fn change(
     app: web::Data<App>,
-    asked: Asked<Caller, ChangePlan>,
+    asked: ApiRequest<Caller, ChangePlan>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
     let config_id = asked.what.subscription_config_id.0.parse().map_err(|_| config_not_found())?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
         let changed = subscriptions::change(conn, merchant_id, id, config_id, now)?;
-        Ok(Reply::ok(&answer(&*done(changed, config_not_found)?)))
+        Ok(ApiResponse::ok(&answer(&*done(changed, config_not_found)?)))
     })
     .await
 }
@@ -374,7 +376,7 @@ pub(crate) async fn change(
 #[schema(as = BuyCreditBundle)]
 pub(crate) struct BuyBundle {
     #[schema(value_type = CreditBundleId)]
-    credit_bundle_id: Name,
+    credit_bundle_id: NameField,
 }
 
 impl Input for BuyBundle {}
@@ -393,34 +395,34 @@ impl Input for BuyBundle {}
 )]
 pub(crate) async fn buy_bundle(
     app: web::Data<App>,
-    asked: Asked<Caller, BuyBundle>,
+    asked: ApiRequest<Caller, BuyBundle>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
     let bundle_id: CreditBundleId =
         asked.what.credit_bundle_id.0.parse().map_err(|_| bundle_not_offered())?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write(asked.idempotency_key, move |conn| {
-        let bought = subscriptions::buy(conn, merchant_id, id, bundle_id, now)?;
-        Ok(Reply::created(&answer(&*done(bought, bundle_not_offered)?)))
+        let bought = subscriptions::buy_bundle(conn, merchant_id, id, bundle_id, now)?;
+        Ok(ApiResponse::created(&answer(&*done(bought, bundle_not_offered)?)))
     })
     .await
 }
 
 /// The subscription after a change, or the error of the change.
 fn done(
-    changed: Changed,
+    changed: ChangeOutcome,
     not_offered: impl FnOnce() -> ApiError,
 ) -> Result<Box<SubscriptionState>, ApiError> {
     match changed {
-        Changed::Subscription(state) => Ok(state),
-        Changed::NotFound => Err(not_found()),
-        Changed::Ended(_) => Err(ApiError::new(
+        ChangeOutcome::Subscription(state) => Ok(state),
+        ChangeOutcome::NotFound => Err(not_found()),
+        ChangeOutcome::Ended(_) => Err(ApiError::new(
             ErrorCode::SubscriptionNotFound,
             "This subscription has ended. Subscribe the connection again.",
         )),
-        Changed::NotOffered => Err(not_offered()),
-        Changed::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+        ChangeOutcome::NotOffered => Err(not_offered()),
+        ChangeOutcome::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
             ["credit_bundle_id"],
             "would take the credit beyond 922337203.6854775807 USD",
         )])),
@@ -448,8 +450,8 @@ pub(crate) async fn cancel(
     let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
     let (merchant_id, now) = (caller.merchant_id, app.clock.now());
     app.write(None, move |conn| match subscriptions::cancel(conn, merchant_id, id, now)? {
-        Changed::Ended(_) => Ok(Reply::ok(&Success { success: true })),
-        changed => done(changed, not_found).map(|_| Reply::ok(&Success { success: true })),
+        ChangeOutcome::Ended(_) => Ok(ApiResponse::ok(&Success { success: true })),
+        changed => done(changed, not_found).map(|_| ApiResponse::ok(&Success { success: true })),
     })
     .await
 }

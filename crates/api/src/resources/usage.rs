@@ -2,8 +2,8 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Serialize, Serializer};
-use tollgate_domain::{Issue, LocalTime, Span, SpanError, Timestamp};
-use tollgate_store::usage::{self, Sums};
+use tollgate_domain::{Issue, LocalTime, TimeSpan, TimeSpanError, Timestamp};
+use tollgate_store::usage::{self, RollupSums};
 use utoipa::{IntoParams, ToSchema};
 
 use super::ConnectionQuery;
@@ -68,8 +68,8 @@ impl Serialize for LargeAmount {
 // It has the name of an amount, because both are alike in JSON.
 looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 
-impl From<&Sums> for SumsView {
-    fn from(sums: &Sums) -> Self {
+impl From<&RollupSums> for SumsView {
+    fn from(sums: &RollupSums) -> Self {
         Self {
             total_requests: sums.requests,
             total_usage_tokens: sums.tokens,
@@ -121,7 +121,7 @@ pub(crate) async fn get(
     };
     let read = move |conn: &mut _| usage::by_day(conn, caller.merchant_id, &filter, &span);
     let sums = app.store.read_snapshot(read).await?;
-    let mut totals = Sums::default();
+    let mut totals = RollupSums::default();
     let items = span.days().zip(&sums).map(|(day, sums)| {
         totals += *sums;
         ItemView {
@@ -137,22 +137,22 @@ pub(crate) async fn get(
 }
 
 /// The requested span. The default end is now, the default start is 30 days before the end.
-fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<Span> {
+fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<TimeSpan> {
     let mut given = |name| time(query, name, issues);
     let (start, end) = (given("start"), given("end"));
     let (start, end) = (start.ok()?, end.ok()?);
     let end = end.unwrap_or_else(|| start.unwrap_or(LocalTime::in_utc(now)).same_offset(now));
     let start = start.unwrap_or_else(|| end.minus_days(DEFAULT_DAYS));
-    let errors = match Span::new(start, end) {
+    let errors = match TimeSpan::new(start, end) {
         Ok(span) => return Some(span),
         Err(errors) => errors,
     };
     issues.extend(errors.into_iter().map(|error| match error {
-        SpanError::Offset => {
+        TimeSpanError::Offset => {
             Issue::at(["start"], "must have an offset of whole quarters of an hour")
         }
-        SpanError::Empty => Issue::at(["end"], "must be after start"),
-        SpanError::TooLong => Issue::at(["end"], "must be at most 366 days after start"),
+        TimeSpanError::Empty => Issue::at(["end"], "must be after start"),
+        TimeSpanError::TooLong => Issue::at(["end"], "must be at most 366 days after start"),
     }));
     None
 }

@@ -8,16 +8,16 @@ use tollgate_domain::{
     Wallet, WalletChanges, WalletId,
 };
 use tollgate_pricing::Amount;
-use tollgate_store::subscriptions::Whose;
-use tollgate_store::wallets::{self, Moved, Movement};
+use tollgate_store::subscriptions::RenewalScope;
+use tollgate_store::wallets::{self, MovementOutcome, WalletMovement};
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Change, Issues, Name, NonNegative, Positive};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{Issues, NameField, NonNegativeAmount, NullablePatch, PositiveAmount};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -118,7 +118,7 @@ pub(crate) async fn get(
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
-    app.store.renew(Whose::Wallet(id)).await?;
+    app.store.renew(RenewalScope::Wallet(id)).await?;
     let read = move |conn: &mut _| wallets::find(conn, caller.merchant_id, id);
     let wallet = app.store.read(read).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(WalletView::of(&wallet)))
@@ -129,12 +129,12 @@ pub(crate) async fn get(
 pub(crate) struct UpdateWallet {
     /// The most by which the balance may fall below 0; null is no limit.
     #[deserr(default)]
-    #[schema(value_type = Option<NonNegative>)]
-    overdraft_limit: Change<NonNegative>,
+    #[schema(value_type = Option<NonNegativeAmount>)]
+    overdraft_limit: NullablePatch<NonNegativeAmount>,
     /// The balance below which the event `wallet.balance_low` is sent; null is never.
     #[deserr(default)]
-    #[schema(value_type = Option<NonNegative>)]
-    low_balance_threshold: Change<NonNegative>,
+    #[schema(value_type = Option<NonNegativeAmount>)]
+    low_balance_threshold: NullablePatch<NonNegativeAmount>,
 }
 
 impl Input for UpdateWallet {
@@ -156,18 +156,18 @@ impl Input for UpdateWallet {
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
-    asked: Asked<Caller, UpdateWallet>,
+    asked: ApiRequest<Caller, UpdateWallet>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
-    app.store.renew(Whose::Wallet(id)).await?;
+    app.store.renew(RenewalScope::Wallet(id)).await?;
     let changes = WalletChanges {
         overdraft_limit: asked.what.overdraft_limit.into_option(|field| field.0),
         low_balance_threshold: asked.what.low_balance_threshold.into_option(|field| field.0),
     };
     app.write(None, move |conn| {
-        let changed = wallets::update(conn, asked.who.merchant_id, id, changes)?;
-        Ok(Reply::ok(&WalletView::of(&changed.ok_or_else(not_found)?)))
+        let changed = wallets::update(conn, asked.caller.merchant_id, id, changes)?;
+        Ok(ApiResponse::ok(&WalletView::of(&changed.ok_or_else(not_found)?)))
     })
     .await
 }
@@ -175,9 +175,9 @@ pub(crate) async fn update(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct MoveMoney {
-    amount: Positive,
+    amount: PositiveAmount,
     #[deserr(default)]
-    description: Option<Name>,
+    description: Option<NameField>,
 }
 
 impl Input for MoveMoney {}
@@ -196,7 +196,7 @@ impl Input for MoveMoney {}
 )]
 pub(crate) async fn credit(
     app: web::Data<App>,
-    asked: Asked<Caller, MoveMoney>,
+    asked: ApiRequest<Caller, MoveMoney>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     book(&app, asked, &id, TransactionKind::Credit).await
@@ -216,7 +216,7 @@ pub(crate) async fn credit(
 )]
 pub(crate) async fn debit(
     app: web::Data<App>,
-    asked: Asked<Caller, MoveMoney>,
+    asked: ApiRequest<Caller, MoveMoney>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     book(&app, asked, &id, TransactionKind::Debit).await
@@ -224,23 +224,25 @@ pub(crate) async fn debit(
 
 async fn book(
     app: &App,
-    asked: Asked<Caller, MoveMoney>,
+    asked: ApiRequest<Caller, MoveMoney>,
     id: &str,
     kind: TransactionKind,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
-    let movement = Movement {
+    let movement = WalletMovement {
         kind,
         amount: asked.what.amount.0,
         description: asked.what.description.map(|text| text.0),
     };
-    let merchant_id = asked.who.merchant_id;
+    let merchant_id = asked.caller.merchant_id;
     app.write(asked.idempotency_key, move |conn| {
         match wallets::book(conn, merchant_id, id, &movement, now)? {
-            Moved::Booked(transaction) => Ok(Reply::created(&TransactionView::of(&transaction))),
-            Moved::NotFound => Err(not_found()),
-            Moved::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+            MovementOutcome::Booked(transaction) => {
+                Ok(ApiResponse::created(&TransactionView::of(&transaction)))
+            }
+            MovementOutcome::NotFound => Err(not_found()),
+            MovementOutcome::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
                 ["amount"],
                 "would take the balance beyond 400000000 USD, or below -400000000 USD",
             )])),
@@ -268,7 +270,7 @@ pub(crate) async fn list_transactions(
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
     let page = page::<i64>(&http)?;
-    app.store.renew(Whose::Wallet(id)).await?;
+    app.store.renew(RenewalScope::Wallet(id)).await?;
     let found = app
         .store
         .read(move |conn| {

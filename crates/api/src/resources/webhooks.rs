@@ -7,19 +7,19 @@ use tollgate_domain::{
     Delivery, DeliveryFault, DeliveryId, DeliveryStatus, EventId, EventKind, Issue, NewWebhook,
     Timestamp, Webhook, WebhookChanges, WebhookId, WebhookSecret,
 };
-use tollgate_provider::{Reach, WebhookUrl};
+use tollgate_provider::{WebhookUrl, WebhookUrlPolicy};
 use tollgate_store::Page;
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::webhooks::{self, MOST_WEBHOOKS};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Deleted, Nothing};
+use super::{Deleted, EmptyBody};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Change, Given, Issues, Name, OneOf, refuse};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{EnumField, Issues, NameField, NullablePatch, PatchField, refuse};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, Query, page, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
@@ -114,23 +114,23 @@ impl DeliveryView {
 }
 
 /// A URL. [`Target::judged`] checks whether this deployment may call it.
-pub(crate) struct Target(String);
+pub(crate) struct WebhookTarget(String);
 
-impl Deserr<Issues> for Target {
+impl Deserr<Issues> for WebhookTarget {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
         let text = String::deserialize_from_value(value, location)?;
-        match WebhookUrl::parse(&text, Reach { http: true, private_network: true }) {
+        match WebhookUrl::parse(&text, WebhookUrlPolicy { http: true, private_network: true }) {
             Ok(_) => Ok(Self(text)),
             Err(why) => Err(refuse(why, location)),
         }
     }
 }
 
-impl Target {
-    fn judged(self, reach: Reach) -> Result<String, ApiError> {
+impl WebhookTarget {
+    fn check_reach(self, reach: WebhookUrlPolicy) -> Result<String, ApiError> {
         match WebhookUrl::parse(&self.0, reach) {
             Ok(_) => Ok(self.0),
             Err(why) => Err(ApiError::invalid(vec![Issue::at(["url"], why.to_string())])),
@@ -139,14 +139,14 @@ impl Target {
 }
 
 /// The kinds of events to send: at least one, each once.
-pub(crate) struct Kinds(Vec<EventKind>);
+pub(crate) struct EventKindsField(Vec<EventKind>);
 
-impl Deserr<Issues> for Kinds {
+impl Deserr<Issues> for EventKindsField {
     fn deserialize_from_value<V: IntoValue>(
         value: Value<V>,
         location: ValuePointerRef<'_>,
     ) -> Result<Self, Issues> {
-        let kinds = Vec::<OneOf<EventKind>>::deserialize_from_value(value, location)?;
+        let kinds = Vec::<EnumField<EventKind>>::deserialize_from_value(value, location)?;
         let mut kinds: Vec<_> = kinds.into_iter().map(|kind| kind.0).collect();
         kinds.sort_unstable();
         kinds.dedup();
@@ -163,13 +163,13 @@ impl Deserr<Issues> for Kinds {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateWebhook {
-    name: Name,
+    name: NameField,
     /// The URL that messages are sent to.
-    url: Target,
+    url: WebhookTarget,
     /// The kinds of events that are sent; null or absent is all but `request.*`.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
-    events: Option<Kinds>,
+    events: Option<EventKindsField>,
 }
 
 impl Input for CreateWebhook {}
@@ -188,19 +188,19 @@ impl Input for CreateWebhook {}
 )]
 pub(crate) async fn create(
     app: web::Data<App>,
-    asked: Asked<Caller, CreateWebhook>,
+    asked: ApiRequest<Caller, CreateWebhook>,
 ) -> Result<HttpResponse, ApiError> {
     let CreateWebhook { name, url, events } = asked.what;
     let new = NewWebhook {
         name: name.0,
-        url: url.judged(app.settings.webhooks)?,
+        url: url.check_reach(app.settings.webhooks)?,
         events: events.map(|kinds| kinds.0),
     };
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write_apart(asked.idempotency_key, move |conn| {
         match webhooks::create(conn, merchant_id, new, now)? {
             Some((webhook, secret)) => {
-                Ok(Reply::created(&WebhookView::revealing(&webhook, &secret)))
+                Ok(ApiResponse::created(&WebhookView::revealing(&webhook, &secret)))
             }
             None => {
                 let message = format!("is one too many: a merchant has at most {MOST_WEBHOOKS}");
@@ -260,15 +260,15 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWebhook {
     #[deserr(default)]
-    #[schema(value_type = Option<Name>, nullable = false)]
-    name: Given<Name>,
+    #[schema(value_type = Option<NameField>, nullable = false)]
+    name: PatchField<NameField>,
     #[deserr(default)]
-    #[schema(value_type = Option<Target>, nullable = false)]
-    url: Given<Target>,
+    #[schema(value_type = Option<WebhookTarget>, nullable = false)]
+    url: PatchField<WebhookTarget>,
     /// Absent keeps the kinds; null is all but `request.*`.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
-    events: Change<Kinds>,
+    events: NullablePatch<EventKindsField>,
 }
 
 impl Input for UpdateWebhook {
@@ -291,24 +291,24 @@ impl Input for UpdateWebhook {
 )]
 pub(crate) async fn update(
     app: web::Data<App>,
-    asked: Asked<Caller, UpdateWebhook>,
+    asked: ApiRequest<Caller, UpdateWebhook>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
     let UpdateWebhook { name, url, events } = asked.what;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     let find = move |conn: &mut _| webhooks::find(conn, merchant_id, id);
     let webhook = app.store.read(find).await?.ok_or_else(not_found)?;
     // An unchanged URL is not judged again, so that a response can be sent back.
     let url = url.0.filter(|url| url.0 != webhook.url);
     let changes = WebhookChanges {
         name: name.0.map(|name| name.0),
-        url: url.map(|url| url.judged(app.settings.webhooks)).transpose()?,
+        url: url.map(|url| url.check_reach(app.settings.webhooks)).transpose()?,
         events: events.into_option(|kinds| kinds.0),
     };
     app.write_apart(None, move |conn| {
         let webhook = webhooks::update(conn, merchant_id, id, changes, now)?;
-        Ok(Reply::ok(&WebhookView::of(&webhook.ok_or_else(not_found)?)))
+        Ok(ApiResponse::ok(&WebhookView::of(&webhook.ok_or_else(not_found)?)))
     })
     .await
 }
@@ -332,7 +332,7 @@ pub(crate) async fn delete(
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
     let now = app.clock.now();
     app.write_apart(None, move |conn| match webhooks::delete(conn, caller.merchant_id, id, now)? {
-        true => Ok(Reply::ok(&Deleted { id: id.to_string(), deleted: true })),
+        true => Ok(ApiResponse::ok(&Deleted { id: id.to_string(), deleted: true })),
         false => Err(not_found()),
     })
     .await
@@ -353,15 +353,15 @@ pub(crate) async fn delete(
 )]
 pub(crate) async fn rotate(
     app: web::Data<App>,
-    asked: Asked<Caller, Nothing>,
+    asked: ApiRequest<Caller, EmptyBody>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write_apart(asked.idempotency_key, move |conn| {
         let rotated = webhooks::rotate(conn, merchant_id, id, now)?;
         let (webhook, secret) = rotated.ok_or_else(not_found)?;
-        Ok(Reply::ok(&WebhookView::revealing(&webhook, &secret)))
+        Ok(ApiResponse::ok(&WebhookView::revealing(&webhook, &secret)))
     })
     .await
 }
@@ -381,14 +381,14 @@ pub(crate) async fn rotate(
 )]
 pub(crate) async fn test(
     app: web::Data<App>,
-    asked: Asked<Caller, Nothing>,
+    asked: ApiRequest<Caller, EmptyBody>,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     let id: WebhookId = id.parse().map_err(|_| not_found())?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write_apart(asked.idempotency_key, move |conn| {
-        let delivery = deliveries::test(conn, merchant_id, id, now)?.ok_or_else(not_found)?;
-        Ok(Reply::ok(&DeliveryView::of(&delivery)))
+        let delivery = deliveries::send_test(conn, merchant_id, id, now)?.ok_or_else(not_found)?;
+        Ok(ApiResponse::ok(&DeliveryView::of(&delivery)))
     })
     .await
 }
@@ -400,13 +400,13 @@ pub(crate) async fn test(
 struct DeliveryQuery {
     /// Only deliveries in this state; `all` or absent is every one.
     #[param(inline)]
-    status: Option<WantedStatus>,
+    status: Option<DeliveryStatusFilter>,
 }
 
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "read by its derive only")]
-enum WantedStatus {
+enum DeliveryStatusFilter {
     Pending,
     Delivered,
     Failed,
@@ -500,21 +500,21 @@ pub(crate) async fn get_delivery(
     operation_id = "redeliver",
     params(("id" = WebhookId, Path), ("delivery_id" = DeliveryId, Path), IdempotencyHeader),
     responses(
-        (status = 200, description = "The delivery, which is just to begin anew", body = DeliveryView),
+        (status = 200, description = "The delivery, which starts again at once", body = DeliveryView),
         ApiError, refused::WebhookNotFound, refused::DeliveryNotFound,
     ),
 )]
 pub(crate) async fn redeliver(
     app: web::Data<App>,
-    asked: Asked<Caller, Nothing>,
+    asked: ApiRequest<Caller, EmptyBody>,
     path: web::Path<(String, String)>,
 ) -> Result<HttpResponse, ApiError> {
     let (webhook_id, delivery_id) = ids(&path)?;
-    let (merchant_id, now) = (asked.who.merchant_id, app.clock.now());
+    let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     app.write_apart(asked.idempotency_key, move |conn| {
         webhooks::find(conn, merchant_id, webhook_id)?.ok_or_else(not_found)?;
         let sent = deliveries::redeliver(conn, merchant_id, webhook_id, delivery_id, now)?;
-        Ok(Reply::ok(&DeliveryView::of(&sent.ok_or_else(delivery_not_found)?)))
+        Ok(ApiResponse::ok(&DeliveryView::of(&sent.ok_or_else(delivery_not_found)?)))
     })
     .await
 }

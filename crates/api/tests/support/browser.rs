@@ -1,7 +1,7 @@
 //! A user of the dashboard, with the relevant features of a browser: a cookie, and forms that send their
 //! origin.
 
-use tollgate_testkit::{Answer, Call};
+use tollgate_testkit::{TestRequest, TestResponse};
 
 use super::Gateway;
 
@@ -24,19 +24,19 @@ pub fn form_token(page: &str) -> String {
 }
 
 /// A call with the fields of a form.
-pub fn form(call: Call, fields: &[(&str, &str)]) -> Call {
+pub fn form(call: TestRequest, fields: &[(&str, &str)]) -> TestRequest {
     let mut text = url::form_urlencoded::Serializer::new(String::new());
     text.extend_pairs(fields);
     call.bytes("application/x-www-form-urlencoded", text.finish().as_bytes())
 }
 
 /// A request below `/dashboard`.
-pub fn page(gateway: &Gateway<'_>, method: &str, path: &str) -> Call {
-    Call::new(gateway.address, method, &format!("/dashboard{path}"))
+pub fn page(gateway: &Gateway<'_>, method: &str, path: &str) -> TestRequest {
+    TestRequest::new(gateway.address, method, &format!("/dashboard{path}"))
 }
 
 /// Sends the form to sign in, with the dashboard's origin.
-pub async fn try_sign_in(gateway: &Gateway<'_>, key: &str) -> Answer {
+pub async fn try_sign_in(gateway: &Gateway<'_>, key: &str) -> TestResponse {
     let call = page(gateway, "POST", "/sign-in").header("origin", ORIGIN);
     form(call, &[("key", key)]).send().await
 }
@@ -54,11 +54,11 @@ impl<'a> Browser<'a> {
     }
 
     /// A request of this session, below `/dashboard`.
-    pub fn call(&self, method: &str, path: &str) -> Call {
+    pub fn call(&self, method: &str, path: &str) -> TestRequest {
         page(self.gateway, method, path).header("cookie", &self.cookie)
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> TestResponse {
         self.call("GET", path).send().await
     }
 
@@ -70,13 +70,13 @@ impl<'a> Browser<'a> {
     }
 
     /// Sends a form with the token of a page that is loaded now.
-    pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+    pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> TestResponse {
         let token = form_token(&self.show("/meters").await);
         self.send_with(&token, path, fields).await
     }
 
     /// Follows the redirect of a form, with the cookie that it sets.
-    pub async fn follow(&self, answer: &Answer) -> Answer {
+    pub async fn follow(&self, answer: &TestResponse) -> TestResponse {
         assert_eq!(answer.status, 303, "{}", answer.text());
         let path = answer.header("location").unwrap().strip_prefix("/dashboard").unwrap();
         let set = answer.header("set-cookie").unwrap_or_default();
@@ -85,7 +85,12 @@ impl<'a> Browser<'a> {
     }
 
     /// Sends a form with this token.
-    pub async fn send_with(&self, token: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
+    pub async fn send_with(
+        &self,
+        token: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> TestResponse {
         let fields = [&[("form_token", token)], fields].concat();
         form(self.call("POST", path).header("origin", ORIGIN), &fields).send().await
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use tollgate_api::openapi;
-use tollgate_testkit::Answer;
+use tollgate_testkit::TestResponse;
 
 /// A validator for the schema at this place of the document.
 pub fn validator_at(place: &str) -> Arc<Validator> {
@@ -55,7 +55,7 @@ fn template(path: &str) -> Option<&'static str> {
 
 /// Fails unless the document has this answer to the operation. `target` is path and query.
 #[track_caller]
-pub fn assert_documented(method: &str, target: &str, answer: &Answer) {
+pub fn assert_documented(method: &str, target: &str, answer: &TestResponse) {
     let path = target.split('?').next().unwrap();
     let method = method.to_lowercase();
     let operation =

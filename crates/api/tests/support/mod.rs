@@ -19,12 +19,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use document::assert_documented;
 use serde_json::{Value, json};
-use tollgate_api::{App, Courier, InterfaceShape, Listening, Settings};
+use tollgate_api::{App, BoundServer, InterfaceShape, Settings, WebhookDispatcher};
 use tollgate_domain::{Clock, Connection, MerchantMeter};
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
-use tollgate_provider::{ProviderSettings, ProviderTable, Reach};
+use tollgate_provider::{ProviderSettings, ProviderTable, WebhookUrlPolicy};
 use tollgate_store::merchants::NewMerchant;
-use tollgate_testkit::{Answer, Call, ScriptedProvider, TestStore, each_store, without_tls};
+use tollgate_testkit::{
+    ScriptedProvider, TestRequest, TestResponse, TestStore, broken_tls_url, each_store,
+};
 
 /// A service with a merchant, a connection with 10 USD, and a meter of 10 USD per million tokens.
 pub struct Gateway<'a> {
@@ -44,7 +46,7 @@ pub struct Gateway<'a> {
 }
 
 /// A spend key of a test.
-pub struct SpendKey {
+pub struct TestSpendKey {
     pub key: String,
     /// The path of the resource, below `/v1`.
     pub path: String,
@@ -71,7 +73,7 @@ pub fn each_gateway(test: impl AsyncFn(&Gateway<'_>)) {
 /// As [`each_gateway`], with these settings.
 pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
-        run(store, settings.clone(), Clock::system(), Prices::OfTests, &test).await;
+        run(store, settings.clone(), Clock::system(), PriceSet::OfTests, &test).await;
     });
 }
 
@@ -79,20 +81,20 @@ pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
 /// their keys, and their real prices.
 pub fn each_gateway_at_real_prices(test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
-        run(store, settings(), Clock::system(), Prices::Embedded, &test).await;
+        run(store, settings(), Clock::system(), PriceSet::Embedded, &test).await;
     });
 }
 
 /// As [`each_gateway`], with the clock of the store, which moves only when the test moves it.
 pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
-        run(store, settings(), store.clock.clone(), Prices::OfTests, &test).await;
+        run(store, settings(), store.clock.clone(), PriceSet::OfTests, &test).await;
     });
 }
 
 /// As [`each_gateway_by_the_stores_clock`], with a dispatcher and any receivers; rate limits are off.
 pub fn each_gateway_with_webhooks(test: impl AsyncFn(&Gateway<'_>)) {
-    let webhooks = Reach { http: true, private_network: true };
+    let webhooks = WebhookUrlPolicy { http: true, private_network: true };
     let settings = Settings { webhooks, standard_rate_per_minute: 0, ..settings() };
     each_gateway_with_webhooks_under(settings, test);
 }
@@ -100,17 +102,17 @@ pub fn each_gateway_with_webhooks(test: impl AsyncFn(&Gateway<'_>)) {
 /// As [`each_gateway_with_webhooks`], with these settings.
 pub fn each_gateway_with_webhooks_under(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
     let test = async |gateway: &Gateway<'_>| {
-        let courier = Courier::start(gateway.app.clone()).unwrap();
+        let dispatcher = WebhookDispatcher::start(gateway.app.clone()).unwrap();
         test(gateway).await;
-        courier.stop().await;
+        dispatcher.stop().await;
     };
     each_store(async |store| {
-        run(store, settings.clone(), store.clock.clone(), Prices::OfTests, &test).await;
+        run(store, settings.clone(), store.clock.clone(), PriceSet::OfTests, &test).await;
     });
 }
 
 /// The providers of a gateway, and their prices.
-enum Prices {
+enum PriceSet {
     /// A few providers, at round prices.
     OfTests,
     /// The built-in providers, at the prices of the catalogue.
@@ -121,7 +123,7 @@ async fn run(
     store: &TestStore,
     settings: Settings,
     clock: Clock,
-    prices: Prices,
+    prices: PriceSet,
     test: &impl AsyncFn(&Gateway<'_>),
 ) {
     let gateway = Gateway::start(store, settings, clock, prices).await;
@@ -132,34 +134,39 @@ async fn run(
 }
 
 impl<'a> Gateway<'a> {
-    async fn start(store: &'a TestStore, settings: Settings, clock: Clock, prices: Prices) -> Self {
+    async fn start(
+        store: &'a TestStore,
+        settings: Settings,
+        clock: Clock,
+        prices: PriceSet,
+    ) -> Self {
         let is_documented = settings.shape == InterfaceShape::Current;
         let provider = ScriptedProvider::start();
         let merchant = store.merchant().await;
         let merchant_id = merchant.merchant.merchant_id;
         let connection = store.connection(merchant_id, "10").await;
         let meter = store.meter(merchant_id, &[(0, "10")]).await;
-        let (nobody, untrusted) = (nobody(), without_tls());
+        let (nobody, untrusted) = (nobody(), broken_tls_url());
         let app = web::Data::new(App::new(
             store.store.clone(),
             settings,
             match prices {
-                Prices::OfTests => providers(&provider, &nobody, &untrusted),
-                Prices::Embedded => builtin_providers(&provider),
+                PriceSet::OfTests => providers(&provider, &nobody, &untrusted),
+                PriceSet::Embedded => builtin_providers(&provider),
             },
             match prices {
-                Prices::OfTests => round_prices(),
-                Prices::Embedded => {
+                PriceSet::OfTests => round_prices(),
+                PriceSet::Embedded => {
                     PriceBook::new(Catalog::default(), Catalog::embedded().unwrap())
                 }
             },
             clock,
         ));
-        let Listening { address, server } = tollgate_api::listen(
+        let BoundServer { address, server } = tollgate_api::listen(
             app.clone(),
             "127.0.0.1:0",
             None,
-            tollgate_api::Served::Everything,
+            tollgate_api::ServedRoutes::Everything,
         )
         .unwrap();
         tokio::spawn(server);
@@ -183,16 +190,16 @@ impl<'a> Gateway<'a> {
     }
 
     /// A request of the merchant.
-    pub fn call(&self, method: &str, path: &str) -> Call {
+    pub fn call(&self, method: &str, path: &str) -> TestRequest {
         self.call_without_key(method, path).bearer(self.key())
     }
 
-    pub fn call_without_key(&self, method: &str, path: &str) -> Call {
-        Call::new(self.address, method, &format!("/v1{path}"))
+    pub fn call_without_key(&self, method: &str, path: &str) -> TestRequest {
+        TestRequest::new(self.address, method, &format!("/v1{path}"))
     }
 
     /// Sends a request of the merchant, and checks that the answer is documented.
-    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> TestResponse {
         let call = self.call(method, path);
         let answer = body.into_iter().fold(call, |call, body| call.json(body)).send().await;
         if self.is_documented {
@@ -201,33 +208,37 @@ impl<'a> Gateway<'a> {
         answer
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> TestResponse {
         self.send("GET", path, None).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> TestResponse {
         self.send("POST", path, Some(body)).await
     }
 
-    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+    pub async fn patch(&self, path: &str, body: &Value) -> TestResponse {
         self.send("PATCH", path, Some(body)).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> TestResponse {
         self.send("DELETE", path, None).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+    pub async fn put(&self, path: &str, body: &Value) -> TestResponse {
         self.send("PUT", path, Some(body)).await
     }
 
     /// Creates a spend key with these fields and a name.
-    pub async fn spend_key(&self, more: &Value) -> SpendKey {
+    pub async fn spend_key(&self, more: &Value) -> TestSpendKey {
         let mut fields = json!({"name": "Key"});
         fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let made = self.post("/spend_keys", &fields).await.expect(201);
         let text = |name: &str| made[name].as_str().unwrap().to_owned();
-        SpendKey { key: text("key"), path: format!("/spend_keys/{}", text("spend_key_id")), made }
+        TestSpendKey {
+            key: text("key"),
+            path: format!("/spend_keys/{}", text("spend_key_id")),
+            made,
+        }
     }
 
     /// The forward token of the connection and the meter, with more or other fields.
@@ -243,18 +254,18 @@ impl<'a> Gateway<'a> {
     }
 
     /// A forward to a path of the provider, with the default token.
-    pub fn forward(&self, path: &str) -> Call {
+    pub fn forward(&self, path: &str) -> TestRequest {
         self.forward_to(&self.provider.url(path)).bearer(&self.token(&json!({})))
     }
 
     /// A forward to a URL, without a credential.
-    pub fn forward_to(&self, u: &str) -> Call {
+    pub fn forward_to(&self, u: &str) -> TestRequest {
         let u: String = url::form_urlencoded::byte_serialize(u.as_bytes()).collect();
         self.call_without_key("POST", &format!("/forward?u={u}"))
     }
 
     /// A chat call through the gateway.
-    pub fn chat(&self) -> Call {
+    pub fn chat(&self) -> TestRequest {
         self.forward("/v1/chat/completions").json(&chat_body())
     }
 
@@ -408,13 +419,13 @@ pub fn names(value: &Value) -> Vec<&str> {
 
 /// Fails unless the answer is this refusal.
 #[track_caller]
-pub fn assert_refused(answer: &Answer, status: u16, code: &str) {
+pub fn assert_refused(answer: &TestResponse, status: u16, code: &str) {
     assert_eq!((answer.status, answer.error().as_str()), (status, code), "{}", answer.text());
 }
 
 /// Fails unless the request was refused for exactly these fields.
 #[track_caller]
-pub fn assert_issues(answer: &Answer, paths: &[&str]) {
+pub fn assert_issues(answer: &TestResponse, paths: &[&str]) {
     assert_refused(answer, 400, "validation_failed");
     let mut found = answer.issue_paths();
     found.sort();

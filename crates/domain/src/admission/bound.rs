@@ -1,8 +1,8 @@
 //! The most that a call can cost.
 
 use tollgate_pricing::{
-    Amount, BaseCost, Meter, Overflow, PerUnit, PriceSource, Quote, Terms, Unit, UnitPrices, Usage,
-    UsageSource,
+    Amount, BaseCost, Meter, Overflow, PerUnit, PriceSource, PricingTerms, Quote, Unit, UnitPrices,
+    Usage, UsageSource,
 };
 
 use super::refusal::Refusal;
@@ -37,13 +37,13 @@ pub struct CostBound {
 impl CostBound {
     /// The most that the call can use, with its base cost. A call is settled at this when its usage
     /// is not known and its limit must not be passed.
-    pub fn at_most(&self, source: PriceSource) -> PricedUsage {
-        let (usage, base) = self.most(self.max_tokens).unwrap_or_default();
+    pub fn max_usage(&self, source: PriceSource) -> PricedUsage {
+        let (usage, base) = self.usage_for(self.max_tokens).unwrap_or_default();
         PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source: source }
     }
 
     /// The usage and base cost if an answer has at most `max_tokens`.
-    pub(super) fn most(&self, max_tokens: u64) -> Result<(Usage, BaseCost), Overflow> {
+    pub(super) fn usage_for(&self, max_tokens: u64) -> Result<(Usage, BaseCost), Overflow> {
         let stated = if max_tokens == self.max_tokens { 0 } else { self.to_state_maximum };
         let input_tokens = self.input_tokens.saturating_add(stated);
         let mut usage = Usage::tokens(input_tokens, max_tokens.saturating_mul(self.answers));
@@ -57,17 +57,21 @@ impl CostBound {
     }
 
     /// The cost if an answer has at most `max_tokens`, at the highest rate of all tiers.
-    pub(super) fn quote(&self, max_tokens: u64, terms: &Terms<'_>) -> Result<Quote, Overflow> {
-        let (usage, base) = self.most(max_tokens)?;
-        let dearest = terms.meter.map(Meter::at_dearest_rate);
-        Quote::new(&usage, base, &Terms { meter: dearest.as_ref(), counter: 0, ..*terms })
+    pub(super) fn quote(
+        &self,
+        max_tokens: u64,
+        terms: &PricingTerms<'_>,
+    ) -> Result<Quote, Overflow> {
+        let (usage, base) = self.usage_for(max_tokens)?;
+        let dearest = terms.meter.map(Meter::at_highest_rate);
+        Quote::new(&usage, base, &PricingTerms { meter: dearest.as_ref(), counter: 0, ..*terms })
     }
 
     /// The most that the call can cost under these terms, in any tier: its hold.
     ///
     /// # Errors
     /// [`Refusal::BoundTooLarge`] when it exceeds [`MOST_HELD`].
-    pub fn hold(&self, terms: &Terms<'_>) -> Result<Quote, Refusal> {
+    pub fn hold(&self, terms: &PricingTerms<'_>) -> Result<Quote, Refusal> {
         let most = self.quote(self.max_tokens, terms).ok();
         most.filter(|most| most.total_request_cost <= MOST_HELD).ok_or(Refusal::BoundTooLarge)
     }

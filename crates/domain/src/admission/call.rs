@@ -5,7 +5,7 @@ use crate::connection::Connection;
 use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
 use crate::key::KeyHash;
 use crate::meter::MerchantMeter;
-use crate::record::Forwarded;
+use crate::record::ForwardedRequest;
 use crate::spend_key::{RequestFormat, SpendKey};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
@@ -26,7 +26,7 @@ pub struct Call {
     /// Whether the credential requests that the customer is not billed.
     pub disable_billing: bool,
     /// The provider's side of the call.
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedRequest,
     /// The format of its body, if it is one of the two.
     pub shape: Option<RequestFormat>,
     /// Whether its body names models that may serve it instead of the requested one.
@@ -49,9 +49,9 @@ pub enum CallKey {
 
 /// The facts by which a call is decided, as read under the store's locks.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct AdmissionFacts<'a> {
     /// The merchant's own account; absent when the key is no longer valid.
-    pub account: Option<Account<'a>>,
+    pub account: Option<MerchantAccount<'a>>,
     /// The spend key of the call.
     pub spend_key: Option<&'a SpendKey>,
     /// The customer that the credential names, if it belongs to this merchant.
@@ -68,7 +68,7 @@ pub struct Facts<'a> {
 
 /// A merchant's own account, without a limit unless the operator sets one.
 #[derive(Clone, Copy, Debug)]
-pub struct Account<'a> {
+pub struct MerchantAccount<'a> {
     /// The wallet.
     pub wallet_id: WalletId,
     /// The wallet, if it has a limit or [almost no room](Wallet::LEAST_BALANCE) left. `None`

@@ -3,8 +3,8 @@
 use tollgate_pricing::{Amount, Overflow, Quote};
 
 use super::bound::CostBound;
-use super::call::{Account, Facts};
-use super::refusal::{Refusal, Reset, Shortage};
+use super::call::{AdmissionFacts, MerchantAccount};
+use super::refusal::{LimitReset, Refusal, Shortage};
 use crate::spend_counters::{SpendCounters, SpendLimit};
 use crate::spend_key::Enforcement;
 use crate::time::Timestamp;
@@ -12,13 +12,13 @@ use crate::wallet::Wallet;
 
 /// The most that a call costs, in total and for each payer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Costs {
+pub(super) struct PayerCosts {
     pub(super) request: Amount,
     pub(super) wallet: Amount,
     pub(super) merchant: Amount,
 }
 
-impl Costs {
+impl PayerCosts {
     pub(super) fn of(most: &Quote) -> Self {
         Self {
             request: most.total_request_cost,
@@ -29,44 +29,44 @@ impl Costs {
 }
 
 /// All places that must have enough left, in the order in which they are checked.
-pub(super) struct Purses<'a> {
-    purses: [Option<Purse<'a>>; 3],
+pub(super) struct FundingSources<'a> {
+    sources: [Option<FundingSource<'a>>; 3],
     enforcement: Enforcement,
 }
 
-struct Purse<'a> {
-    of: Owner<'a>,
+struct FundingSource<'a> {
+    kind: FundingSourceKind<'a>,
     /// The amount that a new call may draw on.
     left: Amount,
     held: Amount,
     /// The part of a call's cost that is drawn here.
-    share: fn(&Costs) -> Amount,
+    share: fn(&PayerCosts) -> Amount,
 }
 
-enum Owner<'a> {
+enum FundingSourceKind<'a> {
     SpendLimit {
         limit: SpendLimit,
         spent: Amount,
-        reset: Option<Reset>,
+        reset: Option<LimitReset>,
     },
     /// A wallet, and whether the caller may know its id.
     Wallet(&'a Wallet, bool),
 }
 
-impl<'a> Purses<'a> {
+impl<'a> FundingSources<'a> {
     /// The purses of a call. `counters` are the spend key's counters at `now`.
     pub(super) fn of(
-        facts: &Facts<'a>,
-        account: &Account<'a>,
+        facts: &AdmissionFacts<'a>,
+        account: &MerchantAccount<'a>,
         counters: Option<&SpendCounters>,
         now: Timestamp,
     ) -> Self {
         let limit = facts.spend_key.and_then(|key| {
             let (limit, counters) = (key.rules.spend_limit?, counters?);
             let (spent, held) = (*counters.spent.get(limit.cycle), *counters.held.get(limit.cycle));
-            let reset = limit.cycle.ends_at(now).map(|at| Reset::new(at, now));
-            Some(Purse {
-                of: Owner::SpendLimit { limit, spent, reset },
+            let reset = limit.cycle.ends_at(now).map(|at| LimitReset::new(at, now));
+            Some(FundingSource {
+                kind: FundingSourceKind::SpendLimit { limit, spent, reset },
                 left: limit.amount.saturating_sub(spent).saturating_sub(held),
                 held,
                 share: |costs| costs.request,
@@ -80,16 +80,16 @@ impl<'a> Purses<'a> {
                 true => (wallet.available(), wallet.held.saturating_add(wallet.credits.held())),
                 false => (wallet.available_balance(), wallet.held),
             };
-            Purse { of: Owner::Wallet(wallet, is_known), left, held, share }
+            FundingSource { kind: FundingSourceKind::Wallet(wallet, is_known), left, held, share }
         };
-        let share: fn(&Costs) -> Amount = match is_merchants {
+        let share: fn(&PayerCosts) -> Amount = match is_merchants {
             true => |costs| costs.wallet.saturating_add(costs.merchant),
             false => |costs| costs.wallet,
         };
         let merchants =
             account.guarded.filter(|wallet| !is_merchants && wallet.overdraft_limit.is_some());
         Self {
-            purses: [
+            sources: [
                 limit,
                 wallet.map(|wallet| of_wallet(wallet, facts.draws_on_credit, true, share)),
                 // The holder of a spend key need not be the merchant.
@@ -103,18 +103,18 @@ impl<'a> Purses<'a> {
 
     /// Checks whether a call that costs at most `hold` may draw on all of them. `costs` returns its
     /// cost with another maximum of tokens.
-    pub(super) fn afford(
+    pub(super) fn check_funds(
         &self,
         bound: &CostBound,
-        costs: impl Fn(u64) -> Result<Costs, Overflow>,
-        hold: &Costs,
+        costs: impl Fn(u64) -> Result<PayerCosts, Overflow>,
+        hold: &PayerCosts,
     ) -> Result<(), Refusal> {
-        let short = self.purses.iter().flatten().find(|purse| !self.suffices(purse, hold));
+        let short = self.sources.iter().flatten().find(|purse| !self.has_enough(purse, hold));
         let Some(purse) = short else { return Ok(()) };
         let is_strict = self.enforcement == Enforcement::Strict;
         let fits = |max_tokens| {
-            let all = |costs: Costs| {
-                self.purses.iter().flatten().all(|purse| self.suffices(purse, &costs))
+            let all = |costs: PayerCosts| {
+                self.sources.iter().flatten().all(|purse| self.has_enough(purse, &costs))
             };
             costs(max_tokens).is_ok_and(all)
         };
@@ -123,15 +123,15 @@ impl<'a> Purses<'a> {
             held: purse.held,
             needed: is_strict.then_some((purse.share)(hold)),
             largest_max_tokens: match is_strict {
-                true => largest(bound.max_tokens, fits),
+                true => largest_fitting(bound.max_tokens, fits),
                 false => None,
             },
         };
-        Err(match purse.of {
-            Owner::SpendLimit { limit, spent, reset } => {
+        Err(match purse.kind {
+            FundingSourceKind::SpendLimit { limit, spent, reset } => {
                 Refusal::SpendLimitReached { limit, spent, shortage, reset }
             }
-            Owner::Wallet(wallet, is_known) => Refusal::WalletInsufficient {
+            FundingSourceKind::Wallet(wallet, is_known) => Refusal::WalletInsufficient {
                 wallet_id: is_known.then_some(wallet.wallet_id),
                 shortage,
             },
@@ -139,7 +139,7 @@ impl<'a> Purses<'a> {
     }
 
     /// Returns whether enough is left in a purse. A call without cost is never refused for money.
-    fn suffices(&self, purse: &Purse<'_>, costs: &Costs) -> bool {
+    fn has_enough(&self, purse: &FundingSource<'_>, costs: &PayerCosts) -> bool {
         let share = (purse.share)(costs);
         match self.enforcement {
             _ if !share.is_positive() => true,
@@ -150,7 +150,7 @@ impl<'a> Purses<'a> {
 }
 
 /// The largest number from 1 to below `above` that fits. Numbers below a fitting one must fit, too.
-fn largest(above: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+fn largest_fitting(above: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut fitting, mut too_large) = (0, above);
     while too_large.saturating_sub(fitting) > 1 {
         let middle = fitting.midpoint(too_large);

@@ -53,7 +53,7 @@ pub enum Refusal {
         /// The calls allowed per minute.
         rpm: u32,
         /// The time from which the next call passes.
-        reset: Reset,
+        reset: LimitReset,
     },
     /// The spend key's request limit is reached.
     RequestLimitReached {
@@ -62,7 +62,7 @@ pub enum Refusal {
         /// The number of calls in this cycle.
         used: u64,
         /// The start of the next cycle; `None` for a limit in total.
-        reset: Option<Reset>,
+        reset: Option<LimitReset>,
     },
     /// The spend key's limit has too little left.
     SpendLimitReached {
@@ -73,7 +73,7 @@ pub enum Refusal {
         /// The amount that is left.
         shortage: Shortage,
         /// The start of the next cycle; `None` for a limit in total.
-        reset: Option<Reset>,
+        reset: Option<LimitReset>,
     },
     /// A wallet that would pay has too little left.
     WalletInsufficient {
@@ -87,7 +87,7 @@ pub enum Refusal {
 impl Refusal {
     /// The refusal of a call whose end could take the wallet's balance out of the range of an
     /// amount.
-    pub(super) fn out_of_room(wallet: &Wallet, is_known: bool) -> Self {
+    pub(super) fn wallet_overflow(wallet: &Wallet, is_known: bool) -> Self {
         Self::WalletInsufficient {
             wallet_id: is_known.then_some(wallet.wallet_id),
             shortage: Shortage {
@@ -102,14 +102,14 @@ impl Refusal {
 
 /// The time at which a limit allows more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reset {
+pub struct LimitReset {
     /// The instant.
     pub at: Timestamp,
     /// The time from the refusal to the instant, in microseconds.
     pub wait_micros: i64,
 }
 
-impl Reset {
+impl LimitReset {
     /// A reset at `at`, as seen from `now`.
     pub(super) const fn new(at: Timestamp, now: Timestamp) -> Self {
         Self { at, wait_micros: at.unix_micros().saturating_sub(now.unix_micros()) }
@@ -132,7 +132,7 @@ pub struct Shortage {
 impl Shortage {
     /// Returns whether enough may be left when the calls in flight have ended, so that it helps to
     /// wait.
-    pub fn is_held_by_calls_in_flight(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         let without_holds = self.left.saturating_add(self.held);
         self.held.is_positive()
             && match self.needed {

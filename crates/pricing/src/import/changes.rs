@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use time::{Date, Time};
 
-use super::fill::{name_source, on_top};
-use super::format::Format;
-use super::imported::Imported;
+use super::fill::{name_source, overlay_tier};
+use super::format::ImportFormat;
+use super::imported::ImportedPrices;
 use super::tidy;
 use crate::catalog::{Catalog, CatalogFile};
-use crate::hours::{Hours, Moment};
+use crate::hours::{DailyHours, Moment};
 use crate::model::ModelPattern;
 use crate::price_row::{PriceRow, TierPrices};
 use crate::rate::Rate;
@@ -19,7 +19,7 @@ use crate::usage::{Unit, UnitPrices};
 /// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ChangeKind {
     /// The figure is new.
     Added,
     /// The figure has another value.
@@ -30,13 +30,13 @@ pub enum Kind {
 
 /// A figure of a price list that changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Change {
+pub struct PriceChange {
     /// The provider.
     pub provider: String,
     /// The id or pattern.
     pub model: String,
     /// The kind of the change.
-    pub kind: Kind,
+    pub kind: ChangeKind,
     /// The price: `input`, `output above 200000`, `batch input`.
     pub figure: String,
     /// The first day of the new value, if that is later than the day of the import.
@@ -46,18 +46,18 @@ pub struct Change {
     pub old: Option<Rate>,
     /// The new value: USD per million or each, or a factor.
     pub new: Option<Rate>,
-    /// Whether the change needs a review: beyond [`Update::max_factor`], or from or to zero.
+    /// Whether the change needs a review: beyond [`ImportOptions::max_factor`], or from or to zero.
     pub refused: bool,
 }
 
 /// A figure on which two price lists disagree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Disagreement {
+pub struct PriceDisagreement {
     /// The provider.
     pub provider: String,
     /// The model.
     pub model: String,
-    /// The price, as in [`Change::figure`].
+    /// The price, as in [`PriceChange::figure`].
     pub figure: String,
     /// The value in the first list.
     pub first: Rate,
@@ -67,29 +67,29 @@ pub struct Disagreement {
 
 /// The settings of an import.
 #[derive(Clone, Copy, Debug)]
-pub struct Update {
+pub struct ImportOptions {
     /// The first day of new prices.
     pub from: Date,
-    /// The factor by which a price may rise or fall without [`Change::refused`].
+    /// The factor by which a price may rise or fall without [`PriceChange::refused`].
     pub max_factor: Rate,
     /// Whether only missing models and figures are added (see [`CatalogFile::fill`]).
     pub only_missing: bool,
 }
 
-type Key = (String, String);
+type RowKey = (String, String);
 
 impl CatalogFile {
     /// The file after the import of a price list, and every figure that changes.
     ///
     /// Figures that the list names are taken. Others stay, except in rows that are from this list alone. A
-    /// price that changes ends the day before [`Update::from`], and a row from that day on has the new one.
-    /// Models that the list no longer names keep their prices; they are reported as [`Kind::Removed`].
+    /// price that changes ends the day before [`ImportOptions::from`], and a row from that day on has the new one.
+    /// Models that the list no longer names keep their prices; they are reported as [`ChangeKind::Removed`].
     pub fn updated(
         &self,
-        list: Imported,
-        format: Format,
-        update: &Update,
-    ) -> (CatalogFile, Vec<Change>) {
+        list: ImportedPrices,
+        format: ImportFormat,
+        update: &ImportOptions,
+    ) -> (CatalogFile, Vec<PriceChange>) {
         let mut file = self.clone();
         let mut gone = Vec::new();
         if update.only_missing {
@@ -104,7 +104,7 @@ impl CatalogFile {
             }
             for ((provider, model), new) in new {
                 let own = rows.entry((provider, model)).or_default();
-                take(own, new, update.from);
+                merge_rows(own, new, update.from);
             }
             file.rows = rows.into_values().flatten().collect();
             tidy::group(&mut file.rows);
@@ -116,7 +116,7 @@ impl CatalogFile {
     }
 
     /// The figures that differ between this file and `new`.
-    fn changes_to(&self, new: &CatalogFile, update: &Update) -> Vec<Change> {
+    fn changes_to(&self, new: &CatalogFile, update: &ImportOptions) -> Vec<PriceChange> {
         let (before, after) = (single(&self.rows), single(&new.rows));
         let none = Vec::new();
         let mut changes = Vec::new();
@@ -137,12 +137,12 @@ impl CatalogFile {
                 for name in names {
                     let (old, new) = (old.get(name).copied(), new.get(name).copied());
                     let kind = match (old, new) {
-                        (None, Some(_)) => Kind::Added,
-                        (Some(_), None) => Kind::Removed,
-                        (old, new) if old != new => Kind::Changed,
+                        (None, Some(_)) => ChangeKind::Added,
+                        (Some(_), None) => ChangeKind::Removed,
+                        (old, new) if old != new => ChangeKind::Changed,
                         _ => continue,
                     };
-                    changes.push(Change {
+                    changes.push(PriceChange {
                         provider: provider.clone(),
                         model: model.clone(),
                         kind,
@@ -174,7 +174,11 @@ fn differ(one: Rate, other: Rate) -> bool {
 }
 
 /// The models that only this list named and that it no longer names.
-fn no_longer_listed(file: &CatalogFile, list: &Imported, format: Format) -> Vec<Change> {
+fn no_longer_listed(
+    file: &CatalogFile,
+    list: &ImportedPrices,
+    format: ImportFormat,
+) -> Vec<PriceChange> {
     let listed = single(&list.rows);
     let providers: BTreeSet<&str> = list.rows.iter().map(|row| row.provider.as_str()).collect();
     let rows = file.rows.iter().filter(|row| {
@@ -182,11 +186,11 @@ fn no_longer_listed(file: &CatalogFile, list: &Imported, format: Format) -> Vec<
     });
     let models = rows.flat_map(|row| row.models.iter().map(move |model| (row, model)));
     let gone = models.filter(|(row, model)| !listed.contains_key(&key(row, model)));
-    let changes: BTreeSet<Change> = gone
-        .map(|(row, model)| Change {
+    let changes: BTreeSet<PriceChange> = gone
+        .map(|(row, model)| PriceChange {
             provider: row.provider.clone(),
             model: model.as_str().to_owned(),
-            kind: Kind::Removed,
+            kind: ChangeKind::Removed,
             figure: "all".to_owned(),
             from: None,
             old: row.prices.input,
@@ -197,13 +201,13 @@ fn no_longer_listed(file: &CatalogFile, list: &Imported, format: Format) -> Vec<
     changes.into_iter().collect()
 }
 
-fn key(row: &PriceRow, model: &ModelPattern) -> Key {
+fn key(row: &PriceRow, model: &ModelPattern) -> RowKey {
     (row.provider.clone(), model.as_str().to_ascii_lowercase())
 }
 
 /// The rows, with one pattern each, by provider and pattern.
-fn single(rows: &[PriceRow]) -> BTreeMap<Key, Vec<PriceRow>> {
-    let mut single: BTreeMap<Key, Vec<PriceRow>> = BTreeMap::new();
+fn single(rows: &[PriceRow]) -> BTreeMap<RowKey, Vec<PriceRow>> {
+    let mut single: BTreeMap<RowKey, Vec<PriceRow>> = BTreeMap::new();
     for row in rows {
         for model in &row.models {
             let alone = PriceRow { models: vec![model.clone()], ..row.clone() };
@@ -217,8 +221,8 @@ fn single(rows: &[PriceRow]) -> BTreeMap<Key, Vec<PriceRow>> {
 ///
 /// They are the latest for the whole day, and rows for some hours that are not older.
 fn in_effect(rows: &[PriceRow], on: Date) -> Vec<&PriceRow> {
-    let mut latest: BTreeMap<Option<Hours>, &PriceRow> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.holds(on)) {
+    let mut latest: BTreeMap<Option<DailyHours>, &PriceRow> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.applies_on(on)) {
         let known = latest.entry(row.hours).or_insert(row);
         if row.effective_from > known.effective_from {
             *known = row;
@@ -229,7 +233,7 @@ fn in_effect(rows: &[PriceRow], on: Date) -> Vec<&PriceRow> {
 }
 
 /// Merges a list's rows for one pattern into `own`, from the day `from` on.
-fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
+fn merge_rows(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
     if own.is_empty() {
         *own = new;
         return;
@@ -258,7 +262,7 @@ fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
         }
         // Rows that begin on the same day are corrected; older ones end.
         own.retain(|one| one.effective_from != Some(day));
-        for one in own.iter_mut().filter(|one| one.holds(day)) {
+        for one in own.iter_mut().filter(|one| one.applies_on(day)) {
             one.effective_to = day.previous_day();
         }
         // Later rows still follow.
@@ -278,7 +282,7 @@ fn take(own: &mut Vec<PriceRow>, new: Vec<PriceRow>, from: Date) {
 ///
 /// An old row for other hours stays, unless it overlaps a new one or is from the same list.
 fn merged_day(old: &[PriceRow], new: &[&PriceRow]) -> Vec<PriceRow> {
-    let of = |hours: Option<Hours>| old.iter().find(|row| row.hours == hours);
+    let of = |hours: Option<DailyHours>| old.iter().find(|row| row.hours == hours);
     let mut rows: Vec<PriceRow> = new
         .iter()
         .map(|row| {
@@ -287,7 +291,7 @@ fn merged_day(old: &[PriceRow], new: &[&PriceRow]) -> Vec<PriceRow> {
         })
         .collect();
     let stays = |row: &&PriceRow| {
-        let overlap = |other: Hours| row.hours.is_some_and(|hours| hours.overlap(other));
+        let overlap = |other: DailyHours| row.hours.is_some_and(|hours| hours.overlaps(other));
         let in_the_way = new.iter().any(|other| {
             other.hours == row.hours
                 || other.hours.is_some_and(overlap)
@@ -321,7 +325,7 @@ fn merged(old: Option<&PriceRow>, new: &PriceRow) -> PriceRow {
         }
     }
     for (tier, prices) in &new.tiers {
-        let prices = on_top(&row, new, prices);
+        let prices = overlay_tier(&row, new, prices);
         row.tiers.insert(tier.clone(), prices);
     }
     tidy::shorten_tiers(&mut row);
@@ -374,18 +378,18 @@ impl Catalog {
     ///
     /// It compares the models that either lists by exact id and both can price. A figure that only one of
     /// them has is no disagreement, nor is a difference below a millionth, which is rounding.
-    pub fn disagreements(&self, other: &Self, on: Date) -> Vec<Disagreement> {
+    pub fn disagreements(&self, other: &Self, on: Date) -> Vec<PriceDisagreement> {
         let mut found = BTreeSet::new();
         let rows = self.file().rows.iter().chain(&other.file().rows);
         let ids = rows.flat_map(|row| row.models.iter().map(move |model| (row, model)));
-        let ids: BTreeSet<Key> =
+        let ids: BTreeSet<RowKey> =
             ids.filter(|(_, model)| model.is_exact()).map(|(row, model)| key(row, model)).collect();
-        let by_hours: Vec<(&PriceRow, Hours)> = self
+        let by_hours: Vec<(&PriceRow, DailyHours)> = self
             .file()
             .rows
             .iter()
             .chain(&other.file().rows)
-            .filter(|row| row.holds(on))
+            .filter(|row| row.applies_on(on))
             .filter_map(|row| Some((row, row.hours?)))
             .collect();
         for (provider, model) in ids {
@@ -411,7 +415,7 @@ impl Catalog {
                     let time = at
                         .time
                         .map(|time| format!(" from {:02}:{:02}", time.hour(), time.minute()));
-                    found.insert(Disagreement {
+                    found.insert(PriceDisagreement {
                         provider: provider.clone(),
                         model: model.clone(),
                         figure: format!("{figure}{}", time.unwrap_or_default()),

@@ -2,12 +2,12 @@
 
 use time::Date;
 
-use super::imported::Imported;
-use super::note::Note;
+use super::imported::ImportedPrices;
+use super::note::ImportNote;
 use super::tidy;
 use crate::catalog::{Catalog, CatalogFile};
 use crate::model::ModelPattern;
-use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::price_row::{PriceBand, PriceRow, TierPrices};
 use crate::usage::{Unit, UnitPrices};
 
 /// Whether a list may add the price of this unit to the rows of another. Token prices are not added,
@@ -23,7 +23,7 @@ impl CatalogFile {
     /// model of which both lists price input and output tokens alike, tiers and prices of other units are
     /// added. [`PriceRow::max_output_tokens`] is raised in any case. No price of this file changes. The
     /// notes are the notes of `other` and the differences found, sorted.
-    pub fn fill(&mut self, other: Imported, on: Date) -> Vec<Note> {
+    pub fn fill(&mut self, other: ImportedPrices, on: Date) -> Vec<ImportNote> {
         let mut notes = other.notes;
         for (provider, others) in other.fallbacks {
             self.fallbacks.entry(provider).or_insert(others);
@@ -88,7 +88,7 @@ fn only(prices: &UnitPrices, unit: Unit) -> bool {
 }
 
 /// Adds to a row the figures that another row of the same model has and it lacks.
-fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
+fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<ImportNote>) {
     if mine.free || !alike(&mine.prices, &other.prices) {
         return;
     }
@@ -99,7 +99,7 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
             if unit.counts_tokens() {
                 *mine.prices.get_mut(unit) = *other.prices.get(unit);
                 for band in &mut mine.bands {
-                    let same = |one: &&Band| one.above_input_tokens == band.above_input_tokens;
+                    let same = |one: &&PriceBand| one.above_input_tokens == band.above_input_tokens;
                     let theirs = other.bands.iter().find(same);
                     *band.prices.get_mut(unit) = theirs.and_then(|one| *one.prices.get(unit));
                 }
@@ -110,7 +110,7 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
         }
     }
     for (tier, theirs) in &other.tiers {
-        let theirs = on_top(mine, other, theirs);
+        let theirs = overlay_tier(mine, other, theirs);
         match mine.tiers.get(tier) {
             None => {
                 mine.tiers.insert(tier.clone(), theirs);
@@ -118,7 +118,7 @@ fn add(mine: &mut PriceRow, other: &PriceRow, id: &str, notes: &mut Vec<Note>) {
             }
             Some(known) if !alike(&priced(mine, known), &priced(mine, &theirs)) => {
                 let text = format!("prices the tier {tier} otherwise than the row it is listed in");
-                notes.push(Note::new(&mine.provider, id, text));
+                notes.push(ImportNote::new(&mine.provider, id, text));
             }
             Some(_) => (),
         }
@@ -162,7 +162,7 @@ fn priced(row: &PriceRow, tier: &TierPrices) -> UnitPrices {
 /// The own prices of `tier` in `other`, over the standard prices of `mine`.
 ///
 /// It has no bands where the standard has none.
-pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> TierPrices {
+pub(super) fn overlay_tier(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> TierPrices {
     let TierPrices::Prices { prices, bands } = tier else { return tier.clone() };
     let over = |own: &UnitPrices, theirs: &UnitPrices, mine: &UnitPrices| {
         let mut all = *mine;
@@ -173,7 +173,7 @@ pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> Ti
         }
         all
     };
-    let at = |bands: &[Band], start: u64| {
+    let at = |bands: &[PriceBand], start: u64| {
         let same = bands.iter().find(|band| band.above_input_tokens == start);
         same.map(|band| band.prices)
     };
@@ -181,7 +181,7 @@ pub(super) fn on_top(mine: &PriceRow, other: &PriceRow, tier: &TierPrices) -> Ti
         let start = band.above_input_tokens;
         let theirs = at(&other.bands, start).unwrap_or(other.prices);
         let prices = over(&band.prices, &theirs, &at(&mine.bands, start)?);
-        Some(Band { above_input_tokens: start, prices })
+        Some(PriceBand { above_input_tokens: start, prices })
     });
     let bands = bands.collect();
     TierPrices::Prices { prices: Box::new(over(prices, &other.prices, &mine.prices)), bands }

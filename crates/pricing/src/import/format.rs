@@ -5,14 +5,14 @@ use std::str::FromStr;
 /// A format of price lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Format {
+pub enum ImportFormat {
     /// The JSON of the `genai-prices` project: prices per million, with dates and variants.
     GenaiPrices,
     /// LiteLLM's map of models: prices per single unit, without dates.
     Litellm,
 }
 
-impl Format {
+impl ImportFormat {
     /// The name, as in [`PriceRow::source`](crate::PriceRow::source) of its rows.
     pub const fn name(self) -> &'static str {
         match self {
@@ -22,7 +22,7 @@ impl Format {
     }
 }
 
-impl FromStr for Format {
+impl FromStr for ImportFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {

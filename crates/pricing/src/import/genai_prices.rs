@@ -12,20 +12,20 @@ use serde_json::value::RawValue;
 use time::Date;
 
 use super::error::ImportError;
-use super::format::Format;
-use super::imported::Imported;
-use super::note::Note;
-use super::number::{self, Scale};
-use super::patterns::Clause;
+use super::format::ImportFormat;
+use super::imported::ImportedPrices;
+use super::note::ImportNote;
+use super::number::{self, ScaleFactor};
+use super::patterns::ModelCondition;
 use super::time_of_day;
-use crate::hours::Hours;
+use crate::hours::DailyHours;
 use crate::model::ModelPattern;
-use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::price_row::{PriceBand, PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
 
 #[derive(Deserialize)]
-struct Provider {
+struct GenaiProvider {
     id: String,
     #[serde(default)]
     fallback_model_providers: Option<Vec<String>>,
@@ -34,34 +34,34 @@ struct Provider {
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct GenaiModel {
     id: String,
-    r#match: Clause,
+    r#match: ModelCondition,
     /// One price list, or several under conditions.
     prices: Box<RawValue>,
     #[serde(default)]
-    price_variants: Option<Vec<Variant>>,
+    price_variants: Option<Vec<PriceVariant>>,
 }
 
 type PriceKeys = BTreeMap<String, Box<RawValue>>;
 
 #[derive(Deserialize)]
-struct Conditional {
+struct ConditionalPrices {
     #[serde(default)]
-    constraint: Option<Constraint>,
+    constraint: Option<PriceConstraint>,
     prices: PriceKeys,
 }
 
 #[derive(Deserialize)]
-struct Variant {
+struct PriceVariant {
     when: BTreeMap<String, String>,
     #[serde(default)]
-    constraint: Option<Constraint>,
+    constraint: Option<PriceConstraint>,
     prices: PriceKeys,
 }
 
 #[derive(Deserialize)]
-struct Constraint {
+struct PriceConstraint {
     #[serde(default)]
     start_date: Option<Date>,
     #[serde(default)]
@@ -73,42 +73,42 @@ struct Constraint {
     others: BTreeMap<String, IgnoredAny>,
 }
 
-impl Constraint {
-    fn hours(&self) -> Option<Hours> {
+impl PriceConstraint {
+    fn hours(&self) -> Option<DailyHours> {
         let minute = |text: &Option<String>| time_of_day::minute(text.as_deref()?);
-        Hours::new(minute(&self.start_time)?, minute(&self.end_time)?)
+        DailyHours::new(minute(&self.start_time)?, minute(&self.end_time)?)
     }
 }
 
 /// A price, with steps by the length of the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stepped {
+struct SteppedPrice {
     base: Rate,
     steps: Vec<(u64, Rate)>,
 }
 
 #[derive(Deserialize)]
-struct RawStepped {
+struct RawSteppedPrice {
     base: Box<RawValue>,
-    tiers: Vec<RawStep>,
+    tiers: Vec<RawPriceStep>,
 }
 
 #[derive(Deserialize)]
-struct RawStep {
+struct RawPriceStep {
     start: u64,
     price: Box<RawValue>,
 }
 
-type Prices = BTreeMap<&'static str, (Unit, Stepped)>;
+type SteppedPrices = BTreeMap<&'static str, (Unit, SteppedPrice)>;
 
 /// A tier, the first day of its own prices, and these prices.
-type OfTier<'a> = (&'a str, Option<Date>, Prices);
+type DatedTierPrices<'a> = (&'a str, Option<Date>, SteppedPrices);
 
 /// Prices at some hours of the day.
-struct Hourly {
+struct HourlyPrices {
     since: Option<Date>,
-    hours: Hours,
-    prices: Prices,
+    hours: DailyHours,
+    prices: SteppedPrices,
 }
 
 /// The list's names of the providers, and the names in this crate.
@@ -139,30 +139,30 @@ fn our_name(provider: &str) -> Option<&'static str> {
 }
 
 /// The unit of a price key, and its scale.
-fn unit_of(key: &str) -> Option<(&'static str, Unit, Scale)> {
-    const UNITS: [(&str, Unit, Scale); 22] = [
-        ("input_mtok", Unit::Input, Scale::ONE),
-        ("cache_read_mtok", Unit::CachedInput, Scale::ONE),
-        ("cache_audio_read_mtok", Unit::CachedInputAudio, Scale::ONE),
-        ("cache_write_mtok", Unit::CacheWrite, Scale::ONE),
-        ("cache_write_5m_mtok", Unit::CacheWrite, Scale::ONE),
-        ("cache_write_1h_mtok", Unit::CacheWrite1h, Scale::ONE),
-        ("input_audio_mtok", Unit::InputAudio, Scale::ONE),
-        ("input_image_mtok", Unit::InputImage, Scale::ONE),
-        ("input_video_mtok", Unit::InputVideo, Scale::ONE),
-        ("output_mtok", Unit::Output, Scale::ONE),
-        ("output_reasoning_mtok", Unit::Reasoning, Scale::ONE),
-        ("output_audio_mtok", Unit::OutputAudio, Scale::ONE),
-        ("output_image_mtok", Unit::OutputImage, Scale::ONE),
-        ("input_mchars", Unit::InputCharacters, Scale::ONE),
-        ("output_mchars", Unit::OutputCharacters, Scale::ONE),
-        ("input_audio_hours", Unit::InputSecond, Scale::PER_SECOND),
-        ("output_audio_hours", Unit::OutputSecond, Scale::PER_SECOND),
-        ("input_document_kpages", Unit::Page, Scale::THOUSANDTH),
-        ("requests_kcount", Unit::Request, Scale::THOUSANDTH),
-        ("web_searches_kcount", Unit::WebSearch, Scale::THOUSANDTH),
-        ("storage_searches_kcount", Unit::FileSearch, Scale::THOUSANDTH),
-        ("rerank_searches_kcount", Unit::SearchUnit, Scale::THOUSANDTH),
+fn unit_of(key: &str) -> Option<(&'static str, Unit, ScaleFactor)> {
+    const UNITS: [(&str, Unit, ScaleFactor); 22] = [
+        ("input_mtok", Unit::Input, ScaleFactor::ONE),
+        ("cache_read_mtok", Unit::CachedInput, ScaleFactor::ONE),
+        ("cache_audio_read_mtok", Unit::CachedInputAudio, ScaleFactor::ONE),
+        ("cache_write_mtok", Unit::CacheWrite, ScaleFactor::ONE),
+        ("cache_write_5m_mtok", Unit::CacheWrite, ScaleFactor::ONE),
+        ("cache_write_1h_mtok", Unit::CacheWrite1h, ScaleFactor::ONE),
+        ("input_audio_mtok", Unit::InputAudio, ScaleFactor::ONE),
+        ("input_image_mtok", Unit::InputImage, ScaleFactor::ONE),
+        ("input_video_mtok", Unit::InputVideo, ScaleFactor::ONE),
+        ("output_mtok", Unit::Output, ScaleFactor::ONE),
+        ("output_reasoning_mtok", Unit::Reasoning, ScaleFactor::ONE),
+        ("output_audio_mtok", Unit::OutputAudio, ScaleFactor::ONE),
+        ("output_image_mtok", Unit::OutputImage, ScaleFactor::ONE),
+        ("input_mchars", Unit::InputCharacters, ScaleFactor::ONE),
+        ("output_mchars", Unit::OutputCharacters, ScaleFactor::ONE),
+        ("input_audio_hours", Unit::InputSecond, ScaleFactor::PER_SECOND),
+        ("output_audio_hours", Unit::OutputSecond, ScaleFactor::PER_SECOND),
+        ("input_document_kpages", Unit::Page, ScaleFactor::THOUSANDTH),
+        ("requests_kcount", Unit::Request, ScaleFactor::THOUSANDTH),
+        ("web_searches_kcount", Unit::WebSearch, ScaleFactor::THOUSANDTH),
+        ("storage_searches_kcount", Unit::FileSearch, ScaleFactor::THOUSANDTH),
+        ("rerank_searches_kcount", Unit::SearchUnit, ScaleFactor::THOUSANDTH),
     ];
     UNITS.into_iter().find(|(name, ..)| *name == key)
 }
@@ -179,16 +179,16 @@ fn tier_of(when: &BTreeMap<String, String>) -> Option<&str> {
     }
 }
 
-pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError> {
-    let providers: Vec<Provider> = serde_json::from_str(text).map_err(ImportError)?;
-    let mut read = Imported::default();
+pub(super) fn read(text: &str) -> Result<(ImportedPrices, Vec<PriceRow>), ImportError> {
+    let providers: Vec<GenaiProvider> = serde_json::from_str(text).map_err(ImportError)?;
+    let mut read = ImportedPrices::default();
     let mut rows = Vec::new();
     let mut named = BTreeSet::new();
     let mut unread = None;
     for provider in providers {
         let Some(name) = our_name(&provider.id) else {
             let text = format!("{} models of a provider not known here", provider.models.len());
-            read.notes.push(Note::new(&provider.id, "", text));
+            read.notes.push(ImportNote::new(&provider.id, "", text));
             continue;
         };
         let others = provider.fallback_model_providers.unwrap_or_default();
@@ -198,27 +198,27 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
             read.fallbacks.insert(name.to_owned(), others);
         }
         for model in provider.models {
-            let model: Model = match serde_json::from_str(model.get()) {
+            let model: GenaiModel = match serde_json::from_str(model.get()) {
                 Ok(model) => model,
                 Err(why) => {
                     #[derive(Deserialize)]
-                    struct Named {
+                    struct ModelId {
                         id: String,
                     }
                     let id = serde_json::from_str(model.get())
-                        .map_or_else(|_| "a model".to_owned(), |Named { id }| id);
-                    read.notes.push(Note::unreadable(name, &id, &why));
+                        .map_or_else(|_| "a model".to_owned(), |ModelId { id }| id);
+                    read.notes.push(ImportNote::unreadable(name, &id, &why));
                     unread.get_or_insert(why);
                     continue;
                 }
             };
             let notes = &mut read.notes;
             let unreadable = Vec::new();
-            let mut reader = Reader { provider: name, model: &model.id, notes, unreadable };
+            let mut reader = GenaiReader { provider: name, model: &model.id, notes, unreadable };
             match reader.model(&model) {
                 Ok(_) if !reader.unreadable.is_empty() => {
                     let what = reader.unreadable.join(", ");
-                    read.notes.push(Note::unreadable(name, &model.id, what));
+                    read.notes.push(ImportNote::unreadable(name, &model.id, what));
                 }
                 Ok(own) => {
                     // As in the list itself, the first model that an id matches counts.
@@ -235,7 +235,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
                         own.into_iter().map(|row| PriceRow { models: patterns.clone(), ..row }),
                     );
                 }
-                Err(why) => read.notes.push(Note::unreadable(name, &model.id, why)),
+                Err(why) => read.notes.push(ImportNote::unreadable(name, &model.id, why)),
             }
         }
     }
@@ -247,29 +247,29 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
 }
 
 /// A reader of the prices of one model.
-struct Reader<'a> {
+struct GenaiReader<'a> {
     provider: &'a str,
     model: &'a str,
-    notes: &'a mut Vec<Note>,
+    notes: &'a mut Vec<ImportNote>,
     /// The prices that could not be read. Without them the model would be too cheap.
     unreadable: Vec<String>,
 }
 
-impl Reader<'_> {
+impl GenaiReader<'_> {
     fn note(&mut self, text: impl Into<String>) {
-        self.notes.push(Note::new(self.provider, self.model, text));
+        self.notes.push(ImportNote::new(self.provider, self.model, text));
     }
 
-    fn model(&mut self, model: &Model) -> Result<Vec<PriceRow>, serde_json::Error> {
+    fn model(&mut self, model: &GenaiModel) -> Result<Vec<PriceRow>, serde_json::Error> {
         let (models, left_out) = model.r#match.patterns(self.provider);
         for what in left_out {
             self.note(format!("{what} are not carried over"));
         }
-        let lists: Vec<Conditional> = match model.prices.get().trim_start().starts_with('[') {
+        let lists: Vec<ConditionalPrices> = match model.prices.get().trim_start().starts_with('[') {
             true => serde_json::from_str(model.prices.get())?,
             false => {
                 let prices = serde_json::from_str(model.prices.get())?;
-                vec![Conditional { constraint: None, prices }]
+                vec![ConditionalPrices { constraint: None, prices }]
             }
         };
         if lists.is_empty() {
@@ -277,9 +277,9 @@ impl Reader<'_> {
         }
         let variants = self.variants(model.price_variants.as_deref().unwrap_or_default());
         // The last list whose condition is met applies, or else the first.
-        let mut dated: BTreeMap<Option<Date>, Prices> = BTreeMap::new();
-        let mut hourly: Vec<Hourly> = Vec::new();
-        let mut all_day: Vec<Prices> = Vec::new();
+        let mut dated: BTreeMap<Option<Date>, SteppedPrices> = BTreeMap::new();
+        let mut hourly: Vec<HourlyPrices> = Vec::new();
+        let mut all_day: Vec<SteppedPrices> = Vec::new();
         for (place, list) in lists.iter().enumerate() {
             let prices = self.prices(&list.prices);
             let constraint = list.constraint.as_ref().filter(|_| place > 0);
@@ -291,7 +291,7 @@ impl Reader<'_> {
                     // Its first day is that of the prices before it, because the list states hours from then on.
                     let since = dated.keys().max().copied().flatten();
                     match one.hours() {
-                        Some(hours) => hourly.push(Hourly { since, hours, prices }),
+                        Some(hours) => hourly.push(HourlyPrices { since, hours, prices }),
                         None => all_day.push(prices),
                     }
                 }
@@ -301,20 +301,20 @@ impl Reader<'_> {
             }
         }
         if !all_day.is_empty() {
-            self.note("has prices by the time of day that cannot be read: the dearest are taken for the whole day");
+            self.note("has prices by the time of day that cannot be read: the highest are taken for the whole day");
         }
         let days: Vec<_> = dated.keys().copied().collect();
         let ends = days.iter().skip(1).copied().chain([None]);
         let mut steps: Vec<Vec<PriceRow>> = Vec::new();
         for ((since, mut prices), until) in dated.into_iter().zip(ends) {
             for dearer in &all_day {
-                dearest(&mut prices, dearer);
+                keep_highest(&mut prices, dearer);
             }
             let mut step = vec![self.row(&models, since, None, &prices, (&variants, until))];
             // Where hours overlap, the last list counts.
             let of_day: Vec<_> = hourly.iter().filter(|one| one.since == since).collect();
-            let last = |minute| of_day.iter().rposition(|one| one.hours.contain_minute(minute));
-            for (hours, place) in Hours::runs(last) {
+            let last = |minute| of_day.iter().rposition(|one| one.hours.contains_minute(minute));
+            for (hours, place) in DailyHours::runs(last) {
                 let Some(one) = place.and_then(|place| of_day.get(place)) else { continue };
                 step.push(self.row(&models, since, hours, &one.prices, (&variants, until)));
             }
@@ -335,9 +335,9 @@ impl Reader<'_> {
         &self,
         models: &[ModelPattern],
         effective_from: Option<Date>,
-        hours: Option<Hours>,
-        prices: &Prices,
-        (variants, until): (&[OfTier<'_>], Option<Date>),
+        hours: Option<DailyHours>,
+        prices: &SteppedPrices,
+        (variants, until): (&[DatedTierPrices<'_>], Option<Date>),
     ) -> PriceRow {
         let (standard, bands) = in_bands(prices);
         let mut row = PriceRow {
@@ -345,12 +345,12 @@ impl Reader<'_> {
             models: models.to_vec(),
             effective_from,
             hours,
-            source: Some(Format::GenaiPrices.name().to_owned()),
+            source: Some(ImportFormat::GenaiPrices.name().to_owned()),
             prices: standard,
             bands,
             ..PriceRow::default()
         };
-        let mut tiers: BTreeMap<&str, Prices> = BTreeMap::new();
+        let mut tiers: BTreeMap<&str, SteppedPrices> = BTreeMap::new();
         // A variant that begins while these prices apply is theirs from the start: its date is the day on
         // which the list began to state it.
         let begun = |since: Option<Date>| until.is_none_or(|until| since < Some(until));
@@ -371,10 +371,10 @@ impl Reader<'_> {
         row
     }
 
-    fn variants<'v>(&mut self, variants: &'v [Variant]) -> Vec<OfTier<'v>> {
+    fn variants<'v>(&mut self, variants: &'v [PriceVariant]) -> Vec<DatedTierPrices<'v>> {
         let mut read = Vec::new();
         for variant in variants.iter().filter(|variant| !variant.prices.is_empty()) {
-            let by_hours = |one: &Constraint| {
+            let by_hours = |one: &PriceConstraint| {
                 one.start_time.is_some() || one.end_time.is_some() || !one.others.is_empty()
             };
             let in_part = variant.constraint.as_ref().is_some_and(by_hours);
@@ -393,8 +393,8 @@ impl Reader<'_> {
         read
     }
 
-    fn prices(&mut self, keys: &PriceKeys) -> Prices {
-        let mut prices = Prices::new();
+    fn prices(&mut self, keys: &PriceKeys) -> SteppedPrices {
+        let mut prices = SteppedPrices::new();
         for (key, raw) in keys {
             // Audio of either direction: the list does not distinguish them.
             let known = match key.as_str() {
@@ -418,11 +418,11 @@ impl Reader<'_> {
     }
 }
 
-fn stepped(raw: &RawValue, scale: Scale) -> Option<Stepped> {
+fn stepped(raw: &RawValue, scale: ScaleFactor) -> Option<SteppedPrice> {
     if !raw.get().trim_start().starts_with('{') {
-        return Some(Stepped { base: number::rate(raw, scale)?, steps: Vec::new() });
+        return Some(SteppedPrice { base: number::rate(raw, scale)?, steps: Vec::new() });
     }
-    let raw: RawStepped = serde_json::from_str(raw.get()).ok()?;
+    let raw: RawSteppedPrice = serde_json::from_str(raw.get()).ok()?;
     let steps: Option<Vec<_>> = raw
         .tiers
         .iter()
@@ -430,11 +430,11 @@ fn stepped(raw: &RawValue, scale: Scale) -> Option<Stepped> {
         .collect();
     let mut steps = steps?;
     steps.sort_by_key(|(start, _)| *start);
-    Some(Stepped { base: number::rate(&raw.base, scale)?, steps })
+    Some(SteppedPrice { base: number::rate(&raw.base, scale)?, steps })
 }
 
 /// Raises each price to the higher of two.
-fn dearest(prices: &mut Prices, other: &Prices) {
+fn keep_highest(prices: &mut SteppedPrices, other: &SteppedPrices) {
     for (key, (unit, price)) in other {
         let (_, mine) = prices.entry(key).or_insert_with(|| (*unit, price.clone()));
         if price.base > mine.base {
@@ -444,7 +444,7 @@ fn dearest(prices: &mut Prices, other: &Prices) {
 }
 
 /// The prices below all steps, and above each step.
-fn in_bands(prices: &Prices) -> (UnitPrices, Vec<Band>) {
+fn in_bands(prices: &SteppedPrices) -> (UnitPrices, Vec<PriceBand>) {
     let above = |start: Option<u64>| {
         let mut units = UnitPrices::default();
         for (unit, price) in prices.values() {
@@ -460,6 +460,6 @@ fn in_bands(prices: &Prices) -> (UnitPrices, Vec<Band>) {
     starts.dedup();
     let bands = starts
         .into_iter()
-        .map(|start| Band { above_input_tokens: start, prices: above(Some(start)) });
+        .map(|start| PriceBand { above_input_tokens: start, prices: above(Some(start)) });
     (above(None), bands.collect())
 }

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use super::note::Note;
+use super::note::ImportNote;
 use super::tidy;
 use crate::catalog::{Catalog, CatalogFile};
 use crate::price_row::PriceRow;
 
 /// The rows, fallbacks and notes read from a price list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportedPrices {
     /// The rows: one for each model and period of its prices, not grouped by equal prices.
     pub rows: Vec<PriceRow>,
     /// Per provider, the providers whose prices apply to models that it does not list.
     pub fallbacks: BTreeMap<String, Vec<String>>,
     /// Notes on data that was left out and on decisions.
-    pub notes: Vec<Note>,
+    pub notes: Vec<ImportNote>,
 }
 
-impl Imported {
+impl ImportedPrices {
     /// The import as a [`Catalog`] of its own.
     pub fn into_catalog(self) -> Catalog {
         self.into_file().into()

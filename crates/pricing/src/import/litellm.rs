@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::error::ImportError;
-use super::format::Format;
-use super::imported::Imported;
-use super::note::Note;
-use super::number::{self, Scale};
+use super::format::ImportFormat;
+use super::imported::ImportedPrices;
+use super::note::ImportNote;
+use super::number::{self, ScaleFactor};
 use super::time_of_day;
 use crate::model::ModelPattern;
-use crate::price_row::{Band, PriceRow, TierPrices};
+use crate::price_row::{PriceBand, PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
 
-type Keys = BTreeMap<String, Box<RawValue>>;
+type ModelFields = BTreeMap<String, Box<RawValue>>;
 
 /// The list's names of the providers, the names in this crate, and the id prefixes.
 ///
@@ -63,35 +63,35 @@ const PROVIDERS: [(&str, &str, &[&str]); 35] = [
 ];
 
 /// The unit of a price key, and its scale.
-const UNITS: [(&str, Unit, Scale); 27] = [
-    ("input_cost_per_token", Unit::Input, Scale::MILLION),
-    ("cache_read_input_token_cost", Unit::CachedInput, Scale::MILLION),
-    ("input_cost_per_token_cache_hit", Unit::CachedInput, Scale::MILLION),
-    ("cache_read_input_audio_token_cost", Unit::CachedInputAudio, Scale::MILLION),
-    ("cache_creation_input_token_cost", Unit::CacheWrite, Scale::MILLION),
-    ("cache_creation_input_token_cost_above_1hr", Unit::CacheWrite1h, Scale::MILLION),
-    ("input_cost_per_audio_token", Unit::InputAudio, Scale::MILLION),
-    ("input_cost_per_image_token", Unit::InputImage, Scale::MILLION),
-    ("input_cost_per_video_token", Unit::InputVideo, Scale::MILLION),
-    ("output_cost_per_token", Unit::Output, Scale::MILLION),
-    ("output_cost_per_reasoning_token", Unit::Reasoning, Scale::MILLION),
-    ("output_cost_per_audio_token", Unit::OutputAudio, Scale::MILLION),
-    ("output_cost_per_image_token", Unit::OutputImage, Scale::MILLION),
-    ("input_cost_per_character", Unit::InputCharacters, Scale::MILLION),
-    ("output_cost_per_character", Unit::OutputCharacters, Scale::MILLION),
-    ("input_cost_per_second", Unit::InputSecond, Scale::ONE),
-    ("input_cost_per_audio_per_second", Unit::InputSecond, Scale::ONE),
-    ("output_cost_per_second", Unit::OutputSecond, Scale::ONE),
-    ("output_cost_per_video_per_second", Unit::OutputSecond, Scale::ONE),
-    ("output_cost_per_image", Unit::Image, Scale::ONE),
-    ("ocr_cost_per_page", Unit::Page, Scale::ONE),
-    ("input_cost_per_request", Unit::Request, Scale::ONE),
-    ("search_context_cost_per_query", Unit::WebSearch, Scale::ONE),
-    ("file_search_cost_per_1k_calls", Unit::FileSearch, Scale::THOUSANDTH),
-    ("code_interpreter_cost_per_session", Unit::CodeSession, Scale::ONE),
-    ("input_cost_per_query", Unit::SearchUnit, Scale::ONE),
+const UNITS: [(&str, Unit, ScaleFactor); 27] = [
+    ("input_cost_per_token", Unit::Input, ScaleFactor::MILLION),
+    ("cache_read_input_token_cost", Unit::CachedInput, ScaleFactor::MILLION),
+    ("input_cost_per_token_cache_hit", Unit::CachedInput, ScaleFactor::MILLION),
+    ("cache_read_input_audio_token_cost", Unit::CachedInputAudio, ScaleFactor::MILLION),
+    ("cache_creation_input_token_cost", Unit::CacheWrite, ScaleFactor::MILLION),
+    ("cache_creation_input_token_cost_above_1hr", Unit::CacheWrite1h, ScaleFactor::MILLION),
+    ("input_cost_per_audio_token", Unit::InputAudio, ScaleFactor::MILLION),
+    ("input_cost_per_image_token", Unit::InputImage, ScaleFactor::MILLION),
+    ("input_cost_per_video_token", Unit::InputVideo, ScaleFactor::MILLION),
+    ("output_cost_per_token", Unit::Output, ScaleFactor::MILLION),
+    ("output_cost_per_reasoning_token", Unit::Reasoning, ScaleFactor::MILLION),
+    ("output_cost_per_audio_token", Unit::OutputAudio, ScaleFactor::MILLION),
+    ("output_cost_per_image_token", Unit::OutputImage, ScaleFactor::MILLION),
+    ("input_cost_per_character", Unit::InputCharacters, ScaleFactor::MILLION),
+    ("output_cost_per_character", Unit::OutputCharacters, ScaleFactor::MILLION),
+    ("input_cost_per_second", Unit::InputSecond, ScaleFactor::ONE),
+    ("input_cost_per_audio_per_second", Unit::InputSecond, ScaleFactor::ONE),
+    ("output_cost_per_second", Unit::OutputSecond, ScaleFactor::ONE),
+    ("output_cost_per_video_per_second", Unit::OutputSecond, ScaleFactor::ONE),
+    ("output_cost_per_image", Unit::Image, ScaleFactor::ONE),
+    ("ocr_cost_per_page", Unit::Page, ScaleFactor::ONE),
+    ("input_cost_per_request", Unit::Request, ScaleFactor::ONE),
+    ("search_context_cost_per_query", Unit::WebSearch, ScaleFactor::ONE),
+    ("file_search_cost_per_1k_calls", Unit::FileSearch, ScaleFactor::THOUSANDTH),
+    ("code_interpreter_cost_per_session", Unit::CodeSession, ScaleFactor::ONE),
+    ("input_cost_per_query", Unit::SearchUnit, ScaleFactor::ONE),
     // Image models without a price of generated images use this key for it.
-    ("input_cost_per_image", Unit::Image, Scale::ONE),
+    ("input_cost_per_image", Unit::Image, ScaleFactor::ONE),
 ];
 
 /// The tier suffixes of keys, and the names of the tiers in price rows.
@@ -109,22 +109,22 @@ const FACTORS: [(&str, &str); 2] = [
     ("regional_processing_uplift_multiplier_eu", "eu"),
 ];
 
-pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError> {
+pub(super) fn read(text: &str) -> Result<(ImportedPrices, Vec<PriceRow>), ImportError> {
     // The values are read one by one, since one entry explains the format and is no price list.
     let models: BTreeMap<String, Box<RawValue>> =
         serde_json::from_str(text).map_err(ImportError)?;
-    let mut read = Imported::default();
+    let mut read = ImportedPrices::default();
     let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
     // By provider and id; the number is the index of the provider in `PROVIDERS`.
     let mut found: BTreeMap<(&str, String), (usize, Vec<PriceRow>)> = BTreeMap::new();
     for (name, raw) in models {
-        let keys: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
+        let keys: ModelFields = serde_json::from_str(raw.get()).unwrap_or_default();
         // The entry that explains the format.
         if name == "sample_spec" {
             continue;
         }
         let Some(theirs) = text_of(&keys, "litellm_provider") else {
-            read.notes.push(Note::new("", &name, "names no provider"));
+            read.notes.push(ImportNote::new("", &name, "names no provider"));
             continue;
         };
         let known = PROVIDERS.iter().enumerate().find(|(_, (listed, ..))| *listed == theirs);
@@ -135,11 +135,11 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
         let id = match own_id(provider, prefixes, &name) {
             Ok(id) => id,
             Err(why) => {
-                read.notes.push(Note::new(provider, &name, why));
+                read.notes.push(ImportNote::new(provider, &name, why));
                 continue;
             }
         };
-        let mut reader = Reader {
+        let mut reader = LitellmReader {
             provider,
             model: &name,
             keys: &keys,
@@ -148,10 +148,10 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
         };
         let row = reader.row(id);
         let mut rows = reader.by_hours(row);
-        let Reader { mut notes, unreadable, .. } = reader;
+        let LitellmReader { mut notes, unreadable, .. } = reader;
         if !unreadable.is_empty() {
             rows.clear();
-            notes.push(Note::unreadable(provider, &name, unreadable.join(", ")));
+            notes.push(ImportNote::unreadable(provider, &name, unreadable.join(", ")));
         }
         let earlier = found.get(&(*provider, id.to_ascii_lowercase()));
         // An entry with the provider's prefix goes before one without.
@@ -163,7 +163,7 @@ pub(super) fn read(text: &str) -> Result<(Imported, Vec<PriceRow>), ImportError>
     }
     for (theirs, count) in unknown {
         let text = format!("{count} models of a provider not known here");
-        read.notes.push(Note::new(&theirs, "", text));
+        read.notes.push(ImportNote::new(&theirs, "", text));
     }
     let rows = found.into_values().flat_map(|(_, rows)| rows).collect();
     Ok((read, rows))
@@ -197,31 +197,31 @@ fn own_id<'n>(provider: &str, prefixes: &[&str], name: &'n str) -> Result<&'n st
     }
 }
 
-fn text_of(keys: &Keys, key: &str) -> Option<String> {
+fn text_of(keys: &ModelFields, key: &str) -> Option<String> {
     serde_json::from_str(keys.get(key)?.get()).ok()
 }
 
 /// A reader of the prices of one model.
-struct Reader<'a> {
+struct LitellmReader<'a> {
     provider: &'a str,
     model: &'a str,
-    keys: &'a Keys,
-    notes: Vec<Note>,
+    keys: &'a ModelFields,
+    notes: Vec<ImportNote>,
     /// The prices that could not be read. Without them the model would be too cheap.
     unreadable: Vec<String>,
 }
 
 /// A price with its tier and the length of the prompt above which it applies.
-struct Price<'a> {
+struct LitellmPrice<'a> {
     tier: Option<&'a str>,
     above: Option<u64>,
     unit: Unit,
     rate: Rate,
 }
 
-impl Reader<'_> {
+impl LitellmReader<'_> {
     fn note(&mut self, text: impl Into<String>) {
-        self.notes.push(Note::new(self.provider, self.model, text));
+        self.notes.push(ImportNote::new(self.provider, self.model, text));
     }
 
     fn row(&mut self, id: &str) -> PriceRow {
@@ -230,7 +230,7 @@ impl Reader<'_> {
         for (key, raw) in self.keys {
             match key.as_str() {
                 "provider_specific_entry" => {
-                    let entries: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
+                    let entries: ModelFields = serde_json::from_str(raw.get()).unwrap_or_default();
                     for (tier, raw) in
                         entries.iter().filter(|(tier, _)| ["us", "fast"].contains(&tier.as_str()))
                     {
@@ -255,7 +255,7 @@ impl Reader<'_> {
         let mut row = PriceRow {
             provider: self.provider.to_owned(),
             models,
-            source: Some(Format::Litellm.name().to_owned()),
+            source: Some(ImportFormat::Litellm.name().to_owned()),
             max_output_tokens: self.keys.get("max_output_tokens").and_then(|raw| {
                 let count: u64 = raw.get().parse().ok()?;
                 // Models without a text answer state the length of the prompt here.
@@ -281,7 +281,7 @@ impl Reader<'_> {
 
     /// A factor on the prices of tokens; `None` for zero.
     fn factor(&mut self, key: &str, raw: &RawValue) -> Option<Rate> {
-        let factor = number::rate(raw, Scale::ONE).filter(|factor| !factor.is_zero());
+        let factor = number::rate(raw, ScaleFactor::ONE).filter(|factor| !factor.is_zero());
         if factor.is_none() && raw.get() != "null" {
             self.note(format!("{key} is not a factor: {}", raw.get()));
         }
@@ -291,10 +291,10 @@ impl Reader<'_> {
     /// The row for most of the day and the rows for the peak hours, if the list has both.
     fn by_hours(&mut self, row: PriceRow) -> Vec<PriceRow> {
         let Some(raw) = self.keys.get("off_peak_pricing") else { return vec![row] };
-        let keys: Keys = serde_json::from_str(raw.get()).unwrap_or_default();
+        let keys: ModelFields = serde_json::from_str(raw.get()).unwrap_or_default();
         let peak = time_of_day::peak(&keys);
         let Some(peak) = peak.filter(|_| row.bands.is_empty() && row.tiers.is_empty()) else {
-            self.note("has prices by the time of day: the dearest is taken for the whole day");
+            self.note("has prices by the time of day: the highest is taken for the whole day");
             return vec![row];
         };
         if peak.not_on_all_days {
@@ -312,7 +312,7 @@ impl Reader<'_> {
         rows
     }
 
-    fn price<'k>(&mut self, key: &'k str, raw: &RawValue) -> Option<Price<'k>> {
+    fn price<'k>(&mut self, key: &'k str, raw: &RawValue) -> Option<LitellmPrice<'k>> {
         if !key.contains("cost") {
             if key.contains("multiplier") {
                 self.note(format!("{key} has no tier here"));
@@ -356,7 +356,7 @@ impl Reader<'_> {
         if in_doubt {
             return None;
         }
-        let rate = match serde_json::from_str::<Keys>(raw.get()) {
+        let rate = match serde_json::from_str::<ModelFields>(raw.get()) {
             // Prices by the size of the search context: the highest counts.
             Ok(sizes) => {
                 let stated = sizes.values().filter(|raw| raw.get() != "null");
@@ -368,7 +368,7 @@ impl Reader<'_> {
         if rate.is_none() && raw.get() != "null" {
             self.unreadable.push(format!("{key} is not a price: {}", raw.get()));
         }
-        Some(Price { tier: tier.map(|(_, name)| *name), above, unit, rate: rate? })
+        Some(LitellmPrice { tier: tier.map(|(_, name)| *name), above, unit, rate: rate? })
     }
 }
 
@@ -387,7 +387,7 @@ fn over(below: &UnitPrices, above: &UnitPrices) -> UnitPrices {
 }
 
 /// The prices of a tier or the standard, below all bounds and above each.
-fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>) {
+fn in_bands(prices: &[LitellmPrice<'_>], tier: Option<&str>) -> (UnitPrices, Vec<PriceBand>) {
     let list = |tier: Option<&str>, above: Option<u64>| {
         let mut units = UnitPrices::default();
         for price in prices.iter().filter(|price| price.tier == tier && price.above == above) {
@@ -419,7 +419,7 @@ fn in_bands(prices: &[Price<'_>], tier: Option<&str>) -> (UnitPrices, Vec<Band>)
             }
             _ => over(&below, &own),
         };
-        bands.push(Band { above_input_tokens: start, prices: below });
+        bands.push(PriceBand { above_input_tokens: start, prices: below });
     }
     bands.dedup_by(|later, earlier| later.prices == earlier.prices);
     if bands.first().is_some_and(|first| first.prices == base) {

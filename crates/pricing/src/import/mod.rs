@@ -19,20 +19,20 @@ mod write;
 
 use crate::catalog::CatalogFile;
 
-pub use changes::{Change, Disagreement, Kind, Update};
+pub use changes::{ChangeKind, ImportOptions, PriceChange, PriceDisagreement};
 pub use error::ImportError;
-pub use format::Format;
-pub use imported::Imported;
-pub use note::Note;
-pub use tidy::{Mistake, mistakes};
+pub use format::ImportFormat;
+pub use imported::ImportedPrices;
+pub use note::ImportNote;
+pub use tidy::{PriceRowError, find_row_errors};
 
-impl Format {
+impl ImportFormat {
     /// Reads a price list in this format.
     ///
     /// # Errors
     /// [`ImportError`] when the text is not in this format at all. A model that cannot be read is left out
-    /// with a [`Note`].
-    pub fn read(self, text: &str) -> Result<Imported, ImportError> {
+    /// with a [`ImportNote`].
+    pub fn read(self, text: &str) -> Result<ImportedPrices, ImportError> {
         // A byte order mark, which some programs write before UTF-8.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (mut read, rows) = match self {

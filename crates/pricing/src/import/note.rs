@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A remark on one model of a price list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Note {
+pub struct ImportNote {
     /// The provider: its name in this crate, or the list's name if it is not known here.
     pub provider: String,
     /// The model as the list names it; empty for all models of the provider.
@@ -17,7 +17,7 @@ pub struct Note {
     pub left_out: bool,
 }
 
-impl Note {
+impl ImportNote {
     /// A remark.
     pub(super) fn new(provider: &str, model: &str, text: impl Into<String>) -> Self {
         let (provider, model) = (provider.to_owned(), model.to_owned());
@@ -33,7 +33,7 @@ impl Note {
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for ImportNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gap = if self.model.is_empty() { "" } else { " " };
         write!(f, "{}{gap}{}: {}", self.provider, self.model, self.text)

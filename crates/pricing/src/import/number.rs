@@ -13,14 +13,14 @@ const KEPT_DIGITS: usize = 12;
 
 /// The factor from a number in a price list to a price of this crate.
 #[derive(Clone, Copy)]
-pub(super) struct Scale {
+pub(super) struct ScaleFactor {
     /// The power of ten to multiply by.
     pub(super) power: i32,
     /// The number to divide by.
     pub(super) divisor: u128,
 }
 
-impl Scale {
+impl ScaleFactor {
     /// No change.
     pub(super) const ONE: Self = Self { power: 0, divisor: 1 };
     /// From a price of one to a price of a million.
@@ -33,11 +33,11 @@ impl Scale {
 
 /// The number in `raw`, scaled and rounded half-even to 18 decimals. `None` for a negative number, no
 /// number, or more than 18 digits before the point.
-pub(super) fn rate(raw: &RawValue, scale: Scale) -> Option<Rate> {
+pub(super) fn rate(raw: &RawValue, scale: ScaleFactor) -> Option<Rate> {
     parse(raw.get().trim_matches('"'), scale)
 }
 
-fn parse(text: &str, scale: Scale) -> Option<Rate> {
+fn parse(text: &str, scale: ScaleFactor) -> Option<Rate> {
     let (digits, exponent) = match text.split_once(['e', 'E']) {
         Some((digits, exponent)) => {
             (digits, exponent.strip_prefix('+').unwrap_or(exponent).parse().ok()?)
@@ -86,24 +86,24 @@ mod tests {
     #[test]
     fn numbers_are_read_exactly_in_every_notation() {
         let table = [
-            ("2.5", Scale::ONE, Some("2.5")),
-            ("15", Scale::ONE, Some("15")),
-            ("1.5e-07", Scale::MILLION, Some("0.15")),
-            ("1E-6", Scale::MILLION, Some("1")),
-            ("2e+1", Scale::ONE, Some("20")),
-            ("0.0", Scale::MILLION, Some("0")),
-            ("12", Scale::THOUSANDTH, Some("0.012")),
-            ("0.36", Scale::PER_SECOND, Some("0.0001")),
-            ("0.111", Scale::PER_SECOND, Some("0.000030833333333333")),
-            ("0.18000000000000002", Scale::ONE, Some("0.18")),
-            ("9.499999999999999e-07", Scale::MILLION, Some("0.95")),
-            ("2.857142857142857e-07", Scale::MILLION, Some("0.285714285714")),
-            ("-1", Scale::ONE, None),
-            ("true", Scale::ONE, None),
-            ("1e40", Scale::ONE, None),
-            ("1e-60", Scale::ONE, None),
-            ("", Scale::ONE, None),
-            ("+1", Scale::ONE, None),
+            ("2.5", ScaleFactor::ONE, Some("2.5")),
+            ("15", ScaleFactor::ONE, Some("15")),
+            ("1.5e-07", ScaleFactor::MILLION, Some("0.15")),
+            ("1E-6", ScaleFactor::MILLION, Some("1")),
+            ("2e+1", ScaleFactor::ONE, Some("20")),
+            ("0.0", ScaleFactor::MILLION, Some("0")),
+            ("12", ScaleFactor::THOUSANDTH, Some("0.012")),
+            ("0.36", ScaleFactor::PER_SECOND, Some("0.0001")),
+            ("0.111", ScaleFactor::PER_SECOND, Some("0.000030833333333333")),
+            ("0.18000000000000002", ScaleFactor::ONE, Some("0.18")),
+            ("9.499999999999999e-07", ScaleFactor::MILLION, Some("0.95")),
+            ("2.857142857142857e-07", ScaleFactor::MILLION, Some("0.285714285714")),
+            ("-1", ScaleFactor::ONE, None),
+            ("true", ScaleFactor::ONE, None),
+            ("1e40", ScaleFactor::ONE, None),
+            ("1e-60", ScaleFactor::ONE, None),
+            ("", ScaleFactor::ONE, None),
+            ("+1", ScaleFactor::ONE, None),
         ];
         for (text, scale, expected) in table {
             let read = parse(text, scale).map(|rate| rate.to_string());

@@ -7,14 +7,14 @@ use crate::model::ModelPattern;
 /// A condition on a model id.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Clause {
+pub(super) enum ModelCondition {
     Equals(String),
     StartsWith(String),
     EndsWith(String),
     Contains(String),
     Regex(String),
-    Or(Vec<Clause>),
-    And(Vec<Clause>),
+    Or(Vec<ModelCondition>),
+    And(Vec<ModelCondition>),
 }
 
 /// The regular expression for all ids except speech models, which are listed separately.
@@ -27,7 +27,7 @@ const DATES: [&str; 3] = [r"-\d{8}$", r"[-@]\d{8}$", r"-\d{4}-\d{2}-\d{2}$"];
 const BEDROCK_REGIONS: [&str; 9] =
     ["us-gov.", "us.", "eu.", "apac.", "jp.", "au.", "ca.", "sa.", "in."];
 
-impl Clause {
+impl ModelCondition {
     /// The patterns that match the same ids, and the parts without a pattern.
     pub(super) fn patterns(&self, provider: &str) -> (Vec<ModelPattern>, Vec<String>) {
         let (mut patterns, mut left_out) = (Vec::new(), Vec::new());
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn patterns(provider: &str, json: &str) -> (Vec<String>, usize) {
-        let clause: Clause = serde_json::from_str(json).unwrap();
+        let clause: ModelCondition = serde_json::from_str(json).unwrap();
         let (patterns, left_out) = clause.patterns(provider);
         (patterns.iter().map(|one| one.as_str().to_owned()).collect(), left_out.len())
     }

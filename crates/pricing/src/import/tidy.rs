@@ -5,11 +5,11 @@ use std::fmt;
 
 use time::Date;
 
-use super::note::Note;
+use super::note::ImportNote;
 use crate::catalog::CatalogFile;
-use crate::hours::Hours;
+use crate::hours::DailyHours;
 use crate::model::ModelPattern;
-use crate::price_row::{Band, PROVISIONED, PriceRow, TierPrices};
+use crate::price_row::{PROVISIONED, PriceBand, PriceRow, TierPrices};
 use crate::rate::Rate;
 use crate::usage::{Unit, UnitPrices};
 
@@ -49,7 +49,7 @@ const FREE_IDS: [(&str, &str); 10] = [
 const MISTAKEN: [(&str, &str, &str); 2] =
     [("litellm", "azure", "jais-30b-chat"), ("litellm", "cohere", "embed-multilingual-light-v3.0")];
 
-fn is_mistaken(row: &PriceRow) -> bool {
+fn has_errors(row: &PriceRow) -> bool {
     MISTAKEN.iter().any(|(source, provider, id)| {
         row.source.as_deref() == Some(*source)
             && row.provider == *provider
@@ -99,12 +99,12 @@ fn free_ids(
 /// The rows of an import that are valid in a price list, in their shortest form.
 ///
 /// Zero prices are valid only for models that are known to be free.
-pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRow> {
+pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<ImportNote>) -> Vec<PriceRow> {
     let mut kept = Vec::new();
     for mut row in rows {
         let name = row.models.first().map_or("", ModelPattern::as_str).to_owned();
-        let mut note = |text: &str| notes.push(Note::new(&row.provider, &name, text));
-        if is_mistaken(&row) {
+        let mut note = |text: &str| notes.push(ImportNote::new(&row.provider, &name, text));
+        if has_errors(&row) {
             note("is left out: its figures are wrong by a factor of a thousand");
             continue;
         }
@@ -116,7 +116,7 @@ pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRo
         if row.models.is_empty() {
             continue;
         }
-        if lists(&row).all(is_nothing) {
+        if lists(&row).all(is_all_zero) {
             if !is_free(&row.provider, &row.models) {
                 note("has no price above 0 and is not known to be free");
                 continue;
@@ -131,7 +131,7 @@ pub(super) fn checked(rows: Vec<PriceRow>, notes: &mut Vec<Note>) -> Vec<PriceRo
             if row.models.is_empty() {
                 continue;
             }
-        } else if is_nothing(&row.prices) {
+        } else if is_all_zero(&row.prices) {
             note("has prices above 0 only for long prompts or in tiers");
             continue;
         } else {
@@ -156,7 +156,7 @@ fn lists(row: &PriceRow) -> impl Iterator<Item = &UnitPrices> {
     std::iter::once(&row.prices).chain(row.bands.iter().map(|band| &band.prices)).chain(tiers)
 }
 
-fn is_nothing(prices: &UnitPrices) -> bool {
+fn is_all_zero(prices: &UnitPrices) -> bool {
     Unit::ALL.iter().all(|&unit| prices.get(unit).is_none_or(Rate::is_zero))
 }
 
@@ -206,9 +206,9 @@ pub(super) fn shorten_tiers(row: &mut PriceRow) {
 
 fn factor_between(
     standard: &UnitPrices,
-    standard_bands: &[Band],
+    standard_bands: &[PriceBand],
     prices: &UnitPrices,
-    bands: &[Band],
+    bands: &[PriceBand],
 ) -> Option<Rate> {
     let tokens = Unit::ALL.iter().copied().filter(|unit| unit.counts_tokens());
     let factor = tokens.into_iter().find_map(|unit| {
@@ -265,7 +265,7 @@ pub(super) fn group(rows: &mut Vec<PriceRow>) {
 
 /// An error in a row of a price list file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct PriceRowError {
     /// The index of the row, from 0.
     pub row: usize,
     /// The provider and first model of the row.
@@ -274,44 +274,44 @@ pub struct Mistake {
     pub text: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for PriceRowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rows[{}] ({}): {}", self.row, self.subject, self.text)
     }
 }
 
 /// All errors in a price list file that parses; empty for a valid file.
-pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
+pub fn find_row_errors(file: &CatalogFile) -> Vec<PriceRowError> {
     let mut found = Vec::new();
-    type Named<'a> = (&'a str, String, Option<Date>);
-    let mut listed: BTreeMap<Named<'_>, Vec<Option<Hours>>> = BTreeMap::new();
+    type ListingKey<'a> = (&'a str, String, Option<Date>);
+    let mut listed: BTreeMap<ListingKey<'_>, Vec<Option<DailyHours>>> = BTreeMap::new();
     for (place, row) in file.rows.iter().enumerate() {
         let name = row.models.first().map_or("no model", ModelPattern::as_str);
         let subject = format!("{} {name}", row.provider);
-        let mut mistake = |text: String| {
-            found.push(Mistake { row: place, subject: subject.clone(), text });
+        let mut error = |text: String| {
+            found.push(PriceRowError { row: place, subject: subject.clone(), text });
         };
         if row.provider.is_empty() {
-            mistake("provider: must not be empty".to_owned());
+            error("provider: must not be empty".to_owned());
         }
         if row.models.is_empty() || row.models.iter().any(|model| model.as_str().is_empty()) {
-            mistake("models: must name at least one, and none may be empty".to_owned());
+            error("models: must name at least one, and none may be empty".to_owned());
         }
-        match (is_nothing(&row.prices), row.free) {
-            (true, false) => mistake("has no price above 0; if that is meant, set free".to_owned()),
-            (_, true) if !lists(row).all(is_nothing) => {
-                mistake("free: has prices above 0".to_owned());
+        match (is_all_zero(&row.prices), row.free) {
+            (true, false) => error("has no price above 0; if that is meant, set free".to_owned()),
+            (_, true) if !lists(row).all(is_all_zero) => {
+                error("free: has prices above 0".to_owned());
             }
             _ => (),
         }
         for model in row.models.iter().filter(|model| row.free && !model.is_exact()) {
             let model = model.as_str();
-            mistake(format!("free: {model} is a pattern, and only ids can be free"));
+            error(format!("free: {model} is a pattern, and only ids can be free"));
         }
         if let (Some(from), Some(to)) = (row.effective_from, row.effective_to)
             && to < from
         {
-            mistake(format!("effective_to: {to} is before effective_from {from}"));
+            error(format!("effective_to: {to} is before effective_from {from}"));
         }
         let mut all_bands = vec![("bands".to_owned(), &row.bands)];
         for (tier, prices) in &row.tiers {
@@ -319,12 +319,12 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
             let at_nothing = row.free || tier == PROVISIONED;
             match prices {
                 TierPrices::Factor { factor } if factor.is_zero() && !at_nothing => {
-                    mistake(format!("tiers.{tier}: a factor of 0 would make every token free"));
+                    error(format!("tiers.{tier}: a factor of 0 would make every token free"));
                 }
                 TierPrices::Factor { .. } => (),
                 TierPrices::Prices { prices, bands } => {
-                    if is_nothing(prices) && !at_nothing {
-                        mistake(format!("tiers.{tier}: has no price above 0"));
+                    if is_all_zero(prices) && !at_nothing {
+                        error(format!("tiers.{tier}: has no price above 0"));
                     }
                     if tier != PROVISIONED {
                         all_bands.push((format!("tiers.{tier}.bands"), bands));
@@ -335,11 +335,11 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
         for (key, bands) in all_bands {
             let starts = bands.iter().map(|band| band.above_input_tokens);
             if !starts.clone().zip(starts.skip(1)).all(|(one, next)| one < next) {
-                mistake(format!("{key}: above_input_tokens must ascend"));
+                error(format!("{key}: above_input_tokens must ascend"));
             }
-            for band in bands.iter().filter(|band| is_nothing(&band.prices) && !row.free) {
+            for band in bands.iter().filter(|band| is_all_zero(&band.prices) && !row.free) {
                 let above = band.above_input_tokens;
-                mistake(format!("{key}: the one above {above} has no price above 0"));
+                error(format!("{key}: the one above {above} has no price above 0"));
             }
         }
         for model in &row.models {
@@ -348,11 +348,11 @@ pub fn mistakes(file: &CatalogFile) -> Vec<Mistake> {
             let others = listed.entry(id).or_default();
             if others.contains(&row.hours) {
                 let same = if row.hours.is_some() { "day and hours" } else { "day" };
-                mistake(format!("{model} is listed twice for the same {same}"));
+                error(format!("{model} is listed twice for the same {same}"));
             } else if let Some(hours) = row.hours {
-                let other = others.iter().flatten().find(|other| other.overlap(hours));
+                let other = others.iter().flatten().find(|other| other.overlaps(hours));
                 if let Some(other) = other {
-                    mistake(format!(
+                    error(format!(
                         "hours: {hours} overlap {other}, for which {model} is listed, too"
                     ));
                 }

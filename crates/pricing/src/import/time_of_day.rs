@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::hours::{DAY, Hours, Minute};
+use crate::hours::{DAY, DailyHours, Minute};
 
 /// A minute of the day in UTC, from `08:00:00+08:00` and its shorter forms.
 ///
@@ -24,7 +24,7 @@ pub(super) fn minute(text: &str) -> Option<Minute> {
 
 /// A window of off-peak prices: `{"hours_utc": "00:00-01:00", "weekdays": [1, 2]}`.
 #[derive(Deserialize)]
-struct Window {
+struct OffPeakWindow {
     hours_utc: OneOrMore,
     weekdays: Option<Vec<u8>>,
 }
@@ -37,9 +37,9 @@ enum OneOrMore {
 }
 
 /// The hours of the peak.
-pub(super) struct Peak {
+pub(super) struct PeakHours {
     /// The hours that are not off-peak on every day of the week.
-    pub(super) hours: Vec<Hours>,
+    pub(super) hours: Vec<DailyHours>,
     /// Whether some of them are off-peak on some days.
     pub(super) not_on_all_days: bool,
 }
@@ -47,10 +47,10 @@ pub(super) struct Peak {
 /// The hours outside the windows of an `off_peak_pricing`.
 ///
 /// `None` if the windows cannot be read, or if the whole day is alike.
-pub(super) fn peak(keys: &BTreeMap<String, Box<RawValue>>) -> Option<Peak> {
-    let windows: Vec<Window> = serde_json::from_str(keys.get("windows")?.get()).ok()?;
+pub(super) fn peak(keys: &BTreeMap<String, Box<RawValue>>) -> Option<PeakHours> {
+    let windows: Vec<OffPeakWindow> = serde_json::from_str(keys.get("windows")?.get()).ok()?;
     // `None` is the whole day.
-    let mut off_peak: Vec<(Option<Hours>, Vec<u8>)> = Vec::new();
+    let mut off_peak: Vec<(Option<DailyHours>, Vec<u8>)> = Vec::new();
     for window in windows {
         let texts = match window.hours_utc {
             OneOrMore::One(text) => vec![text],
@@ -59,19 +59,19 @@ pub(super) fn peak(keys: &BTreeMap<String, Box<RawValue>>) -> Option<Peak> {
         let days = window.weekdays.unwrap_or_else(|| (1..=7).collect());
         for text in texts {
             let (from, to) = text.split_once('-')?;
-            let hours = Hours::new(from.trim().parse().ok()?, to.trim().parse().ok()?);
+            let hours = DailyHours::new(from.trim().parse().ok()?, to.trim().parse().ok()?);
             off_peak.push((hours, days.clone()));
         }
     }
     let is_off_peak = |minute: u16, day: u8| {
         off_peak.iter().any(|(hours, days)| {
-            hours.is_none_or(|hours| hours.contain_minute(minute)) && days.contains(&day)
+            hours.is_none_or(|hours| hours.contains_minute(minute)) && days.contains(&day)
         })
     };
     let on_days = |minute: u16| (1..=7).filter(|&day| is_off_peak(minute, day)).count();
-    let runs = Hours::runs(|minute| on_days(minute) == 7);
+    let runs = DailyHours::runs(|minute| on_days(minute) == 7);
     // No hours if it is the same all day.
-    runs.iter().any(|(hours, _)| hours.is_some()).then(|| Peak {
+    runs.iter().any(|(hours, _)| hours.is_some()).then(|| PeakHours {
         hours: runs.iter().filter(|(_, off)| !off).filter_map(|(hours, _)| *hours).collect(),
         not_on_all_days: (0..DAY).any(|minute| (1..7).contains(&on_days(minute))),
     })

@@ -1,17 +1,19 @@
 //! Invented price lists, and short texts for rows.
 
-use tollgate_pricing::import::{Format, Imported};
+use tollgate_pricing::import::{ImportFormat, ImportedPrices};
 use tollgate_pricing::{ModelPattern, PriceRow, Unit, UnitPrices};
 
 /// A price list in the format of genai-prices with these models of OpenAI.
-pub(crate) fn genai_prices(models: &str) -> Imported {
+pub(crate) fn genai_prices(models: &str) -> ImportedPrices {
     let text = format!(r#"[{{"id": "openai", "name": "OpenAI", "models": [{models}]}}]"#);
-    Format::GenaiPrices.read(&text).unwrap_or_else(|why| unreachable!("{why}"))
+    ImportFormat::GenaiPrices.read(&text).unwrap_or_else(|why| unreachable!("{why}"))
 }
 
 /// A price list in LiteLLM's format with these entries.
-pub(crate) fn litellm(entries: &str) -> Imported {
-    Format::Litellm.read(&format!("{{{entries}}}")).unwrap_or_else(|why| unreachable!("{why}"))
+pub(crate) fn litellm(entries: &str) -> ImportedPrices {
+    ImportFormat::Litellm
+        .read(&format!("{{{entries}}}"))
+        .unwrap_or_else(|why| unreachable!("{why}"))
 }
 
 /// The patterns of a row.

@@ -19,14 +19,14 @@ use rustls::crypto::ring;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-use super::error::{Failure, NotSent};
+use super::error::{ConnectFailure, NotSentReason};
 use super::resolver::Resolver;
 use super::stream::ProviderStream;
 use crate::address::is_public;
 
 /// A kind of connection: its protocol, and the addresses that it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lane {
+pub(super) struct ConnectionClass {
     /// TLS; else plain HTTP.
     pub(super) tls: bool,
     /// Any address; else public ones only.
@@ -36,24 +36,24 @@ pub(super) struct Lane {
 /// Makes connections: name, address check, TCP, TLS. One service does all of it, so that the
 /// checked addresses are the ones that are used: a second look-up could return others.
 #[derive(Clone)]
-pub(super) struct Connecting {
-    lane: Lane,
+pub(super) struct GuardedConnector {
+    lane: ConnectionClass,
     tls: Arc<ClientConfig>,
     resolver: Resolver,
 }
 
-impl Connecting {
-    pub(super) fn new(lane: Lane, tls: &Arc<ClientConfig>, resolver: &Resolver) -> Self {
+impl GuardedConnector {
+    pub(super) fn new(lane: ConnectionClass, tls: &Arc<ClientConfig>, resolver: &Resolver) -> Self {
         Self { lane, tls: Arc::clone(tls), resolver: resolver.clone() }
     }
 }
 
-type Connected = Connection<Uri, ProviderStream>;
+type ProviderConnection = Connection<Uri, ProviderStream>;
 
-impl Service<ConnectInfo<Uri>> for Connecting {
-    type Response = Connected;
+impl Service<ConnectInfo<Uri>> for GuardedConnector {
+    type Response = ProviderConnection;
     type Error = ConnectError;
-    type Future = Pin<Box<dyn Future<Output = Result<Connected, ConnectError>>>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ProviderConnection, ConnectError>>>>;
 
     actix_service::always_ready!();
 
@@ -62,14 +62,14 @@ impl Service<ConnectInfo<Uri>> for Connecting {
         Box::pin(async move {
             let uri = info.request().clone();
             let connected = connecting.connect(&uri).await;
-            let failed = |failure| ConnectError::Resolver(Box::new(Failure(failure)));
+            let failed = |failure| ConnectError::Resolver(Box::new(ConnectFailure(failure)));
             connected.map(|stream| Connection::new(uri, stream)).map_err(failed)
         })
     }
 }
 
-impl Connecting {
-    async fn connect(self, uri: &Uri) -> Result<ProviderStream, NotSent> {
+impl GuardedConnector {
+    async fn connect(self, uri: &Uri) -> Result<ProviderStream, NotSentReason> {
         let host = uri.host().unwrap_or_default();
         let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         let addresses = self.resolver.addresses(host, uri.port_u16().unwrap_or(0)).await?;
@@ -80,35 +80,38 @@ impl Connecting {
         }
         let connection = Connection::new(ServerName(host.to_owned()), tcp);
         let connected = TlsConnector::service(self.tls).call(connection).await;
-        let (stream, _) = connected.map_err(|_| NotSent::Tls)?.into_parts();
+        let (stream, _) = connected.map_err(|_| NotSentReason::Tls)?.into_parts();
         Ok(ProviderStream::tls(stream))
     }
 }
 
 /// The addresses that may be connected to. A private address among public ones is an attack or a
 /// misconfiguration; the public ones are used all the same.
-fn allowed(lane: Lane, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, NotSent> {
+fn allowed(
+    lane: ConnectionClass,
+    addresses: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, NotSentReason> {
     if addresses.is_empty() {
-        return Err(NotSent::Dns);
+        return Err(NotSentReason::Dns);
     }
     if lane.private {
         return Ok(addresses);
     }
     let public: Vec<_> = addresses.into_iter().filter(|a| is_public(a.ip())).collect();
-    if public.is_empty() { Err(NotSent::PrivateAddress) } else { Ok(public) }
+    if public.is_empty() { Err(NotSentReason::PrivateAddress) } else { Ok(public) }
 }
 
 /// Tries one address after the other. An address that is silent may be in a network that is not
 /// routed here, often IPv6. It gets two seconds, so that the next one is tried within the timeout.
-async fn connect_to_any(addresses: &[SocketAddr]) -> Result<TcpStream, NotSent> {
+async fn connect_to_any(addresses: &[SocketAddr]) -> Result<TcpStream, NotSentReason> {
     const MOMENT: Duration = Duration::from_secs(2);
-    let Some((last, others)) = addresses.split_last() else { return Err(NotSent::Dns) };
+    let Some((last, others)) = addresses.split_last() else { return Err(NotSentReason::Dns) };
     for address in others {
         if let Ok(Ok(tcp)) = timeout(MOMENT, connect_to(*address)).await {
             return Ok(tcp);
         }
     }
-    connect_to(*last).await.map_err(|_| NotSent::Refused)
+    connect_to(*last).await.map_err(|_| NotSentReason::Refused)
 }
 
 /// The size of the receive buffer of the system. By default the system accepts as much as the
@@ -139,12 +142,12 @@ impl Host for ServerName {
 
 /// A client that makes connections of one kind, with a timeout for each.
 pub(super) fn client(
-    lane: Lane,
+    lane: ConnectionClass,
     tls: &Arc<ClientConfig>,
     resolver: &Resolver,
     connect: Duration,
 ) -> awc::Client {
-    let connecting = Connecting::new(lane, tls, resolver);
+    let connecting = GuardedConnector::new(lane, tls, resolver);
     let connector = Connector::new().connector(connecting).timeout(connect).limit(0);
     awc::Client::builder()
         .connector(connector)
@@ -258,13 +261,13 @@ mod tests {
         ] {
             let (port, told) = listen(vec![certificate], &key).await;
             let resolver = Resolver::Names(Arc::new(|_| vec![Ipv4Addr::LOCALHOST.into()]));
-            let lane = Lane { tls: true, private: true };
+            let lane = ConnectionClass { tls: true, private: true };
             let uri = format!("http://provider.test:{port}/").parse().unwrap();
-            let connected = Connecting::new(lane, &tls, &resolver).connect(&uri).await;
+            let connected = GuardedConnector::new(lane, &tls, &resolver).connect(&uri).await;
             match connected {
                 Ok(mut stream) if is_trusted => stream.write_all(b"sk-canary").await.unwrap(),
                 Ok(_) => panic!("{what}: connected"),
-                Err(why) => assert_eq!((why, is_trusted), (NotSent::Tls, false), "{what}"),
+                Err(why) => assert_eq!((why, is_trusted), (NotSentReason::Tls, false), "{what}"),
             }
             let deadline = Instant::now() + Duration::from_secs(10);
             while is_trusted && told.lock().unwrap().is_empty() && Instant::now() < deadline {
@@ -280,12 +283,12 @@ mod tests {
         let addresses = || vec!["127.0.0.1:1".parse().unwrap(), "8.8.8.8:1".parse().unwrap()];
         let only_private = || vec!["[::ffff:10.0.0.1]:1".parse().unwrap()];
         for tls in [true, false] {
-            let [public, any] = [false, true].map(|private| Lane { tls, private });
+            let [public, any] = [false, true].map(|private| ConnectionClass { tls, private });
             assert_eq!(allowed(public, addresses()).unwrap(), addresses()[1..]);
-            assert_eq!(allowed(public, only_private()), Err(NotSent::PrivateAddress));
+            assert_eq!(allowed(public, only_private()), Err(NotSentReason::PrivateAddress));
             assert_eq!(allowed(any, only_private()).unwrap(), only_private());
             assert_eq!(allowed(any, addresses()).unwrap(), addresses());
-            assert_eq!(allowed(any, Vec::new()), Err(NotSent::Dns));
+            assert_eq!(allowed(any, Vec::new()), Err(NotSentReason::Dns));
         }
     }
 }

@@ -13,8 +13,8 @@ const INTERIM: &[u8; 12] = b"HTTP/1.# 1##";
 /// awc takes the first head for the answer. After an interim head it would return the connection to
 /// the pool, and the answer itself would go to the next call on that connection.
 #[derive(Debug, Default)]
-pub(super) struct AnswerStart {
-    phase: Phase,
+pub(super) struct InterimHeadFilter {
+    phase: HeadPhase,
     /// The bytes of a status line that is cut and not decided yet.
     held: Vec<u8>,
     /// The number of bytes of interim heads that were dropped.
@@ -22,7 +22,7 @@ pub(super) struct AnswerStart {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum HeadPhase {
     /// The final head has begun, or no request was written yet.
     #[default]
     Passing,
@@ -33,21 +33,21 @@ enum Phase {
     Interim { line_empty: bool },
 }
 
-impl Phase {
+impl HeadPhase {
     const START: Self = Self::StatusLine { matched: 0, switching: true };
 }
 
-impl AnswerStart {
+impl InterimHeadFilter {
     /// Notes that a part of a request was written: an answer is expected.
     pub(super) fn expect(&mut self) {
-        if self.phase == Phase::Passing {
-            *self = Self { phase: Phase::START, ..Self::default() };
+        if self.phase == HeadPhase::Passing {
+            *self = Self { phase: HeadPhase::START, ..Self::default() };
         }
     }
 
     /// Whether all bytes pass.
     pub(super) fn is_passing(&self) -> bool {
-        self.phase == Phase::Passing
+        self.phase == HeadPhase::Passing
     }
 
     /// Reads on. Returns `None` until the final head begins, then the position in `bytes` where it
@@ -60,19 +60,19 @@ impl AnswerStart {
         for (at, &byte) in bytes.iter().enumerate() {
             let next = at.saturating_add(1);
             match self.phase {
-                Phase::Passing => return Ok(Some(start)),
+                HeadPhase::Passing => return Ok(Some(start)),
                 // Parsers skip empty lines before a status line.
-                Phase::StatusLine { matched: 0, .. } if matches!(byte, b'\r' | b'\n') => {
+                HeadPhase::StatusLine { matched: 0, .. } if matches!(byte, b'\r' | b'\n') => {
                     self.drop_byte()?;
                     start = next;
                 }
-                Phase::StatusLine { matched, switching } => {
+                HeadPhase::StatusLine { matched, switching } => {
                     let fits = INTERIM.get(matched).is_some_and(|&expected| match expected {
                         b'#' => byte.is_ascii_digit(),
                         expected => byte == expected,
                     });
                     if !fits {
-                        self.phase = Phase::Passing;
+                        self.phase = HeadPhase::Passing;
                         return Ok(Some(start));
                     }
                     self.drop_byte()?;
@@ -83,30 +83,30 @@ impl AnswerStart {
                             _ => true,
                         };
                     let matched = matched.saturating_add(1);
-                    self.phase = Phase::StatusLine { matched, switching };
+                    self.phase = HeadPhase::StatusLine { matched, switching };
                     if matched == INTERIM.len() {
                         if switching {
                             return Err(invalid("a switch of protocols that was not asked for"));
                         }
                         self.held = Vec::new();
-                        self.phase = Phase::Interim { line_empty: false };
+                        self.phase = HeadPhase::Interim { line_empty: false };
                     }
                 }
-                Phase::Interim { line_empty } => {
+                HeadPhase::Interim { line_empty } => {
                     self.drop_byte()?;
                     self.phase = match byte {
                         b'\n' if line_empty => {
                             start = next;
-                            Phase::START
+                            HeadPhase::START
                         }
-                        b'\n' => Phase::Interim { line_empty: true },
-                        b'\r' => Phase::Interim { line_empty },
-                        _ => Phase::Interim { line_empty: false },
+                        b'\n' => HeadPhase::Interim { line_empty: true },
+                        b'\r' => HeadPhase::Interim { line_empty },
+                        _ => HeadPhase::Interim { line_empty: false },
                     };
                 }
             }
         }
-        if matches!(self.phase, Phase::StatusLine { .. }) {
+        if matches!(self.phase, HeadPhase::StatusLine { .. }) {
             self.held.extend_from_slice(bytes.get(start..).unwrap_or_default());
         }
         Ok(None)
@@ -141,7 +141,7 @@ mod tests {
 
     /// The bytes of an answer in these pieces that pass.
     fn pass(pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
-        let mut start = AnswerStart::default();
+        let mut start = InterimHeadFilter::default();
         start.expect();
         let mut passed = Vec::new();
         for piece in pieces {
@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(pass(&bytes).unwrap(), answer.as_bytes());
             assert_eq!(pass(&[answer.as_bytes()]).unwrap(), answer.as_bytes());
         }
-        let mut idle = AnswerStart::default();
+        let mut idle = InterimHeadFilter::default();
         assert!(idle.is_passing(), "before anything is asked");
         idle.expect();
         assert!(!idle.is_passing());

@@ -35,13 +35,15 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::body::CountedBody;
-use self::connect::{Lane, client};
+use self::connect::{ConnectionClass, client};
 use self::error::send_error;
-pub use self::error::{BodyError, NotSent, SendError};
+pub use self::error::{BodyError, NotSentReason, SendError};
 use self::mask::KeyMask;
 pub use self::resolver::{NameServer, Resolver};
-use self::stream::Ended;
-pub use self::webhook::{Reach, WebhookAnswer, WebhookClient, WebhookUrl, WebhookUrlError};
+use self::stream::CleanClose;
+pub use self::webhook::{
+    WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError, WebhookUrlPolicy,
+};
 use crate::table::Endpoint;
 
 /// The timeouts of a call.
@@ -66,7 +68,7 @@ impl Default for Timeouts {
 }
 
 /// A call to be sent.
-pub struct Outgoing<'a> {
+pub struct UpstreamRequest<'a> {
     /// The target.
     pub endpoint: &'a Endpoint,
     /// The method.
@@ -106,9 +108,9 @@ impl ProviderClient {
         let client = |lane| client(lane, &tls, resolver, timeouts.connect);
         Self {
             timeouts,
-            public: client(Lane { tls: true, private: false }),
-            private: client(Lane { tls: true, private: true }),
-            plain: client(Lane { tls: false, private: true }),
+            public: client(ConnectionClass { tls: true, private: false }),
+            private: client(ConnectionClass { tls: true, private: true }),
+            plain: client(ConnectionClass { tls: false, private: true }),
         }
     }
 
@@ -116,21 +118,22 @@ impl ProviderClient {
     ///
     /// # Errors
     /// [`SendError`] says whether the provider may have seen the call.
-    pub async fn send(&self, call: Outgoing<'_>) -> Result<Incoming, SendError> {
+    pub async fn send(&self, call: UpstreamRequest<'_>) -> Result<UpstreamResponse, SendError> {
         let (target, host) = call.endpoint.target.clone();
         let bodiless = call.method == Method::HEAD;
-        let mut request = self.lane(call.endpoint).request(call.method, target).no_decompress();
+        let mut request =
+            self.client_for(call.endpoint).request(call.method, target).no_decompress();
         *request.headers_mut() = call.headers;
         request.headers_mut().insert(header::HOST, host);
 
         let (sending, deadline) = if call.body.is_empty() {
             // A connection is ready after `connect` at most. After both times, only the answer can
             // be missing.
-            (request.send(), Deadline::After(self.timeouts.connect + self.timeouts.first_byte))
+            (request.send(), HeadDeadline::After(self.timeouts.connect + self.timeouts.first_byte))
         } else {
             let started = Rc::new(Cell::new(false));
             let body = CountedBody::new(call.body, Rc::clone(&started));
-            (request.send_body(body), Deadline::AfterStart(started, self.timeouts.first_byte))
+            (request.send_body(body), HeadDeadline::AfterStart(started, self.timeouts.first_byte))
         };
         let response = tokio::select! {
             biased;
@@ -141,10 +144,10 @@ impl ProviderClient {
         let framing = Framing::of(&response, bodiless);
         let key = call.endpoint.provider.api_key().filter(|_| call.managed);
         let mask = key.and_then(KeyMask::of);
-        Ok(Incoming::new(response, self.timeouts.idle, framing, mask))
+        Ok(UpstreamResponse::new(response, self.timeouts.idle, framing, mask))
     }
 
-    fn lane(&self, endpoint: &Endpoint) -> &awc::Client {
+    fn client_for(&self, endpoint: &Endpoint) -> &awc::Client {
         let https = endpoint.url.scheme() == "https";
         match (https, endpoint.provider.allow_private_network) {
             (true, false) => &self.public,
@@ -155,13 +158,13 @@ impl ProviderClient {
 }
 
 /// The end of the wait for the head of an answer.
-enum Deadline {
+enum HeadDeadline {
     After(Duration),
     /// This time after the first byte of the body is taken for writing.
     AfterStart(Rc<Cell<bool>>, Duration),
 }
 
-impl Deadline {
+impl HeadDeadline {
     async fn passed(self) {
         match self {
             Self::After(wait) => tokio::time::sleep(wait).await,
@@ -178,18 +181,18 @@ impl Deadline {
 const USUAL_HEADERS: usize = 12;
 
 /// The answer of a provider.
-pub struct Incoming {
+pub struct UpstreamResponse {
     /// The HTTP status.
     pub status: u16,
     /// All headers as received, with the operator's key blanked.
     pub headers: HeaderMap,
     response: Option<ClientResponse>,
     framing: Framing,
-    silence: Silence,
+    silence: IdleTimer,
     mask: Option<KeyMask>,
 }
 
-impl Incoming {
+impl UpstreamResponse {
     fn new(
         response: ClientResponse,
         idle: Duration,
@@ -210,7 +213,7 @@ impl Incoming {
             framing,
             headers,
             response: Some(response),
-            silence: Silence { most: idle, since: None, timer: None },
+            silence: IdleTimer { most: idle, since: None, timer: None },
             mask,
         }
     }
@@ -226,7 +229,7 @@ impl Incoming {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As [`Incoming::next`], for a caller that polls something else too.
+    /// As [`UpstreamResponse::next`], for a caller that polls something else too.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         let Some(response) = &mut self.response else { return Poll::Ready(None) };
         let error = match response.poll_next_unpin(cx) {
@@ -263,13 +266,13 @@ impl Incoming {
 
 /// The time since the last piece. The timer is not set for each piece: when it fires, it is
 /// postponed by the pieces that came in the meantime.
-struct Silence {
+struct IdleTimer {
     most: Duration,
     since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Silence {
+impl IdleTimer {
     fn poll_too_long(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = *self.since.get_or_insert_with(Instant::now) + self.most;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -310,5 +313,5 @@ fn is_end(error: &PayloadError) -> bool {
         PayloadError::Io(cause) | PayloadError::Incomplete(Some(cause)) => cause,
         _ => return false,
     };
-    cause.get_ref().is_some_and(|cause| cause.is::<Ended>())
+    cause.get_ref().is_some_and(|cause| cause.is::<CleanClose>())
 }

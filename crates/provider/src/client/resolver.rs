@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::error::NotSent;
+use super::error::NotSentReason;
 
 /// Returns the addresses of a name; none if it has none.
 pub type NameServer = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
@@ -26,14 +26,14 @@ impl Resolver {
         &self,
         host: &str,
         port: u16,
-    ) -> Result<Vec<SocketAddr>, NotSent> {
+    ) -> Result<Vec<SocketAddr>, NotSentReason> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
         match self {
             Self::System => {
                 let found = tokio::net::lookup_host((host, port)).await;
-                Ok(found.map_err(|_| NotSent::Dns)?.collect())
+                Ok(found.map_err(|_| NotSentReason::Dns)?.collect())
             }
             Self::Names(names) => {
                 Ok(names(host).into_iter().map(|address| SocketAddr::new(address, port)).collect())

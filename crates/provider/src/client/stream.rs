@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::head::{MAX_HEAD_BYTES, mark_if_closed_at_end};
-use super::interim::AnswerStart;
+use super::interim::InterimHeadFilter;
 
 /// A connection to a provider, on which an end is an error and no interim head is seen.
 ///
@@ -23,7 +23,7 @@ use super::interim::AnswerStart;
 #[derive(Debug)]
 pub(super) struct ProviderStream {
     transport: Transport,
-    start: AnswerStart,
+    start: InterimHeadFilter,
     /// The final head, and the bytes after it, until the head is whole.
     head: Option<Vec<u8>>,
     /// The bytes of `head` once it is whole, if they had to be moved. They are read first.
@@ -33,15 +33,15 @@ pub(super) struct ProviderStream {
 /// An end of the connection that the provider announced. A TLS connection that ends otherwise may
 /// have been cut.
 #[derive(Debug)]
-pub(super) struct Ended;
+pub(super) struct CleanClose;
 
-impl fmt::Display for Ended {
+impl fmt::Display for CleanClose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the connection has ended")
     }
 }
 
-impl Error for Ended {}
+impl Error for CleanClose {}
 
 #[derive(Debug)]
 enum Transport {
@@ -59,7 +59,7 @@ impl ProviderStream {
     }
 
     fn over(transport: Transport) -> Self {
-        Self { transport, start: AnswerStart::default(), head: None, ahead: Bytes::new() }
+        Self { transport, start: InterimHeadFilter::default(), head: None, ahead: Bytes::new() }
     }
 
     fn tcp(&self) -> &TcpStream {
@@ -101,7 +101,7 @@ impl Transport {
             read
         };
         if room > 0 && read == 0 {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, Ended)));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, CleanClose)));
         }
         Poll::Ready(Ok(()))
     }

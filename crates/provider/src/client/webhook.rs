@@ -14,14 +14,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_domain::{DeliveryFault, MAX_ANSWER_BYTES};
 use url::{Host, Url};
 
-use super::connect::{self, Lane, client};
-use super::error::{NotSent, SendError, send_error};
+use super::connect::{self, ConnectionClass, client};
+use super::error::{NotSentReason, SendError, send_error};
 use super::resolver::Resolver;
 use crate::address::{is_public, pool_uri};
 
 /// The URLs that merchants may name, beyond https at public addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct WebhookUrlPolicy {
     /// Plain HTTP.
     pub http: bool,
     /// Private addresses.
@@ -79,7 +79,7 @@ impl WebhookUrl {
     ///
     /// # Errors
     /// [`WebhookUrlError`] says what a valid URL looks like.
-    pub fn parse(text: &str, reach: Reach) -> Result<Self, WebhookUrlError> {
+    pub fn parse(text: &str, reach: WebhookUrlPolicy) -> Result<Self, WebhookUrlError> {
         use WebhookUrlError as Error;
         if text.len() > MAX_URL_BYTES {
             return Err(Error::TooLong);
@@ -126,7 +126,7 @@ const BODY_WITHIN: Duration = Duration::from_secs(1);
 
 /// The answer of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WebhookAnswer {
+pub struct WebhookResponse {
     /// The status.
     pub status: u16,
     /// The beginning of the body, at most [`MAX_ANSWER_BYTES`].
@@ -137,17 +137,17 @@ pub struct WebhookAnswer {
 /// that addresses are checked every time.
 #[derive(Clone)]
 pub struct WebhookClient {
-    reach: Reach,
+    reach: WebhookUrlPolicy,
     secure: awc::Client,
     plain: awc::Client,
 }
 
 impl WebhookClient {
     /// A client that takes addresses from `resolver`.
-    pub fn new(reach: Reach, resolver: &Resolver) -> Self {
+    pub fn new(reach: WebhookUrlPolicy, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
         let client = |is_secure| {
-            let lane = Lane { tls: is_secure, private: reach.private_network };
+            let lane = ConnectionClass { tls: is_secure, private: reach.private_network };
             client(lane, &tls, resolver, ANSWER_WITHIN)
         };
         Self { reach, secure: client(true), plain: client(false) }
@@ -162,7 +162,7 @@ impl WebhookClient {
         url: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<WebhookAnswer, DeliveryFault> {
+    ) -> Result<WebhookResponse, DeliveryFault> {
         let WebhookUrl(uri) =
             WebhookUrl::parse(url, self.reach).map_err(|_| DeliveryFault::UrlRefused)?;
         let target = pool_uri(&uri).ok_or(DeliveryFault::UrlRefused)?;
@@ -176,7 +176,7 @@ impl WebhookClient {
         let response = sent
             .map_err(|_| DeliveryFault::TimedOut)?
             .map_err(|error| fault(send_error(&error)))?;
-        Ok(WebhookAnswer { status: response.status().as_u16(), body: beginning(response).await })
+        Ok(WebhookResponse { status: response.status().as_u16(), body: beginning(response).await })
     }
 }
 
@@ -195,12 +195,12 @@ async fn beginning(mut response: ClientResponse) -> Vec<u8> {
 
 const fn fault(error: SendError) -> DeliveryFault {
     match error {
-        SendError::NotSent(NotSent::Dns) => DeliveryFault::NameNotFound,
-        SendError::NotSent(NotSent::PrivateAddress) => DeliveryFault::AddressPrivate,
-        SendError::NotSent(NotSent::Refused) => DeliveryFault::Unreachable,
-        SendError::NotSent(NotSent::Tls) => DeliveryFault::TlsFailed,
-        SendError::NotSent(NotSent::Invalid) => DeliveryFault::UrlRefused,
-        SendError::NotSent(NotSent::TimedOut) | SendError::NoAnswer { timed_out: true } => {
+        SendError::NotSent(NotSentReason::Dns) => DeliveryFault::NameNotFound,
+        SendError::NotSent(NotSentReason::PrivateAddress) => DeliveryFault::AddressPrivate,
+        SendError::NotSent(NotSentReason::Refused) => DeliveryFault::Unreachable,
+        SendError::NotSent(NotSentReason::Tls) => DeliveryFault::TlsFailed,
+        SendError::NotSent(NotSentReason::Invalid) => DeliveryFault::UrlRefused,
+        SendError::NotSent(NotSentReason::TimedOut) | SendError::NoAnswer { timed_out: true } => {
             DeliveryFault::TimedOut
         }
         SendError::NoAnswer { timed_out: false } => DeliveryFault::NoAnswer,
@@ -211,9 +211,9 @@ const fn fault(error: SendError) -> DeliveryFault {
 mod tests {
     use super::*;
 
-    const OPEN: Reach = Reach { http: true, private_network: true };
+    const OPEN: WebhookUrlPolicy = WebhookUrlPolicy { http: true, private_network: true };
 
-    fn judged(text: &str, reach: Reach) -> Option<WebhookUrlError> {
+    fn judged(text: &str, reach: WebhookUrlPolicy) -> Option<WebhookUrlError> {
         WebhookUrl::parse(text, reach).err()
     }
 
@@ -226,7 +226,7 @@ mod tests {
             "https://[2606:4700::1]/hooks",
             "HTTPS://EXAMPLE.com/",
         ] {
-            assert_eq!(judged(text, Reach::default()), None, "{text}");
+            assert_eq!(judged(text, WebhookUrlPolicy::default()), None, "{text}");
         }
     }
 
@@ -259,7 +259,11 @@ mod tests {
             "127.0.0.1.",
         ] {
             let text = format!("https://{host}/hooks");
-            assert_eq!(judged(&text, Reach::default()), Some(WebhookUrlError::Private), "{text}");
+            assert_eq!(
+                judged(&text, WebhookUrlPolicy::default()),
+                Some(WebhookUrlError::Private),
+                "{text}"
+            );
             assert_eq!(judged(&text, OPEN), None, "{text}");
         }
     }
@@ -295,7 +299,7 @@ mod tests {
             assert_eq!(judged(text, OPEN), Some(why), "{text}");
         }
         assert_eq!(
-            judged("http://example.com", Reach::default()),
+            judged("http://example.com", WebhookUrlPolicy::default()),
             Some(WebhookUrlError::NotSecure)
         );
         assert_eq!(judged("http://example.com", OPEN), None);

@@ -3,14 +3,14 @@
 use tollgate_usage::dialect::rows::{
     ANTHROPIC, AZURE, AZURE_V1, BEDROCK, CHAT, CHAT_ALONE, CHAT_AND_EMBEDDINGS, COHERE, DEEPGRAM,
     DEEPINFRA, ELEVENLABS, FIREWORKS, GOOGLE, GROQ, MESSAGES, MISTRAL, MOONSHOT, NEBIUS, OPENAI,
-    OPENROUTER, Rows, TOGETHER, XAI,
+    OPENROUTER, OperationSets, TOGETHER, XAI,
 };
 use tollgate_usage::{Dialect, ProviderTraits};
 
 use super::provider::Mount;
 
 /// One row of the table.
-pub(super) struct Row {
+pub(super) struct BuiltinProvider {
     pub(super) name: &'static str,
     /// Origin and path prefix. The key goes nowhere else.
     pub(super) base_url: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) max_completion_tokens: bool,
 }
 
-impl Row {
+impl BuiltinProvider {
     /// The facts of a provider of this row that decide how its bodies are read.
     pub(super) fn traits(&self, price_list: &str) -> ProviderTraits {
         ProviderTraits {
@@ -35,20 +35,20 @@ impl Row {
     }
 }
 
-const fn at(path: &'static str, dialect: Dialect, rows: Rows) -> Mount {
+const fn at(path: &'static str, dialect: Dialect, rows: OperationSets) -> Mount {
     Mount { path, dialect, rows }
 }
 
 /// The table, ordered by name.
-pub(super) static BUILTIN: [Row; 23] = [
-    Row {
+pub(super) static BUILTIN: [BuiltinProvider; 23] = [
+    BuiltinProvider {
         name: "anthropic",
         base_url: "https://api.anthropic.com/v1",
         mounts: &[at("", Dialect::Anthropic, ANTHROPIC), at("", Dialect::OpenAi, CHAT_ALONE)],
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "azure",
         base_url: "https://{resource}.openai.azure.com",
         mounts: &[
@@ -59,21 +59,21 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "bedrock",
         base_url: "https://bedrock-runtime.{region}.amazonaws.com",
         mounts: &[at("/openai/v1", Dialect::OpenAi, CHAT), at("", Dialect::Bedrock, BEDROCK)],
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "cerebras",
         base_url: "https://api.cerebras.ai/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT)],
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "cohere",
         base_url: "https://api.cohere.com",
         mounts: &[
@@ -84,21 +84,21 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "deepgram",
         base_url: "https://api.deepgram.com/v1",
         mounts: &[at("", Dialect::Deepgram, DEEPGRAM)],
         stream_options: false,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "deepinfra",
         base_url: "https://api.deepinfra.com/v1/openai",
         mounts: &[at("", Dialect::OpenAi, DEEPINFRA)],
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "deepseek",
         base_url: "https://api.deepseek.com",
         mounts: &[
@@ -110,21 +110,21 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "elevenlabs",
         base_url: "https://api.elevenlabs.io/v1",
         mounts: &[at("", Dialect::ElevenLabs, ELEVENLABS)],
         stream_options: false,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "fireworks",
         base_url: "https://api.fireworks.ai/inference/v1",
         mounts: &[at("", Dialect::OpenAi, FIREWORKS)],
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "google",
         base_url: "https://generativelanguage.googleapis.com",
         mounts: &[
@@ -135,21 +135,21 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "groq",
         base_url: "https://api.groq.com/openai/v1",
         mounts: &[at("", Dialect::OpenAi, GROQ)],
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "hyperbolic",
         base_url: "https://api.hyperbolic.xyz/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT)],
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "mistral",
         base_url: "https://api.mistral.ai/v1",
         mounts: &[at("", Dialect::OpenAi, MISTRAL)],
@@ -157,7 +157,7 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: false,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "moonshot",
         base_url: "https://api.moonshot.ai",
         mounts: &[
@@ -167,14 +167,14 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "nebius",
         base_url: "https://api.tokenfactory.nebius.com/v1",
         mounts: &[at("", Dialect::OpenAi, NEBIUS)],
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "novita",
         base_url: "https://api.novita.ai",
         mounts: &[
@@ -185,14 +185,14 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "openai",
         base_url: "https://api.openai.com/v1",
         mounts: &[at("", Dialect::OpenAi, OPENAI)],
         stream_options: true,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "openrouter",
         base_url: "https://openrouter.ai/api/v1",
         mounts: &[at("", Dialect::OpenAi, OPENROUTER)],
@@ -200,7 +200,7 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: false,
         max_completion_tokens: true,
     },
-    Row {
+    BuiltinProvider {
         name: "perplexity",
         base_url: "https://api.perplexity.ai",
         mounts: &[at("", Dialect::OpenAi, CHAT_ALONE), at("/v1", Dialect::OpenAi, CHAT_ALONE)],
@@ -208,21 +208,21 @@ pub(super) static BUILTIN: [Row; 23] = [
         stream_options: false,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "sambanova",
         base_url: "https://api.sambanova.ai/v1",
         mounts: &[at("", Dialect::OpenAi, CHAT_AND_EMBEDDINGS)],
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "together",
         base_url: "https://api.together.xyz/v1",
         mounts: &[at("", Dialect::OpenAi, TOGETHER)],
         stream_options: true,
         max_completion_tokens: false,
     },
-    Row {
+    BuiltinProvider {
         name: "xai",
         base_url: "https://api.x.ai/v1",
         mounts: &[at("", Dialect::OpenAi, XAI)],
@@ -232,6 +232,6 @@ pub(super) static BUILTIN: [Row; 23] = [
 ];
 
 /// The row with this name.
-pub(super) fn row(name: &str) -> Option<&'static Row> {
+pub(super) fn row(name: &str) -> Option<&'static BuiltinProvider> {
     BUILTIN.iter().find(|row| row.name == name)
 }

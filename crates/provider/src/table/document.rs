@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use super::builtin::{BUILTIN, Row};
+use super::builtin::{BUILTIN, BuiltinProvider};
 use super::provider::Mount;
-use tollgate_usage::dialect::{Api, ModelIn};
+use tollgate_usage::dialect::{Api, ModelLocation};
 use tollgate_usage::{Dialect, Operation};
 
 use crate::key_header::{KeyHeader, key_header};
@@ -38,7 +38,7 @@ impl fmt::Display for ProvidersDocument {
     }
 }
 
-fn write_provider(f: &mut fmt::Formatter<'_>, row: &Row) -> fmt::Result {
+fn write_provider(f: &mut fmt::Formatter<'_>, row: &BuiltinProvider) -> fmt::Result {
     writeln!(f, "\n### {}\n", row.name)?;
     f.write_str(
         "| part | dialect | key | endpoint | model | usage |\n|---|---|---|---|---|---|\n",
@@ -83,13 +83,13 @@ fn key_words(key: KeyHeader) -> String {
     }
 }
 
-fn model_words(model: ModelIn) -> String {
+fn model_words(model: ModelLocation) -> String {
     match model {
-        ModelIn::Body(key) => format!("`{key}` in the body"),
-        ModelIn::MaybeBody(key) => format!("`{key}` in the body, if there"),
-        ModelIn::Path => "in the path".to_owned(),
-        ModelIn::Query(name) => format!("`{name}` in the query"),
-        ModelIn::Nowhere => String::new(),
+        ModelLocation::Body(key) => format!("`{key}` in the body"),
+        ModelLocation::MaybeBody(key) => format!("`{key}` in the body, if there"),
+        ModelLocation::Path => "in the path".to_owned(),
+        ModelLocation::Query(name) => format!("`{name}` in the query"),
+        ModelLocation::Nowhere => String::new(),
     }
 }
 

@@ -171,7 +171,7 @@ impl std::error::Error for EndpointError {}
 impl Provider {
     /// The part of its API that contains `url`, and the path below that part. Of several parts, the
     /// one with the longest prefix; of equal prefixes, the first that lists the endpoint.
-    pub(super) fn part<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
+    pub(super) fn mount_at<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
         let at_home = same_origin(&self.base_url, url);
         let mounts = self
             .mounts
@@ -198,7 +198,7 @@ impl Provider {
         let repeated = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
         let url = parse(&format!("{base}{}{query}", repeated.unwrap_or(path)))?;
-        let (mount, path) = self.part(method, &url).ok_or(EndpointError::UnknownProvider)?;
+        let (mount, path) = self.mount_at(method, &url).ok_or(EndpointError::UnknownProvider)?;
         Endpoint::new(self, mount, method, path, &url)
     }
 

@@ -3,7 +3,7 @@
 mod builtin;
 mod document;
 mod endpoint;
-mod known;
+mod endpoint_cache;
 mod provider;
 mod settings;
 
@@ -17,7 +17,7 @@ use self::builtin::BUILTIN;
 pub use self::document::ProvidersDocument;
 use self::endpoint::parse;
 pub use self::endpoint::{Endpoint, EndpointError};
-use self::known::Known;
+use self::endpoint_cache::EndpointCache;
 pub use self::provider::{Mount, Provider};
 pub use self::settings::ProviderSettings;
 pub(crate) use self::settings::is_header_value;
@@ -30,16 +30,16 @@ pub struct ProviderTable {
     /// The number of configured ones.
     configured: usize,
     /// Endpoints by their URLs.
-    by_url: Known,
+    by_url: EndpointCache,
     /// Endpoints by a provider and the path below it.
-    by_path: Known,
+    by_path: EndpointCache,
 }
 
 impl ProviderTable {
     /// The built-in providers, none of them with a key.
     pub fn builtin() -> Self {
         // A row whose URL has a name to fill in has no URL until it is configured.
-        let named = |row: &&builtin::Row| row.base_url.contains('{');
+        let named = |row: &&builtin::BuiltinProvider| row.base_url.contains('{');
         let providers = BUILTIN.iter().filter(|row| !named(row)).filter_map(|row| {
             Some(Arc::new(Provider {
                 name: row.name.to_owned(),
@@ -54,8 +54,8 @@ impl ProviderTable {
         Self {
             providers: providers.collect(),
             configured: 0,
-            by_url: Known::default(),
-            by_path: Known::default(),
+            by_url: EndpointCache::default(),
+            by_path: EndpointCache::default(),
         }
     }
 
@@ -72,7 +72,7 @@ impl ProviderTable {
             self.providers.remove(present);
         }
         self.providers.insert(place, provider);
-        (self.by_url, self.by_path) = (Known::default(), Known::default());
+        (self.by_url, self.by_path) = (EndpointCache::default(), EndpointCache::default());
         self.configured = self.configured.max(place.saturating_add(1));
         Ok(())
     }
@@ -97,7 +97,7 @@ impl ProviderTable {
     /// # Errors
     /// [`EndpointError`] says which rule it breaks, or that no provider matches.
     pub fn find(&self, method: &Method, u: &str) -> Result<Arc<Endpoint>, EndpointError> {
-        self.by_url.get_or(method, u, || self.resolve(method, u))
+        self.by_url.get_or_insert_with(method, u, || self.resolve(method, u))
     }
 
     /// As [`Provider::endpoint`], with a cache for paths without a query.
@@ -114,7 +114,7 @@ impl ProviderTable {
         }
         // No path has a space, so different names and paths make different texts.
         let text = format!("{} {path}", provider.name);
-        self.by_path.get_or(method, &text, found).ok()
+        self.by_path.get_or_insert_with(method, &text, found).ok()
     }
 
     /// As [`ProviderTable::find`], without the cache.
@@ -125,7 +125,7 @@ impl ProviderTable {
         let url = &parse(u)?;
         // Of two providers on a host, the longer prefix wins; of equal prefixes, the first.
         let candidates = self.iter().filter_map(|provider| {
-            let (mount, path) = provider.part(method, url)?;
+            let (mount, path) = provider.mount_at(method, url)?;
             Some((provider, mount, path))
         });
         let (provider, mount, path) =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use awc::http::Method;
 use tollgate_domain::RequestFormat;
-use tollgate_usage::dialect::rows::Rows;
+use tollgate_usage::dialect::rows::OperationSets;
 use tollgate_usage::dialect::{Api, path_matches};
 use tollgate_usage::{Dialect, Operation, ProviderTraits};
 use url::Url;
@@ -27,7 +27,7 @@ pub struct Mount {
     pub path: &'static str,
     /// The dialect of the part.
     pub dialect: Dialect,
-    pub(crate) rows: Rows,
+    pub(crate) rows: OperationSets,
 }
 
 impl Mount {
@@ -79,7 +79,7 @@ impl Provider {
     }
 
     /// Whether any of its endpoints takes requests of this format.
-    pub fn speaks(&self, shape: RequestFormat) -> bool {
+    pub fn supports_format(&self, shape: RequestFormat) -> bool {
         let mut rows = self.mounts.iter().flat_map(Mount::operations);
         rows.any(|row| shape_of(row.api) == Some(shape))
     }

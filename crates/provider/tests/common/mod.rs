@@ -12,14 +12,16 @@ use awc::http::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use serde::Deserialize;
 use tollgate_domain::UsageSource;
-use tollgate_pricing::{Amount, Part, PerUnit};
+use tollgate_pricing::{Amount, PerModelUsage, PerUnit};
 use tollgate_provider::{AnswerHeaders, ProviderSettings, ProviderTable};
-use tollgate_usage::{CallBody, Ended, EndpointFormat, Fed, Reading, ResponseMeter};
+use tollgate_usage::{
+    EndpointFormat, InspectedBody, MeteredPiece, ResponseEnd, ResponseMeter, UsageReading,
+};
 
 /// The expected reading of an answer.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Expected {
+struct ExpectedReading {
     /// The path below the base URL of the provider that begins the file's name, or `url` as a
     /// whole.
     #[serde(default)]
@@ -32,7 +34,7 @@ struct Expected {
     #[serde(default)]
     response_headers: BTreeMap<String, String>,
     #[serde(default)]
-    request: Request,
+    request: GoldenRequest,
     #[serde(default = "ok")]
     status: u16,
     #[serde(default)]
@@ -53,7 +55,7 @@ struct Expected {
     #[serde(default)]
     cost: Option<Amount>,
     #[serde(default)]
-    parts: Vec<Part>,
+    parts: Vec<PerModelUsage>,
     #[serde(default)]
     total_differs: bool,
     #[serde(default)]
@@ -63,7 +65,7 @@ struct Expected {
 /// The known facts of the answered request.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Request {
+struct GoldenRequest {
     model: Option<String>,
     stream: bool,
     characters: u64,
@@ -76,7 +78,7 @@ fn ok() -> u16 {
 
 /// One file of the corpus.
 #[derive(Clone)]
-pub(crate) struct Case {
+pub(crate) struct GoldenCase {
     pub(crate) name: String,
     pub(crate) body: Vec<u8>,
     pub(crate) is_stream: bool,
@@ -86,16 +88,16 @@ pub(crate) struct Case {
     pub(crate) held: Option<String>,
     content_type: String,
     endpoint: EndpointFormat,
-    expected: Expected,
+    expected: ExpectedReading,
 }
 
 /// The whole corpus.
-pub(crate) fn cases() -> Vec<Case> {
-    static CASES: LazyLock<Vec<Case>> = LazyLock::new(read_cases);
+pub(crate) fn cases() -> Vec<GoldenCase> {
+    static CASES: LazyLock<Vec<GoldenCase>> = LazyLock::new(read_cases);
     CASES.clone()
 }
 
-fn read_cases() -> Vec<Case> {
+fn read_cases() -> Vec<GoldenCase> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut cases: Vec<_> = files.filter_map(|path| case(&path)).collect();
@@ -103,13 +105,13 @@ fn read_cases() -> Vec<Case> {
     cases
 }
 
-fn case(path: &Path) -> Option<Case> {
+fn case(path: &Path) -> Option<GoldenCase> {
     let name = path.file_stem()?.to_str()?.to_owned();
     if name.ends_with(".expected") {
         return None;
     }
     let expected = fs::read(path.with_extension("expected.json")).ok()?;
-    let expected: Expected = serde_json::from_slice(&expected)
+    let expected: ExpectedReading = serde_json::from_slice(&expected)
         .unwrap_or_else(|error| unreachable!("{name}.expected.json: {error}"));
     let ending = path.extension()?.to_str()?;
     let content_type = match ending {
@@ -120,7 +122,7 @@ fn case(path: &Path) -> Option<Case> {
     let provider = name.split('_').next().unwrap_or_default();
     let below = || format!("https://api.{provider}.com/v1{}", expected.path);
     let url = expected.url.clone().unwrap_or_else(below);
-    Some(Case {
+    Some(GoldenCase {
         endpoint: endpoint(&url),
         body: fs::read(path).ok()?,
         is_stream: ending == "sse",
@@ -133,7 +135,7 @@ fn case(path: &Path) -> Option<Case> {
     })
 }
 
-impl Case {
+impl GoldenCase {
     /// A meter for the answer.
     pub(crate) fn meter(&self, strip: bool) -> ResponseMeter {
         let mut headers = HeaderMap::new();
@@ -149,7 +151,7 @@ impl Case {
         }
         self.expected.response_headers.iter().for_each(|(name, value)| add(name, value));
         let sent = &self.expected.request;
-        let mut request = CallBody::of_media(sent.characters, sent.audio_micros);
+        let mut request = InspectedBody::of_media(sent.characters, sent.audio_micros);
         request.model.clone_from(&sent.model);
         request.stream = sent.stream;
         request.input_bytes = self.expected.request_bytes;
@@ -157,19 +159,19 @@ impl Case {
     }
 
     /// Replays the body cut in pieces, removing the event that carries only usage.
-    pub(crate) fn strip(&self, cuts: &[usize]) -> Replayed {
+    pub(crate) fn strip(&self, cuts: &[usize]) -> ReplayResult {
         self.run(cuts, true)
     }
 
-    fn run(&self, cuts: &[usize], strip: bool) -> Replayed {
+    fn run(&self, cuts: &[usize], strip: bool) -> ReplayResult {
         let mut meter = self.meter(strip);
         let starts = iter::once(0).chain(cuts.iter().copied());
         let ends = cuts.iter().copied().chain([self.body.len()]);
         let pieces = starts.zip(ends).filter_map(|(start, end)| self.body.get(start..end));
         let mut out = feed(&mut meter, pieces.map(Bytes::copy_from_slice));
-        let reading = meter.finish(Ended::Complete);
+        let reading = meter.finish(ResponseEnd::Complete);
         out.add_rest(&reading);
-        Replayed { passed: out.passed, held: out.held, reading }
+        ReplayResult { passed: out.passed, held: out.held, reading }
     }
 
     /// The body for a client that did not request usage.
@@ -184,7 +186,7 @@ impl Case {
     }
 
     /// Checks that the reading is as stated in the file beside the answer.
-    pub(crate) fn check(&self, reading: &Reading) {
+    pub(crate) fn check(&self, reading: &UsageReading) {
         let expected = &self.expected;
         self.check_usage(reading);
         let name = &self.name;
@@ -199,7 +201,7 @@ impl Case {
     }
 
     /// Checks that the usage is as stated in the file beside the answer.
-    pub(crate) fn check_usage(&self, reading: &Reading) {
+    pub(crate) fn check_usage(&self, reading: &UsageReading) {
         assert_eq!(reading.usage.quantities, self.expected.quantities, "{}", self.name);
         assert_eq!(reading.usage.provider_cost, self.expected.cost, "{}", self.name);
         assert_eq!(reading.parts, self.expected.parts, "{}", self.name);
@@ -228,19 +230,19 @@ pub(crate) fn endpoint(url: &str) -> EndpointFormat {
 
 /// The output of a meter.
 #[derive(Default)]
-pub(crate) struct Out {
+pub(crate) struct MeterOutput {
     pub(crate) passed: Vec<u8>,
     pub(crate) held: Vec<u8>,
 }
 
-impl Out {
+impl MeterOutput {
     /// All bytes that the client gets.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [self.passed.as_slice(), self.held.as_slice()].concat()
     }
 
     /// Adds the bytes that were kept back until the end.
-    pub(crate) fn add_rest(&mut self, reading: &Reading) {
+    pub(crate) fn add_rest(&mut self, reading: &UsageReading) {
         if self.held.is_empty() {
             self.passed.extend_from_slice(&reading.rest);
         } else {
@@ -250,11 +252,14 @@ impl Out {
 }
 
 /// Feeds pieces, and checks that no bytes overtake held ones.
-pub(crate) fn feed(meter: &mut ResponseMeter, pieces: impl IntoIterator<Item = Bytes>) -> Out {
-    let mut out = Out::default();
+pub(crate) fn feed(
+    meter: &mut ResponseMeter,
+    pieces: impl IntoIterator<Item = Bytes>,
+) -> MeterOutput {
+    let mut out = MeterOutput::default();
     for piece in pieces {
         let settled = meter.done();
-        let Fed { pass, held } = meter.feed(piece);
+        let MeteredPiece { pass, held } = meter.feed(piece);
         if settled {
             assert!(held.is_none(), "all is held that will be");
             // By now the client has the held bytes.
@@ -269,13 +274,13 @@ pub(crate) fn feed(meter: &mut ResponseMeter, pieces: impl IntoIterator<Item = B
 }
 
 /// The result of a replay.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayResult {
     pub(crate) passed: Vec<u8>,
     pub(crate) held: Vec<u8>,
-    pub(crate) reading: Reading,
+    pub(crate) reading: UsageReading,
 }
 
-impl Replayed {
+impl ReplayResult {
     /// All bytes that the client gets.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [self.passed.as_slice(), self.held.as_slice()].concat()
@@ -283,12 +288,12 @@ impl Replayed {
 }
 
 /// Replays the body, cut in pieces.
-pub(crate) fn replay(case: &Case, cuts: &[usize]) -> Replayed {
+pub(crate) fn replay(case: &GoldenCase, cuts: &[usize]) -> ReplayResult {
     case.run(cuts, false)
 }
 
 /// The same answer in every compression, singly and doubly.
-pub(crate) fn compressions(case: &Case) -> Vec<Case> {
+pub(crate) fn compressions(case: &GoldenCase) -> Vec<GoldenCase> {
     let encodings = ["gzip", "deflate", "raw deflate", "br", "zstd", "gzip, br"];
     encodings
         .into_iter()
@@ -296,7 +301,7 @@ pub(crate) fn compressions(case: &Case) -> Vec<Case> {
             let body =
                 encoding.split(", ").fold(case.body.clone(), |body, coding| pack(coding, &body));
             let encoding = encoding.trim_start_matches("raw ").to_owned();
-            Case { body, encoding, ..case.clone() }
+            GoldenCase { body, encoding, ..case.clone() }
         })
         .collect()
 }

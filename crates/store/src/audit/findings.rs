@@ -70,7 +70,7 @@ impl Audit {
     }
 
     /// Adds a record whose number is out of the range of its wallet, or is taken.
-    pub(super) fn number_is_wrong(&mut self, request_id: Id<RequestId>, kept: i64) {
+    pub(super) fn add_wrong_number(&mut self, request_id: Id<RequestId>, kept: i64) {
         let what = format!("number of {request_id} on its wallet");
         self.differences.push(Difference { what, kept, recomputed: 0 });
     }
@@ -83,19 +83,19 @@ impl Audit {
 }
 
 /// The names of merchants, connections and spend keys by id. Counters and series store ids without a kind.
-pub(super) struct Owners(HashMap<Id<AnyId>, String>);
+pub(super) struct OwnerNames(HashMap<Id<AnyId>, String>);
 
-impl Owners {
+impl OwnerNames {
     pub(super) fn read(conn: &mut Conn) -> Result<Self, StoreError> {
         let all: Vec<Id<MerchantId>> =
             merchants::table.select(merchants::merchant_id).load(conn)?;
-        let mut owners: HashMap<_, _> = all.into_iter().map(Id::named).collect();
+        let mut owners: HashMap<_, _> = all.into_iter().map(Id::with_text).collect();
         let all: Vec<Id<ConnectionId>> =
             connections::table.select(connections::connection_id).load(conn)?;
-        owners.extend(all.into_iter().map(Id::named));
+        owners.extend(all.into_iter().map(Id::with_text));
         let all: Vec<Id<SpendKeyId>> =
             spend_keys::table.select(spend_keys::spend_key_id).load(conn)?;
-        owners.extend(all.into_iter().map(Id::named));
+        owners.extend(all.into_iter().map(Id::with_text));
         Ok(Self(owners))
     }
 

@@ -6,37 +6,37 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use diesel::prelude::*;
 use tollgate_domain::{Id as _, MerchantId, MeterId, PendingRecord, RequestRecord};
 
-use super::findings::{Audit, CHUNK, Owners};
+use super::findings::{Audit, CHUNK, OwnerNames};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rollups::{self, NARROW, RollupKey, Rollups, Sums, WIDE, slot, traits};
+use crate::rollups::{self, NARROW, RollupKey, RollupSums, Rollups, WIDE, slot, traits};
 use crate::rows::{PairRow, RollupRow, time};
 use crate::schema::{usage_pairs, usage_rollups};
 
 /// The stored and the recalculated sums.
 #[derive(Default)]
-pub(super) struct Recomputed {
-    rows: BTreeMap<RollupKey, [Sums; 2]>,
+pub(super) struct RecomputedRollups {
+    rows: BTreeMap<RollupKey, [RollupSums; 2]>,
     /// By the series of a pair.
-    pairs: HashMap<Id<AnyId>, OfPair>,
+    pairs: HashMap<Id<AnyId>, PairTotals>,
 }
 
 /// The total of the calls of a merchant or a customer with a pair.
-struct OfPair {
+struct PairTotals {
     merchant_id: Id<MerchantId>,
     owner: Id<AnyId>,
     key: String,
     value: String,
-    sums: [Sums; 2],
+    sums: [RollupSums; 2],
 }
 
-impl Recomputed {
+impl RecomputedRollups {
     /// Adds a record.
     pub(super) fn add(&mut self, call: &PendingRecord, record: &RequestRecord) {
-        let more = Sums::of(record);
+        let more = RollupSums::of(record);
         let created_at = call.created_at.unix_micros();
-        let meter_id = call.meter.map(|meter| Id(meter.meter_id).of_any()).unwrap_or_default();
+        let meter_id = call.meter.map(|meter| Id(meter.meter_id).untyped()).unwrap_or_default();
         let mut add = |owner: Id<AnyId>, widths: &[i32]| {
             for &width in widths {
                 let slot = slot(created_at);
@@ -46,16 +46,16 @@ impl Recomputed {
                 *sums += more;
             }
         };
-        let merchant_id = Id(call.merchant_id).of_any();
-        let connection_id = call.connection_id.map(|id| Id(id).of_any());
+        let merchant_id = Id(call.merchant_id).untyped();
+        let connection_id = call.connection_id.map(|id| Id(id).untyped());
         let owners = || [Some(merchant_id), connection_id].into_iter().flatten();
         owners().for_each(|owner| add(owner, &[NARROW, WIDE]));
         if let Some(spend_key_id) = call.spend_key_id {
-            add(Id(spend_key_id).of_any(), &[WIDE]);
+            add(Id(spend_key_id).untyped(), &[WIDE]);
         }
         let mut add = |owner: Id<AnyId>, key: &String, value: &String| {
             let series = self.pairs.entry(rollups::series_of(owner, (key, value)));
-            let of_pair = series.or_insert_with(|| OfPair {
+            let of_pair = series.or_insert_with(|| PairTotals {
                 merchant_id: Id(call.merchant_id),
                 owner,
                 key: key.clone(),
@@ -74,7 +74,7 @@ impl Recomputed {
     }
 
     fn keep(&mut self, row: &RollupRow) {
-        let sums = Sums::from(row);
+        let sums = RollupSums::from(row);
         let [kept, _] = match self.pairs.get_mut(&row.series_id) {
             Some(of_pair) => &mut of_pair.sums,
             None => {
@@ -88,8 +88,8 @@ impl Recomputed {
 
 pub(super) fn compare(
     conn: &mut Conn,
-    mut recomputed: Recomputed,
-    owners: &Owners,
+    mut recomputed: RecomputedRollups,
+    owners: &OwnerNames,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     // The calls in the queue count as if they were in the roll-ups.
@@ -132,7 +132,7 @@ pub(super) fn compare(
     let mut listed: BTreeSet<PairRow> = unfolded.into_pairs().collect();
     let rows: Vec<PairRow> = usage_pairs::table.select(PairRow::as_select()).load(conn)?;
     listed.extend(rows);
-    for OfPair { merchant_id, owner, key, value, sums } in recomputed.pairs.into_values() {
+    for PairTotals { merchant_id, owner, key, value, sums } in recomputed.pairs.into_values() {
         let what = format!("usage of {} with {key} = {value}", owners.name(owner));
         audit.compare_sums(&what, sums);
         let is_listed = listed.contains(&PairRow { merchant_id, key, value });
@@ -142,7 +142,7 @@ pub(super) fn compare(
 }
 
 impl Audit {
-    fn compare_sums(&mut self, what: &str, [kept, recomputed]: [Sums; 2]) {
+    fn compare_sums(&mut self, what: &str, [kept, recomputed]: [RollupSums; 2]) {
         const NAMES: [&str; 7] = [
             "requests",
             "tokens",

@@ -9,7 +9,7 @@ mod queue;
 mod retention;
 mod turn;
 
-pub(crate) use queue::hasten;
-pub use queue::{DeliveryFilter, find, list, redeliver, test};
+pub(crate) use queue::make_due;
+pub use queue::{DeliveryFilter, find, list, redeliver, send_test};
 pub(crate) use turn::release_all;
-pub use turn::{Claimed, ENDED_AT_ONCE, Ended, Room, Share};
+pub use turn::{AttemptCapacity, CapacityShare, ClaimedDelivery, ENDED_AT_ONCE, EndedAttempt};

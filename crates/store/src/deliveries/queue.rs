@@ -3,7 +3,8 @@
 use diesel::dsl::IsNull;
 use diesel::prelude::*;
 use tollgate_domain::{
-    Attempt, Delivery, DeliveryId, DeliveryStatus, Jitter, MerchantId, News, Timestamp, WebhookId,
+    Attempt, Delivery, DeliveryId, DeliveryStatus, EventPayload, Jitter, MerchantId, Timestamp,
+    WebhookId,
 };
 
 use crate::conn::Conn;
@@ -100,7 +101,7 @@ impl DeliveryRow {
     }
 
     /// Books the end of an attempt.
-    pub(super) fn end(&mut self, attempt: &Attempt, now: Timestamp) {
+    pub(super) fn book_attempt(&mut self, attempt: &Attempt, now: Timestamp) {
         self.response_status = attempt.response_status.map(i32::from);
         self.response_body.clone_from(&attempt.response_body);
         self.fault = attempt.fault.as_ref().map(word);
@@ -117,13 +118,13 @@ impl DeliveryRow {
     }
 
     /// Whether later deliveries of its resource wait for it.
-    pub(super) fn holds_others_up(&self) -> bool {
+    pub(super) fn blocks_others(&self) -> bool {
         self.is_pending() && self.failures < OVERTAKEN
     }
 }
 
 /// Makes the next delivery of the same resource due, unless it still waits for another one.
-pub(super) fn let_next_go(
+pub(super) fn release_next(
     conn: &mut Conn,
     ended: &DeliveryRow,
     now: Timestamp,
@@ -140,7 +141,7 @@ pub(super) fn let_next_go(
         .first(conn)
         .optional()?;
     let Some(delivery_id) = next else { return Ok(()) };
-    let before = of_resource(PENDING).filter(holds_others_up());
+    let before = of_resource(PENDING).filter(blocks_others());
     if diesel::select(diesel::dsl::exists(before)).get_result(conn)? {
         return Ok(());
     }
@@ -153,7 +154,7 @@ pub(super) fn let_next_go(
 /// Selects the unfinished deliveries that others wait for: those with fewer failures than [`OVERTAKEN`], or with an
 /// attempt under way that could be the last of these failures.
 #[diesel::dsl::auto_type(no_type_alias)]
-pub(super) fn holds_others_up() -> _ {
+pub(super) fn blocks_others() -> _ {
     let overtaken: i32 = OVERTAKEN;
     let is_under_way: IsNull<deliveries::duration_ms> = deliveries::duration_ms.is_null();
     deliveries::failures.lt(overtaken).or(deliveries::failures.eq(overtaken).and(is_under_way))
@@ -276,7 +277,7 @@ pub fn redeliver(
 }
 
 /// Makes the deliveries of a webhook that wait for their next attempt due, because its URL has changed.
-pub(crate) fn hasten(
+pub(crate) fn make_due(
     conn: &mut Conn,
     webhook: &mut WebhookRow,
     now: Timestamp,
@@ -295,14 +296,14 @@ pub(crate) fn hasten(
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub fn test(
+pub fn send_test(
     conn: &mut Conn,
     merchant_id: MerchantId,
     webhook_id: WebhookId,
     now: Timestamp,
 ) -> Result<Option<Delivery>, StoreError> {
     let Some(mut row) = webhooks::lock(conn, merchant_id, webhook_id)? else { return Ok(None) };
-    let news = News::WebhookTest { webhook: Box::new(row.webhook()?) };
+    let news = EventPayload::WebhookTest { webhook: Box::new(row.webhook()?) };
     let event = EventRow::new(merchant_id, &news, now, now).for_one_webhook(now);
     dialect::insert_events(conn, std::slice::from_ref(&event))?;
     row.sequence = row.sequence.saturating_add(1);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use diesel::prelude::*;
 use tollgate_domain::{EventId, Timestamp, WebhookId};
 
-use super::queue::{let_next_go, next_due};
+use super::queue::{next_due, release_next};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
@@ -17,7 +17,7 @@ use crate::store::Store;
 
 /// The time after which a waiting delivery is given up, in milliseconds. It is longer than all attempts take. Without
 /// it, the deliveries of a slow receiver would accumulate.
-const TRIED_MILLIS: i64 = 48 * 60 * 60 * 1_000;
+const MAX_AGE_MILLIS: i64 = 48 * 60 * 60 * 1_000;
 /// The number of deliveries that are given up in one transaction.
 const GIVEN_UP_AT_ONCE: i64 = 500;
 /// The time for which events and their deliveries are kept, in milliseconds.
@@ -31,17 +31,17 @@ impl Store {
     /// [`StoreError`] when the database fails.
     pub async fn forget_deliveries(&self) -> Result<(), StoreError> {
         let now = self.0.context.clock.now();
-        for webhook_id in self.read(with_pending).await? {
-            while self.write_apart(move |conn| give_up_old(conn, webhook_id, now)).await? {}
+        for webhook_id in self.read(webhooks_with_pending).await? {
+            while self.write_outside_calls(move |conn| give_up_old(conn, webhook_id, now)).await? {}
         }
         let before = now.plus_millis(-KEPT_MILLIS);
-        while self.write_apart(move |conn| forget(conn, before)).await? > 0 {}
+        while self.write_outside_calls(move |conn| delete_old_events(conn, before)).await? > 0 {}
         Ok(())
     }
 }
 
 /// The webhooks that may have waiting deliveries.
-fn with_pending(conn: &mut Conn) -> Result<Vec<Id<WebhookId>>, StoreError> {
+fn webhooks_with_pending(conn: &mut Conn) -> Result<Vec<Id<WebhookId>>, StoreError> {
     let waiting = webhook_rows::table.filter(webhook_rows::due_at.is_not_null());
     Ok(waiting.select(webhook_rows::webhook_id).load(conn)?)
 }
@@ -55,7 +55,7 @@ fn give_up_old(
     let Some(mut webhook) = dialect::lock_webhooks(conn, &[webhook_id])?.pop() else {
         return Ok(false);
     };
-    let since = now.plus_millis(-TRIED_MILLIS).unix_micros();
+    let since = now.plus_millis(-MAX_AGE_MILLIS).unix_micros();
     let old: Vec<DeliveryRow> = deliveries::table
         .filter(deliveries::webhook_id.eq(webhook.webhook_id))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
@@ -66,7 +66,7 @@ fn give_up_old(
     for mut row in old.iter().cloned() {
         row.give_up();
         row.save(conn)?;
-        let_next_go(conn, &row, now)?;
+        release_next(conn, &row, now)?;
     }
     if webhook.deleted_at.is_none() {
         webhook.due_at = next_due(conn, webhook.webhook_id, now)?;
@@ -77,7 +77,7 @@ fn give_up_old(
 
 /// Deletes a limited number of old events with their deliveries, and returns the number. Events with a pending delivery
 /// are kept, because other deliveries may wait for it.
-fn forget(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
+fn delete_old_events(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
     let mut old = events::dispatched_before(conn, before)?;
     let on_their_way: HashSet<Id<EventId>> = deliveries::table
         .inner_join(webhook_rows::table)

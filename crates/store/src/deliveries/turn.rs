@@ -9,7 +9,7 @@ use tollgate_domain::{
     WebhookSecrets,
 };
 
-use super::queue::{holds_others_up, let_next_go, next_due};
+use super::queue::{blocks_others, next_due, release_next};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
@@ -22,14 +22,14 @@ use crate::store::Store;
 // These limits bound the work of one turn: on SQLite all other writes wait for it.
 
 /// The number of merchants whose events are dispatched.
-const MERCHANTS_AT_ONCE: usize = 8;
+const MERCHANTS_PER_TURN: usize = 8;
 /// The number of events of each merchant.
-const EVENTS_OF_ONE: i64 = 20;
+const EVENTS_PER_MERCHANT: i64 = 20;
 /// The number of deliveries after which no more events of a merchant are dispatched. An event is never split.
-const PLACES_OF_ONE: usize = 50;
-const PLACES_AT_ONCE: usize = 100;
+const DELIVERIES_PER_MERCHANT: usize = 50;
+const DELIVERIES_PER_TURN: usize = 100;
 /// The number of attempts that are begun.
-const CLAIMS_AT_ONCE: usize = 32;
+const CLAIMS_PER_TURN: usize = 32;
 /// The number of ended attempts that one turn should book.
 pub const ENDED_AT_ONCE: usize = 32;
 /// The number of webhooks that are locked at once to claim deliveries.
@@ -39,7 +39,7 @@ const LEASE_MILLIS: i64 = 30_000;
 
 /// An attempt to be made.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimedDelivery {
     /// The delivery.
     pub delivery_id: DeliveryId,
     /// The webhook.
@@ -58,8 +58,12 @@ pub struct Claimed {
 
 impl DeliveryRow {
     /// The attempt that has begun.
-    fn claimed(&self, webhook: &WebhookRow, event: EventRow) -> Result<Claimed, StoreError> {
-        Ok(Claimed {
+    fn to_claimed(
+        &self,
+        webhook: &WebhookRow,
+        event: EventRow,
+    ) -> Result<ClaimedDelivery, StoreError> {
+        Ok(ClaimedDelivery {
             delivery_id: self.delivery_id.get(),
             webhook_id: self.webhook_id.get(),
             attempt: self.attempts.unsigned_abs(),
@@ -73,7 +77,7 @@ impl DeliveryRow {
 
 /// An ended attempt.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedAttempt {
     /// The delivery.
     pub delivery_id: DeliveryId,
     /// The webhook.
@@ -86,44 +90,44 @@ pub struct Ended {
 
 /// The number of attempts that this node can make at once. A claimed attempt must begin and end within 30 seconds.
 #[derive(Clone, Debug, Default)]
-pub struct Room {
+pub struct AttemptCapacity {
     /// In total.
     pub free: usize,
     /// For each webhook.
-    pub webhooks: Share<WebhookId>,
+    pub webhooks: CapacityShare<WebhookId>,
     /// For the webhooks of each merchant together.
-    pub merchants: Share<MerchantId>,
+    pub merchants: CapacityShare<MerchantId>,
 }
 
 /// The free attempts of each webhook or merchant.
 #[derive(Clone, Debug)]
-pub struct Share<T> {
+pub struct CapacityShare<T> {
     /// The attempts when none is under way.
     pub each: usize,
     /// The ids with fewer free attempts.
-    pub less: BTreeMap<T, usize>,
+    pub reduced: BTreeMap<T, usize>,
 }
 
-impl<T> Default for Share<T> {
+impl<T> Default for CapacityShare<T> {
     fn default() -> Self {
-        Self { each: 0, less: BTreeMap::new() }
+        Self { each: 0, reduced: BTreeMap::new() }
     }
 }
 
-impl<T: Ord + Copy> Share<T> {
-    fn of(&self, id: &T) -> usize {
-        self.less.get(id).copied().unwrap_or(self.each)
+impl<T: Ord + Copy> CapacityShare<T> {
+    fn free_for(&self, id: &T) -> usize {
+        self.reduced.get(id).copied().unwrap_or(self.each)
     }
 
     /// Reduces the free attempts of `id` by `count`.
     pub fn take(&mut self, id: T, count: usize) {
-        let left = self.of(&id).saturating_sub(count);
-        self.less.insert(id, left);
+        let left = self.free_for(&id).saturating_sub(count);
+        self.reduced.insert(id, left);
     }
 
     /// The ids without free attempts.
-    fn full(&self) -> Vec<Id<T>> {
-        self.less.iter().filter(|(_, room)| **room == 0).map(|(id, _)| Id(*id)).collect()
+    fn exhausted(&self) -> Vec<Id<T>> {
+        self.reduced.iter().filter(|(_, room)| **room == 0).map(|(id, _)| Id(*id)).collect()
     }
 }
 impl Store {
@@ -131,7 +135,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`] when the database fails.
-    pub async fn has_deliveries_due(&self, room: Room) -> Result<bool, StoreError> {
+    pub async fn has_deliveries_due(&self, room: AttemptCapacity) -> Result<bool, StoreError> {
         let now = self.0.context.clock.now();
         self.read(move |conn| Ok(events::any_waits(conn)? || is_due(conn, &room, now)?)).await
     }
@@ -140,42 +144,42 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`] when the database fails; nothing was booked then.
-    pub async fn turn_deliveries(
+    pub async fn run_delivery_turn(
         &self,
-        ended: Vec<Ended>,
-        room: Room,
-    ) -> Result<Vec<Claimed>, StoreError> {
+        ended: Vec<EndedAttempt>,
+        room: AttemptCapacity,
+    ) -> Result<Vec<ClaimedDelivery>, StoreError> {
         let clock = self.0.context.clock.clone();
-        self.write_apart(move |conn| turn(conn, &ended, &room, clock.now())).await
+        self.write_outside_calls(move |conn| run_turn(conn, &ended, &room, clock.now())).await
     }
 }
 
-fn is_due(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<bool, StoreError> {
+fn is_due(conn: &mut Conn, room: &AttemptCapacity, now: Timestamp) -> Result<bool, StoreError> {
     if room.free == 0 {
         return Ok(false);
     }
     let due = webhook_rows::table
         .filter(webhook_rows::due_at.le(now.unix_micros()))
-        .filter(webhook_rows::webhook_id.ne_all(room.webhooks.full()))
-        .filter(webhook_rows::merchant_id.ne_all(room.merchants.full()));
+        .filter(webhook_rows::webhook_id.ne_all(room.webhooks.exhausted()))
+        .filter(webhook_rows::merchant_id.ne_all(room.merchants.exhausted()));
     Ok(diesel::select(diesel::dsl::exists(due)).get_result(conn)?)
 }
 
 /// Runs one turn.
-fn turn(
+fn run_turn(
     conn: &mut Conn,
-    ended: &[Ended],
-    room: &Room,
+    ended: &[EndedAttempt],
+    room: &AttemptCapacity,
     now: Timestamp,
-) -> Result<Vec<Claimed>, StoreError> {
+) -> Result<Vec<ClaimedDelivery>, StoreError> {
     // One node at a time takes events from the outbox, so that each webhook gets them in order.
     let waiting = match dialect::try_lock_outbox(conn)? {
         true => waiting_events(conn, now)?,
         false => Vec::new(),
     };
-    let mut queues = Queues::lock(conn, &waiting, ended)?;
+    let mut queues = LockedWebhooks::lock(conn, &waiting, ended)?;
     for one in ended {
-        queues.end(conn, one, now)?;
+        queues.book_end(conn, one, now)?;
     }
     queues.dispatch(conn, &waiting, now)?;
     queues.save(conn, now)?;
@@ -192,24 +196,24 @@ fn waiting_events(conn: &mut Conn, now: Timestamp) -> Result<Vec<(i64, EventRow)
         lot.finish()
     });
     let mut waiting = Vec::new();
-    for merchant_id in merchants.iter().take(MERCHANTS_AT_ONCE) {
-        waiting.extend(events::waiting(conn, *merchant_id, EVENTS_OF_ONE)?);
+    for merchant_id in merchants.iter().take(MERCHANTS_PER_TURN) {
+        waiting.extend(events::waiting(conn, *merchant_id, EVENTS_PER_MERCHANT)?);
     }
     Ok(waiting)
 }
 
 /// The webhooks that a turn may change, under lock.
-struct Queues {
+struct LockedWebhooks {
     webhooks: BTreeMap<Id<WebhookId>, WebhookRow>,
     changed: BTreeSet<Id<WebhookId>>,
 }
 
-impl Queues {
+impl LockedWebhooks {
     /// Locks the webhooks of new events and of ended attempts, in the order of their ids.
     fn lock(
         conn: &mut Conn,
         waiting: &[(i64, EventRow)],
-        ended: &[Ended],
+        ended: &[EndedAttempt],
     ) -> Result<Self, StoreError> {
         let merchants: BTreeSet<_> = waiting.iter().map(|(_, event)| event.merchant_id).collect();
         let told: Vec<Id<WebhookId>> = match merchants.is_empty() {
@@ -233,7 +237,12 @@ impl Queues {
 
     /// Books the end of an attempt and releases the next delivery of its resource. Does nothing when a later attempt
     /// has begun or was requested.
-    fn end(&mut self, conn: &mut Conn, ended: &Ended, now: Timestamp) -> Result<(), StoreError> {
+    fn book_end(
+        &mut self,
+        conn: &mut Conn,
+        ended: &EndedAttempt,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         if !self.webhooks.contains_key(&Id(ended.webhook_id)) {
             return Ok(());
         }
@@ -248,11 +257,11 @@ impl Queues {
             row.is_pending() && is_newest
         };
         let Some(mut row) = row.filter(is_last) else { return Ok(()) };
-        row.end(&ended.outcome, now);
+        row.book_attempt(&ended.outcome, now);
         row.save(conn)?;
         self.changed.insert(row.webhook_id);
-        if !row.holds_others_up() {
-            let_next_go(conn, &row, now)?;
+        if !row.blocks_others() {
+            release_next(conn, &row, now)?;
         }
         Ok(())
     }
@@ -281,7 +290,7 @@ impl Queues {
         let (mut all, mut done, mut taken) = (0_usize, Vec::new(), Vec::new());
         for (number, event) in waiting {
             let of_merchant = places_of.entry(event.merchant_id).or_default();
-            if all >= PLACES_AT_ONCE || *of_merchant >= PLACES_OF_ONE {
+            if all >= DELIVERIES_PER_TURN || *of_merchant >= DELIVERIES_PER_MERCHANT {
                 continue;
             }
             done.push(*number);
@@ -293,17 +302,18 @@ impl Queues {
                     all = all.saturating_add(count);
                     taken.push((*number, event, kind));
                 }
-                Err(cause) => log::error!("{} is told to nobody: {cause}", event.event_id),
+                Err(cause) => log::error!("{} is not delivered: {cause}", event.event_id),
             }
         }
         let ids: Vec<_> = wanting.values().flatten().map(|(row, _)| row.webhook_id).collect();
         let resources = taken.iter().map(|(_, event, _)| event.resource.clone()).collect();
-        let mut held_up = held_up(conn, ids, resources)?;
+        let mut held_up = blocked_resources(conn, ids, resources)?;
         let mut places = Vec::new();
         for (number, event, kind) in taken {
             for (row, webhook) in wanting.get_mut(&event.merchant_id).into_iter().flatten() {
                 // Events that waited when a webhook was created happened before it.
-                let is_earlier = number <= row.events_before || row.wants_later(kind, event);
+                let is_earlier =
+                    number <= row.events_before || row.predates_subscription(kind, event);
                 if !webhook.wants(kind) || is_earlier {
                     continue;
                 }
@@ -331,7 +341,7 @@ impl Queues {
 }
 
 /// Returns the pairs of these webhooks and resources with a pending delivery that others wait for.
-fn held_up(
+fn blocked_resources(
     conn: &mut Conn,
     webhook_ids: Vec<Id<WebhookId>>,
     resources: BTreeSet<String>,
@@ -340,7 +350,7 @@ fn held_up(
         .filter(deliveries::webhook_id.eq_any(webhook_ids))
         .filter(deliveries::status.eq_any([PENDING, WAITING]))
         .filter(deliveries::resource.eq_any(resources))
-        .filter(holds_others_up())
+        .filter(blocks_others())
         .select((deliveries::webhook_id, deliveries::resource))
         .distinct()
         .load(conn)?;
@@ -348,36 +358,43 @@ fn held_up(
 }
 
 /// Claims due deliveries of webhooks that no other node has locked, longest waiting first.
-fn claim(conn: &mut Conn, room: &Room, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
+fn claim(
+    conn: &mut Conn,
+    room: &AttemptCapacity,
+    now: Timestamp,
+) -> Result<Vec<ClaimedDelivery>, StoreError> {
     let mut claimed = Vec::new();
-    let mut room = Room { free: room.free.min(CLAIMS_AT_ONCE), ..room.clone() };
-    for _ in 0..CLAIMS_AT_ONCE {
+    let mut room = AttemptCapacity { free: room.free.min(CLAIMS_PER_TURN), ..room.clone() };
+    for _ in 0..CLAIMS_PER_TURN {
         if room.free == 0 {
             break;
         }
         // The next query omits webhooks and merchants without room, so that it reaches the ones behind them.
-        let full = (room.webhooks.full(), room.merchants.full());
+        let full = (room.webhooks.exhausted(), room.merchants.exhausted());
         let due = dialect::lock_due_webhooks(conn, now.unix_micros(), full, WEBHOOKS_AT_ONCE)?;
         if due.is_empty() {
             break;
         }
         for webhook in due {
-            claimed.extend(claim_of(conn, webhook, &mut room, now)?);
+            claimed.extend(claim_from(conn, webhook, &mut room, now)?);
         }
     }
     Ok(claimed)
 }
 
 /// Claims the due deliveries of a webhook. Without room for any, the webhook stays due.
-fn claim_of(
+fn claim_from(
     conn: &mut Conn,
     mut webhook: WebhookRow,
-    room: &mut Room,
+    room: &mut AttemptCapacity,
     now: Timestamp,
-) -> Result<Vec<Claimed>, StoreError> {
+) -> Result<Vec<ClaimedDelivery>, StoreError> {
     let mut claimed = Vec::new();
     let (webhook_id, merchant_id) = (webhook.webhook_id.get(), webhook.merchant_id.get());
-    let most = room.free.min(room.webhooks.of(&webhook_id)).min(room.merchants.of(&merchant_id));
+    let most = room
+        .free
+        .min(room.webhooks.free_for(&webhook_id))
+        .min(room.merchants.free_for(&merchant_id));
     if most == 0 {
         return Ok(claimed);
     }
@@ -394,11 +411,11 @@ fn claim_of(
     room.merchants.take(merchant_id, found.len());
     // An attempt that was cut off is not a failure of the receiver. It counts once, with the attempt that follows.
     let (cut_off, others) = found.iter().map(|(row, _)| row).partition(|row| row.is_under_way());
-    begin(conn, cut_off, 0, now)?;
-    begin(conn, others, 1, now)?;
+    begin_attempts(conn, cut_off, 0, now)?;
+    begin_attempts(conn, others, 1, now)?;
     for (mut row, event) in found {
         row.attempts = row.attempts.saturating_add(1);
-        match row.claimed(&webhook, event) {
+        match row.to_claimed(&webhook, event) {
             Ok(attempt) => claimed.push(attempt),
             Err(cause) => {
                 // A delivery that cannot be read must not block the others.
@@ -407,7 +424,7 @@ fn claim_of(
                 row.duration_ms = Some(0);
                 row.give_up();
                 row.save(conn)?;
-                let_next_go(conn, &row, now)?;
+                release_next(conn, &row, now)?;
             }
         }
     }
@@ -418,7 +435,7 @@ fn claim_of(
 
 /// Begins attempts. No other node claims them until the lease has expired. `failures` is added to the failures of each
 /// delivery in advance.
-fn begin(
+fn begin_attempts(
     conn: &mut Conn,
     rows: Vec<&DeliveryRow>,
     failures: i32,

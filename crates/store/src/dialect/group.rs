@@ -10,8 +10,8 @@ use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use diesel::sql_types::{Array, BigInt, Binary, Text};
 
 use super::{
-    Lock, each, for_each, for_some, insert_transactions, lock_spend_counters, save_counters,
-    save_spend_counters, save_wallets, wallets,
+    RowLock, execute_batched, execute_each, find_each, insert_transactions, lock_spend_counters,
+    save_counters, save_spend_counters, save_wallets, wallets,
 };
 use tollgate_domain::{MerchantId, RequestId, SpendKeyId, WalletId};
 
@@ -30,7 +30,7 @@ use crate::statements::{
 
 /// The rows that a group needs. Their ids ascend.
 #[derive(Debug, Default)]
-pub(crate) struct Needed {
+pub(crate) struct NeededRows {
     /// Calls to be settled. Empty without row locks, because only this process then settles them.
     pub(crate) open_calls: Vec<Id<RequestId>>,
     pub(crate) spend_keys: Vec<Id<SpendKeyId>>,
@@ -39,7 +39,7 @@ pub(crate) struct Needed {
     pub(crate) counters: Vec<TierCounterRow>,
 }
 
-impl Needed {
+impl NeededRows {
     /// Whether nothing is needed.
     pub(crate) const fn is_empty(&self) -> bool {
         let Self { open_calls, spend_keys, wallets, counters } = self;
@@ -49,32 +49,32 @@ impl Needed {
 
 /// The rows that were found.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundRows {
     /// The number of the open calls that exist.
     pub(crate) open_calls: usize,
     pub(crate) spend_counters: Vec<SpendCountersRow>,
     pub(crate) wallets: Vec<WalletRow>,
     pub(crate) counters: Vec<TierCounterRow>,
-    /// The current marks of the rows of the [`Basis`].
+    /// The current marks of the rows of the [`ConfigBasis`].
     pub(crate) marks: BTreeSet<String>,
 }
 
 /// The configurations by which a group is decided: the merchants, and marks with each merchant's id and configuration
 /// version. Empty where no other process can change them.
 #[derive(Debug, Default)]
-pub(crate) struct Basis {
+pub(crate) struct ConfigBasis {
     merchants: Vec<Id<MerchantId>>,
     pub(crate) marks: BTreeSet<String>,
 }
 
-impl Basis {
+impl ConfigBasis {
     pub(crate) fn new(versions: impl Iterator<Item = (MerchantId, i64)>) -> Self {
         let mut basis = Self::default();
         for (id, version) in versions {
             basis.merchants.push(Id(id));
             // A configuration without changes has no row.
             if version > 0 {
-                basis.marks.insert(format!("{} {version}", Id(id).of_any()));
+                basis.marks.insert(format!("{} {version}", Id(id).untyped()));
             }
         }
         basis
@@ -92,7 +92,7 @@ pub(crate) fn config_versions(
     ids: &[Id<MerchantId>],
 ) -> QueryResult<HashMap<Id<MerchantId>, i64>> {
     #[derive(QueryableByName)]
-    struct Version {
+    struct MerchantVersionRow {
         #[diesel(sql_type = Binary)]
         merchant_id: Id<MerchantId>,
         #[diesel(sql_type = BigInt)]
@@ -102,12 +102,12 @@ pub(crate) fn config_versions(
     let versions = diesel::sql_query(
         "SELECT merchant_id, version FROM config_versions WHERE merchant_id = ANY($1)",
     );
-    let rows: Vec<Version> = versions.bind::<Array<Binary>, _>(ids).load(conn)?;
+    let rows: Vec<MerchantVersionRow> = versions.bind::<Array<Binary>, _>(ids).load(conn)?;
     Ok(rows.into_iter().map(|row| (row.merchant_id, row.version)).collect())
 }
 
 /// The changes of a group, without the rare ones. The rows of each table ascend.
-pub(crate) struct Group<'a> {
+pub(crate) struct GroupRows<'a> {
     pub(crate) opened: &'a [OpenCallRow],
     /// The ids of open calls that are settled.
     pub(crate) closed: &'a [Id<RequestId>],
@@ -120,20 +120,20 @@ pub(crate) struct Group<'a> {
     pub(crate) queued: &'a [QueueRow],
 }
 
-/// Reads the rows that a group needs, under `lock`: table by table in the order of [`Needed`], rows in the order of
+/// Reads the rows that a group needs, under `lock`: table by table in the order of [`NeededRows`], rows in the order of
 /// their ids. Counters are read only under a lock.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub(crate) fn read(
     conn: &mut Conn,
-    needed: &Needed,
-    basis: &Basis,
-    lock: Lock,
-) -> Result<Found, StoreError> {
+    needed: &NeededRows,
+    basis: &ConfigBasis,
+    lock: RowLock,
+) -> Result<FoundRows, StoreError> {
     match conn {
         Conn::Sqlite(sqlite) => {
-            let counters = each(&needed.counters, |key| {
+            let counters = find_each(&needed.counters, |key| {
                 tier_counters::table
                     .find((key.merchant_id, key.owner_id, key.meter_id, &key.period))
                     .select(TierCounterRow::as_select())
@@ -142,15 +142,15 @@ pub(crate) fn read(
             // A SQLite writer is alone, so this locks nothing.
             let spend_counters = lock_spend_counters(conn, &needed.spend_keys)?;
             let wallets = wallets(conn, &needed.wallets, lock)?;
-            Ok(Found { spend_counters, wallets, counters, ..Found::default() })
+            Ok(FoundRows { spend_counters, wallets, counters, ..FoundRows::default() })
         }
         Conn::Postgres(conn) => {
             let counters = LockCounters::of(&needed.counters);
             let rows: Vec<(String, String)> = match lock {
-                Lock::No => ReadGroup::<false> { needed, basis, counters }.load(conn)?,
-                Lock::Rows => ReadGroup::<true> { needed, basis, counters }.load(conn)?,
+                RowLock::No => ReadGroup::<false> { needed, basis, counters }.load(conn)?,
+                RowLock::Rows => ReadGroup::<true> { needed, basis, counters }.load(conn)?,
             };
-            let mut found = Found::default();
+            let mut found = FoundRows::default();
             for (kind, row) in rows {
                 match kind.as_str() {
                     OPEN_CALL => found.open_calls += 1,
@@ -171,27 +171,27 @@ pub(crate) fn read(
 /// Writes the changes of a group. Returns the current marks of its basis, while the group's rows are locked.
 pub(crate) fn write(
     conn: &mut Conn,
-    group: &Group<'_>,
-    basis: &Basis,
+    group: &GroupRows<'_>,
+    basis: &ConfigBasis,
 ) -> QueryResult<BTreeSet<String>> {
     let sqlite = match conn {
         Conn::Sqlite(sqlite) => sqlite,
         Conn::Postgres(conn) => return write_on_postgres(conn, group, basis),
     };
-    for_some(
+    execute_batched(
         sqlite,
         group.opened,
         |conn, rows| InsertSomeOpenCalls(rows).execute(conn),
         |conn, row| InsertSomeOpenCalls(row).execute(conn),
     )?;
-    for_each(group.closed, |id| DeleteOpenCall(id).execute(sqlite))?;
-    for_some(
+    execute_each(group.closed, |id| DeleteOpenCall(id).execute(sqlite))?;
+    execute_batched(
         sqlite,
         group.records,
         |conn, rows| InsertSomeRequests(rows).execute(conn),
         |conn, row| InsertSomeRequests(row).execute(conn),
     )?;
-    for_each(group.queued, |row| {
+    execute_each(group.queued, |row| {
         diesel::insert_into(rollup_queue::table).values(row).execute(sqlite)
     })?;
     save_spend_counters(conn, group.spend_counters)?;
@@ -203,8 +203,8 @@ pub(crate) fn write(
 
 fn write_on_postgres(
     conn: &mut PgConnection,
-    group: &Group<'_>,
-    basis: &Basis,
+    group: &GroupRows<'_>,
+    basis: &ConfigBasis,
 ) -> QueryResult<BTreeSet<String>> {
     let statement = WriteGroup {
         opened: InsertOpenCalls::of(group.opened),
@@ -231,8 +231,8 @@ const MARK: &str = "mark";
 /// Reads the rows that a group needs, each as its kind and its JSON. The parts of the union run in order, so tables are
 /// locked in the order of the text.
 struct ReadGroup<'a, const LOCKED: bool> {
-    needed: &'a Needed,
-    basis: &'a Basis,
+    needed: &'a NeededRows,
+    basis: &'a ConfigBasis,
     counters: LockCounters,
 }
 
@@ -247,7 +247,7 @@ impl<const LOCKED: bool> Query for ReadGroup<'_, LOCKED> {
 
 impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        let Needed { open_calls, spend_keys, wallets, .. } = self.needed;
+        let NeededRows { open_calls, spend_keys, wallets, .. } = self.needed;
         if LOCKED {
             out.push_sql("WITH counters AS (");
             self.counters.walk_ast(out.reborrow())?;
@@ -301,7 +301,7 @@ where
 }
 
 /// Selects the current marks of the configurations.
-impl QueryFragment<Pg> for Basis {
+impl QueryFragment<Pg> for ConfigBasis {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
         out.push_sql(
             "SELECT 'mark', concat(encode(merchant_id, 'hex'), ' ', version) FROM config_versions \
@@ -324,7 +324,7 @@ struct WriteGroup<'a> {
     transactions: InsertTransactions,
     counters: SaveCounters,
     queued: QueueCalls,
-    basis: &'a Basis,
+    basis: &'a ConfigBasis,
 }
 
 impl QueryId for WriteGroup<'_> {

@@ -37,12 +37,12 @@ impl UsageByDay<'_> {
         match conn {
             Conn::Sqlite(conn) => {
                 let sql = format!("{EXPLAIN_ON_SQLITE}{SQLITE_USAGE_BY_DAY}");
-                let steps: Vec<SqliteStep> = self.on_sqlite(&sql).load(conn)?;
+                let steps: Vec<SqlitePlanRow> = self.on_sqlite(&sql).load(conn)?;
                 Ok(steps.into_iter().map(|step| step.detail).collect())
             }
             Conn::Postgres(conn) => {
                 let sql = format!("{EXPLAIN_ON_POSTGRES}{POSTGRES_USAGE_BY_DAY}");
-                let steps: Vec<PostgresStep> = self.on_postgres(&sql).load(conn)?;
+                let steps: Vec<PostgresPlanRow> = self.on_postgres(&sql).load(conn)?;
                 Ok(steps.into_iter().map(|step| step.line).collect())
             }
         }
@@ -75,13 +75,13 @@ const EXPLAIN_ON_SQLITE: &str = "EXPLAIN QUERY PLAN ";
 const EXPLAIN_ON_POSTGRES: &str = "EXPLAIN ";
 
 #[derive(QueryableByName)]
-struct SqliteStep {
+struct SqlitePlanRow {
     #[diesel(sql_type = Text)]
     detail: String,
 }
 
 #[derive(QueryableByName)]
-struct PostgresStep {
+struct PostgresPlanRow {
     #[diesel(sql_type = Text, column_name = "QUERY PLAN")]
     line: String,
 }
@@ -93,42 +93,43 @@ where
 {
     match conn {
         Conn::Sqlite(conn) => {
-            let steps: Vec<SqliteStep> = Explained(EXPLAIN_ON_SQLITE, query).load(conn)?;
+            let steps: Vec<SqlitePlanRow> = ExplainQuery(EXPLAIN_ON_SQLITE, query).load(conn)?;
             Ok(steps.into_iter().map(|step| step.detail).collect())
         }
         Conn::Postgres(conn) => {
-            let steps: Vec<PostgresStep> = Explained(EXPLAIN_ON_POSTGRES, query).load(conn)?;
+            let steps: Vec<PostgresPlanRow> =
+                ExplainQuery(EXPLAIN_ON_POSTGRES, query).load(conn)?;
             Ok(steps.into_iter().map(|step| step.line).collect())
         }
     }
 }
 
-struct Explained<Q>(&'static str, Q);
+struct ExplainQuery<Q>(&'static str, Q);
 
-impl<Q> QueryId for Explained<Q> {
+impl<Q> QueryId for ExplainQuery<Q> {
     type QueryId = ();
     const HAS_STATIC_QUERY_ID: bool = false;
 }
 
-impl<Q: QueryFragment<Sqlite>> QueryFragment<Sqlite> for Explained<Q> {
+impl<Q: QueryFragment<Sqlite>> QueryFragment<Sqlite> for ExplainQuery<Q> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
         out.push_sql(self.0);
         self.1.walk_ast(out.reborrow())
     }
 }
 
-impl<Q: QueryFragment<Pg>> QueryFragment<Pg> for Explained<Q> {
+impl<Q: QueryFragment<Pg>> QueryFragment<Pg> for ExplainQuery<Q> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
         out.push_sql(self.0);
         self.1.walk_ast(out.reborrow())
     }
 }
 
-impl<Q> Query for Explained<Q> {
+impl<Q> Query for ExplainQuery<Q> {
     type SqlType = Untyped;
 }
 
-impl<Q, C> RunQueryDsl<C> for Explained<Q> {}
+impl<Q, C> RunQueryDsl<C> for ExplainQuery<Q> {}
 
 /// The sums of the parts of a period, for each series, in rows of one width.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use r2d2::ManageConnection;
 use tollgate_metrics::Gauge;
 
-use crate::conn::{Conn, Manager};
+use crate::conn::{Conn, ConnManager};
 use crate::dialect::{self, Checkpoint};
 use crate::error::StoreError;
 
@@ -35,7 +35,7 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    pub(super) fn start(manager: &Manager, pages: &Arc<Gauge>) -> Result<Self, StoreError> {
+    pub(super) fn start(manager: &ConnManager, pages: &Arc<Gauge>) -> Result<Self, StoreError> {
         let (orders, ordered) = sync_channel::<()>(1);
         let pages = Arc::clone(pages);
         let has_moved = Arc::new(AtomicBool::new(false));
@@ -66,11 +66,11 @@ impl Checkpoints {
     }
 
     /// Must be called after each group of items and each other write, with the connection that has written it.
-    pub(super) fn after(&mut self, items: usize, conn: &mut Conn) {
+    pub(super) fn after_write(&mut self, items: usize, conn: &mut Conn) {
         self.since = self.since.saturating_add(items);
         if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
             match checkpoint(conn) {
-                Ok(Some(done)) => self.pages.set(if done.is_whole { 0 } else { done.pages }),
+                Ok(Some(done)) => self.pages.set(if done.is_complete { 0 } else { done.pages }),
                 // The thread is making one. The ledger tries again after the next write.
                 Ok(None) => self.has_moved.store(true, Ordering::Release),
                 Err(cause) => log::warn!("SQLite's log is not moved: {cause}"),

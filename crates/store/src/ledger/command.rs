@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tollgate_domain::admission::{Call, Refusal};
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{PendingRecord, RequestId, RequestRecord};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::journal::{self, Entry};
+use crate::journal::{self, JournalEntry};
 
 /// The outcome of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,24 +36,24 @@ pub(super) enum Job {
     Admit(Box<Call>, oneshot::Sender<AdmissionResult>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
     /// A settlement without a caller that waits for its outcome.
-    SettleUnheard(Box<Entry>),
-    Write(Work),
+    SettleUnheard(Box<JournalEntry>),
+    Write(WriteWork),
 }
 
 /// Work that runs on a writer's connection.
-pub(super) struct Work {
+pub(super) struct WriteWork {
     pub(super) run: Box<dyn FnOnce(&mut Conn) + Send>,
     /// Whether the work may change the configuration of calls.
     pub(super) concerns_calls: bool,
 }
 
 /// A command of a group.
-pub(super) enum Command {
+pub(super) enum LedgerCommand {
     Admit(Box<Call>),
     Settle(Box<Settlement>),
 }
 
-impl Command {
+impl LedgerCommand {
     pub(super) fn call(&self) -> Option<&Call> {
         match self {
             Self::Admit(call) => Some(call),
@@ -72,26 +72,26 @@ impl Command {
 pub(super) struct Settlement {
     pub(super) request_id: RequestId,
     /// How the call has ended. `None` from the sweeper, which does not know.
-    pub(super) report: Option<Arc<Report>>,
+    pub(super) report: Option<Arc<CallReport>>,
     /// The call from the journal, for a database that does not know it.
     pub(super) call: Option<Arc<PendingRecord>>,
 }
 
-impl From<&journal::Entry> for Settlement {
-    fn from(entry: &journal::Entry) -> Self {
-        let journal::Entry { request_id, report, call } = entry.clone();
+impl From<&journal::JournalEntry> for Settlement {
+    fn from(entry: &journal::JournalEntry) -> Self {
+        let journal::JournalEntry { request_id, report, call } = entry.clone();
         Self { request_id, report: Some(Arc::new(report)), call: call.map(Arc::new) }
     }
 }
 
 /// The outcome of a command.
-pub(super) enum Outcome {
+pub(super) enum CommandOutcome {
     Admitted(Result<Box<PendingRecord>, Refusal>),
     Settled(SettleOutcome),
 }
 
 /// The end of a call that was admitted and not sent.
-pub(super) fn not_sent(pending: &PendingRecord) -> Entry {
-    let report = Report::not_sent(pending.created_at);
-    Entry { request_id: pending.request_id, report, call: None }
+pub(super) fn not_sent(pending: &PendingRecord) -> JournalEntry {
+    let report = CallReport::not_sent(pending.created_at);
+    JournalEntry { request_id: pending.request_id, report, call: None }
 }

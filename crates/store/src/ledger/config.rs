@@ -13,25 +13,25 @@ use tollgate_domain::{
     SpendKey, SpendKeyId, WalletId,
 };
 
-use crate::dialect::group::Basis;
-use crate::meters::Version;
+use crate::dialect::group::ConfigBasis;
+use crate::meters::MeterPricing;
 use crate::rows::SpendKeyRow;
 
 /// The known configurations.
 #[derive(Default)]
-pub(super) struct Configs {
-    pub(super) merchants: HashMap<MerchantId, Config>,
+pub(super) struct ConfigCache {
+    pub(super) merchants: HashMap<MerchantId, MerchantConfig>,
     /// Meter versions are immutable, so these are kept for ever.
-    pub(super) versions: HashMap<MeterVersion, Version>,
+    pub(super) versions: HashMap<MeterVersion, MeterPricing>,
 }
 
 /// The known part of a merchant's configuration.
 #[derive(Default)]
-pub(super) struct Config {
+pub(super) struct MerchantConfig {
     /// The number of changes before any of it was read.
     pub(super) version: i64,
     pub(super) secret_keys: HashMap<SecretKeyId, OwnWallet>,
-    pub(super) spend_keys: HashMap<SpendKeyId, KnownKey>,
+    pub(super) spend_keys: HashMap<SpendKeyId, CachedSpendKey>,
     pub(super) connections: HashMap<ConnectionId, Connection>,
     /// The meters of spend keys, by id.
     pub(super) meters: HashMap<MeterId, MerchantMeter>,
@@ -47,7 +47,7 @@ pub(super) struct OwnWallet {
     pub(super) is_guarded: bool,
 }
 
-pub(super) struct KnownKey {
+pub(super) struct CachedSpendKey {
     pub(super) row: SpendKeyRow,
     /// The key of the row, without its counters.
     pub(super) spend_key: SpendKey,
@@ -56,7 +56,7 @@ pub(super) struct KnownKey {
 
 /// The part of the configuration that one call names.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Named<'a> {
+pub(super) struct CallConfig<'a> {
     /// Absent when the key is not valid.
     pub(super) own_wallet: Option<OwnWallet>,
     /// Without its counters.
@@ -67,7 +67,7 @@ pub(super) struct Named<'a> {
     pub(super) meter: Option<&'a MerchantMeter>,
 }
 
-impl Named<'_> {
+impl CallConfig<'_> {
     /// The wallet of the request: the connection's, else the spend key's.
     pub(super) fn wallet_id(&self) -> Option<WalletId> {
         let of_connection = self.connection.map(|one| one.wallet_id);
@@ -81,10 +81,13 @@ impl Named<'_> {
     }
 }
 
-impl Configs {
+impl ConfigCache {
     /// The configuration that a call names, as far as it exists and belongs to the call's merchant.
-    pub(super) fn named(&self, call: &Call) -> Named<'_> {
-        self.merchants.get(&call.merchant_id).map(|config| config.named(call)).unwrap_or_default()
+    pub(super) fn call_config(&self, call: &Call) -> CallConfig<'_> {
+        self.merchants
+            .get(&call.merchant_id)
+            .map(|config| config.call_config(call))
+            .unwrap_or_default()
     }
 
     /// A spend key, deleted or not.
@@ -94,9 +97,9 @@ impl Configs {
     }
 
     /// The configuration versions of these merchants, compared when the group is written.
-    pub(super) fn basis(&self, merchants: &BTreeSet<MerchantId>) -> Basis {
+    pub(super) fn basis(&self, merchants: &BTreeSet<MerchantId>) -> ConfigBasis {
         let known = merchants.iter().filter_map(|id| Some((*id, self.merchants.get(id)?.version)));
-        Basis::new(known)
+        ConfigBasis::new(known)
     }
 
     /// Forgets the configurations of these merchants, after a change.
@@ -106,19 +109,19 @@ impl Configs {
 
     /// The number of known rows.
     pub(super) fn len(&self) -> usize {
-        self.merchants.values().map(Config::len).sum()
+        self.merchants.values().map(MerchantConfig::len).sum()
     }
 }
 
-impl Config {
-    fn named(&self, call: &Call) -> Named<'_> {
-        let key = self.opened_spend_key(call);
+impl MerchantConfig {
+    fn call_config(&self, call: &Call) -> CallConfig<'_> {
+        let key = self.matching_spend_key(call);
         let own_wallet = match call.key {
             CallKey::Secret(id) => self.secret_keys.get(&id).copied(),
             CallKey::Spend(..) => key.map(|key| key.own_wallet),
         };
         let connection = |id: ConnectionId| self.connections.get(&id);
-        Named {
+        CallConfig {
             own_wallet,
             spend_key: key.map(|key| &key.spend_key),
             connection: call.connection_id.and_then(connection),
@@ -131,9 +134,9 @@ impl Config {
     }
 
     /// The spend key of a call, if the presented key matches it.
-    pub(super) fn opened_spend_key(&self, call: &Call) -> Option<&KnownKey> {
+    pub(super) fn matching_spend_key(&self, call: &Call) -> Option<&CachedSpendKey> {
         let CallKey::Spend(id, hash) = call.key else { return None };
-        self.spend_keys.get(&id).filter(|key| key.row.is_opened_by(&hash))
+        self.spend_keys.get(&id).filter(|key| key.row.matches_hash(&hash))
     }
 
     fn len(&self) -> usize {

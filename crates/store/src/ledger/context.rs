@@ -9,18 +9,18 @@ use tokio::sync::watch;
 use tollgate_domain::{Clock, NodeId, PendingRecord, RequestId};
 use tollgate_pricing::Rate;
 
-use super::config::Configs;
-use super::decide::Rules;
-use super::recent::Recent;
+use super::config::ConfigCache;
+use super::decide::DecisionRules;
+use super::recent::RecentSettlements;
 use crate::error::StoreError;
-use crate::journal::{Entry, Journal};
+use crate::journal::{Journal, JournalEntry};
+use crate::ledger_metrics::LedgerMetrics;
 use crate::missing_prices::ReportedPrices;
 use crate::rollups::KnownPairs;
-use crate::vitals::Vitals;
 use crate::write_set::WriteSet;
 
 /// The settings and the memory that all writers of a process share.
-pub(crate) struct Context {
+pub(crate) struct LedgerContext {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
@@ -31,30 +31,34 @@ pub(crate) struct Context {
     pub(crate) journal: Option<Journal>,
     /// The settlements that neither the database nor the journal took. Their number is bounded by
     /// the calls in flight, because no calls are admitted in this state.
-    pub(crate) unkept: Mutex<Vec<Entry>>,
+    pub(crate) unkept: Mutex<Vec<JournalEntry>>,
     /// The calls that this process has admitted and that are not settled, on PostgreSQL.
     pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
     /// The calls that were settled lately, for a database that may lose committed transactions.
-    pub(crate) recent: Recent,
+    pub(crate) recent: RecentSettlements,
     /// The epoch in which this process serves from a SQLite file.
     pub(crate) epoch: Option<i64>,
     /// Whether another process has begun to serve from the file since.
     pub(crate) overtaken: watch::Sender<bool>,
-    pub(crate) vitals: Vitals,
+    pub(crate) metrics: LedgerMetrics,
 }
 
-impl Context {
+impl LedgerContext {
     pub(crate) fn open_calls(&self) -> MutexGuard<'_, HashMap<RequestId, Arc<PendingRecord>>> {
         self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rules by which the calls of this process are decided.
-    pub(super) const fn rules<'a>(&self, configs: &'a Configs) -> Rules<'a> {
-        Rules { configs, service_charge_rate: self.service_charge_rate, node_id: self.node_id }
+    pub(super) const fn rules<'a>(&self, configs: &'a ConfigCache) -> DecisionRules<'a> {
+        DecisionRules {
+            configs,
+            service_charge_rate: self.service_charge_rate,
+            node_id: self.node_id,
+        }
     }
 
     /// Marks the settled calls of a committed group as not folded yet.
-    pub(super) fn committed(&self, changes: &WriteSet) {
+    pub(super) fn mark_committed(&self, changes: &WriteSet) {
         if changes.settled_calls().next().is_some() {
             self.is_queued.store(true, Ordering::Relaxed);
         }
@@ -73,7 +77,7 @@ impl Context {
 
     /// Keeps a settlement that cannot be booked now, in the journal or else in memory. Returns
     /// whether the journal took it.
-    pub(crate) fn keep(&self, mut entry: Entry) -> bool {
+    pub(crate) fn keep(&self, mut entry: JournalEntry) -> bool {
         if entry.call.is_none() {
             let call = self.open_calls().get(&entry.request_id).cloned();
             entry.call = call.map(Arc::unwrap_or_clone);
@@ -91,11 +95,11 @@ impl Context {
 }
 
 /// The error when another process has begun to serve from the same SQLite file.
-pub(super) fn overtaken() -> StoreError {
+pub(super) fn overtaken_error() -> StoreError {
     StoreError::Unavailable("another process serves from it".to_owned())
 }
 
 /// The error when the ledger has ended or cannot reach the database.
-pub(super) fn gave_up() -> StoreError {
+pub(super) fn ledger_unavailable() -> StoreError {
     StoreError::Unavailable("the ledger could not reach the database".to_owned())
 }

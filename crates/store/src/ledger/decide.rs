@@ -13,8 +13,8 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Overflow, Rate};
 
-use super::command::{Command, Outcome, SettleOutcome};
-use super::config::Configs;
+use super::command::{CommandOutcome, LedgerCommand, SettleOutcome};
+use super::config::ConfigCache;
 use super::state::{Accounts, CallState, LedgerState};
 use crate::error::StoreError;
 use crate::subscriptions;
@@ -22,8 +22,8 @@ use crate::write_set::{LedgerWallet, WriteSet, out_of_range};
 
 /// The inputs of a decision that calls do not change.
 #[derive(Clone, Copy)]
-pub(super) struct Rules<'a> {
-    pub(super) configs: &'a Configs,
+pub(super) struct DecisionRules<'a> {
+    pub(super) configs: &'a ConfigCache,
     pub(super) service_charge_rate: Rate,
     /// The node that owns the calls that it admits.
     pub(super) node_id: NodeId,
@@ -36,15 +36,15 @@ pub(super) struct Rules<'a> {
 /// [`StoreError::Corrupt`] when the state contradicts itself. The state must not be used afterwards.
 pub(super) fn decide(
     state: &mut LedgerState,
-    group: &[&Command],
+    group: &[&LedgerCommand],
     now: Timestamp,
-    rules: Rules<'_>,
-) -> Result<(Vec<Outcome>, WriteSet), StoreError> {
+    rules: DecisionRules<'_>,
+) -> Result<(Vec<CommandOutcome>, WriteSet), StoreError> {
     let changes = WriteSet::new(now);
-    let mut decision = Decision { state, changes, now, rules, settled: Vec::new() };
+    let mut decision = GroupDecision { state, changes, now, rules, settled: Vec::new() };
     let mut settled = Vec::new();
     for command in group {
-        if let Command::Settle(settlement) = command {
+        if let LedgerCommand::Settle(settlement) = command {
             settled.push(decision.settle(settlement)?);
         }
     }
@@ -52,18 +52,18 @@ pub(super) fn decide(
     let mut outcomes = Vec::with_capacity(group.len());
     for command in group {
         outcomes.push(match command {
-            Command::Settle(_) => {
-                Outcome::Settled(settled.next().unwrap_or(SettleOutcome::NotFound))
+            LedgerCommand::Settle(_) => {
+                CommandOutcome::Settled(settled.next().unwrap_or(SettleOutcome::NotFound))
             }
-            Command::Admit(call) => Outcome::Admitted(decision.admit(call)?),
+            LedgerCommand::Admit(call) => CommandOutcome::Admitted(decision.admit(call)?),
         });
     }
-    let Decision { state, mut changes, settled, .. } = decision;
+    let GroupDecision { state, mut changes, settled, .. } = decision;
     // Another node may correct these calls from now on.
     for id in settled {
         state.calls.remove(&id);
     }
-    changes.close(&state.accounts.wallets, &state.accounts.spend_keys);
+    changes.seal(&state.accounts.wallets, &state.accounts.spend_keys);
     Ok((outcomes, changes))
 }
 
@@ -72,13 +72,13 @@ pub(super) fn decide(
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] when an account that the call names does not exist.
-pub(super) fn refusal(
+pub(super) fn precheck(
     accounts: &Accounts,
     call: &Call,
     now: Timestamp,
-    rules: Rules<'_>,
+    rules: DecisionRules<'_>,
 ) -> Result<Option<Refusal>, StoreError> {
-    let named = rules.configs.named(call);
+    let named = rules.configs.call_config(call);
     if accounts.is_due(&named, now) {
         return Ok(None);
     }
@@ -86,34 +86,34 @@ pub(super) fn refusal(
 }
 
 /// A group that is being decided.
-struct Decision<'a> {
+struct GroupDecision<'a> {
     state: &'a mut LedgerState,
     changes: WriteSet,
     now: Timestamp,
-    rules: Rules<'a>,
+    rules: DecisionRules<'a>,
     /// The settled calls that the state knows. They are forgotten at the end.
     settled: Vec<RequestId>,
 }
 
 /// The amounts that a call holds on a wallet.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct CallHold {
     on_balance: Amount,
     /// None for a call that may not draw on credit.
     on_credit: Option<CreditHold>,
 }
 
-impl Held {
+impl CallHold {
     fn is_nothing(&self) -> bool {
         let on_credit = self.on_credit.unwrap_or_default();
         self.on_balance.is_zero() && on_credit.cycle.is_zero() && on_credit.bundle.is_zero()
     }
 }
 
-impl Decision<'_> {
+impl GroupDecision<'_> {
     /// Admits a call or refuses it. A refusal changes nothing.
     fn admit(&mut self, call: &Call) -> Result<Result<Box<PendingRecord>, Refusal>, StoreError> {
-        let named = self.rules.configs.named(call);
+        let named = self.rules.configs.call_config(call);
         if let Some(wallet_id) = named.wallet_id() {
             self.renew(wallet_id)?;
         }
@@ -134,17 +134,17 @@ impl Decision<'_> {
             self.change_spend_key(id)?.counters = counters;
         }
         if let Some(wallet_id) = pending.wallet_id {
-            let held = Held { on_balance: pending.wallet_hold, on_credit: pending.credit_hold };
+            let held = CallHold { on_balance: pending.wallet_hold, on_credit: pending.credit_hold };
             self.hold(wallet_id, held)?;
         }
-        let held = Held { on_balance: pending.merchant_hold, on_credit: None };
+        let held = CallHold { on_balance: pending.merchant_hold, on_credit: None };
         self.hold(pending.merchant_wallet_id, held)?;
-        self.changes.open(Arc::clone(&pending), self.rules.node_id)?;
+        self.changes.open_call(Arc::clone(&pending), self.rules.node_id)?;
         self.state.calls.insert(request_id, CallState::Open(Arc::clone(&pending)));
         Ok(Ok(Box::new(PendingRecord::clone(&pending))))
     }
 
-    fn hold(&mut self, wallet_id: WalletId, held: Held) -> Result<(), StoreError> {
+    fn hold(&mut self, wallet_id: WalletId, held: CallHold) -> Result<(), StoreError> {
         if held.is_nothing() {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl Decision<'_> {
         let Accounts { wallets, subscriptions, .. } = &mut self.state.accounts;
         let of_wallet = subscriptions.get_mut(&wallet_id).zip(wallets.get_mut(&wallet_id));
         if let Some((subscription, wallet)) = of_wallet {
-            subscriptions::bring_up_to(self.now, subscription, wallet, &mut self.changes)?;
+            subscriptions::renew_until(self.now, subscription, wallet, &mut self.changes)?;
         }
         Ok(())
     }
@@ -173,14 +173,14 @@ impl Decision<'_> {
     /// Returns a wallet to be changed.
     fn change_wallet(&mut self, id: WalletId) -> Result<&mut LedgerWallet, StoreError> {
         let wallet = self.state.accounts.wallet_mut(id)?;
-        self.changes.change(wallet);
+        self.changes.track_wallet(wallet);
         Ok(wallet)
     }
 
     /// Returns a spend key whose counters are to be changed.
     fn change_spend_key(&mut self, id: SpendKeyId) -> Result<&mut SpendKey, StoreError> {
         let key = self.state.accounts.spend_key_mut(id)?;
-        self.changes.change_key(key);
+        self.changes.track_spend_key(key);
         Ok(key)
     }
 }
@@ -188,13 +188,13 @@ impl Decision<'_> {
 #[cfg(test)]
 mod tests {
     use tollgate_domain::admission::{CallKey, CostBound};
-    use tollgate_domain::settlement::{Ending, Report};
-    use tollgate_domain::{Credits, Forwarded, MerchantId, PricedUsage, SecretKeyId};
+    use tollgate_domain::settlement::{CallReport, Ending};
+    use tollgate_domain::{Credits, ForwardedRequest, MerchantId, PricedUsage, SecretKeyId};
     use tollgate_pricing::{BaseCost, UnitPrices};
 
     use super::*;
     use crate::ledger::command::Settlement;
-    use crate::ledger::config::{Config, OwnWallet};
+    use crate::ledger::config::{MerchantConfig, OwnWallet};
 
     const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
 
@@ -203,8 +203,8 @@ mod tests {
     }
 
     /// A merchant whose own wallet may not be overdrawn.
-    struct World {
-        configs: Configs,
+    struct DecisionFixture {
+        configs: ConfigCache,
         state: LedgerState,
         merchant_id: MerchantId,
         key_id: SecretKeyId,
@@ -226,13 +226,13 @@ mod tests {
         LedgerWallet { wallet, subscription_id: None, last_number: 0, last_record: 0 }
     }
 
-    impl World {
+    impl DecisionFixture {
         fn new(balance: &str) -> Self {
             let (merchant_id, wallet_id) = (MerchantId::generate(NOW), WalletId::generate(NOW));
             let key_id = SecretKeyId::generate(NOW);
-            let mut config = Config::default();
+            let mut config = MerchantConfig::default();
             config.secret_keys.insert(key_id, OwnWallet { wallet_id, is_guarded: true });
-            let mut configs = Configs::default();
+            let mut configs = ConfigCache::default();
             configs.merchants.insert(merchant_id, config);
             let mut state = LedgerState::default();
             let wallet = wallet(merchant_id, wallet_id, balance);
@@ -241,16 +241,16 @@ mod tests {
         }
 
         /// An admission that may cost 2 USD.
-        fn admit(&self, request_id: RequestId) -> Command {
+        fn admit(&self, request_id: RequestId) -> LedgerCommand {
             let pending = crate::outcome::tests::pending();
-            Command::Admit(Box::new(Call {
+            LedgerCommand::Admit(Box::new(Call {
                 request_id,
                 merchant_id: self.merchant_id,
                 key: CallKey::Secret(self.key_id),
                 connection_id: None,
                 meter_slug: None,
                 disable_billing: false,
-                forwarded: Forwarded { model: Some("m".to_owned()), ..pending.forwarded },
+                forwarded: ForwardedRequest { model: Some("m".to_owned()), ..pending.forwarded },
                 shape: None,
                 names_other_models: false,
                 bound: CostBound {
@@ -264,50 +264,50 @@ mod tests {
         }
 
         /// Decides a group and checks that its write set meets every law.
-        fn decide(&mut self, group: &[Command]) -> (Vec<Outcome>, WriteSet) {
+        fn decide(&mut self, group: &[LedgerCommand]) -> (Vec<CommandOutcome>, WriteSet) {
             let service_charge_rate = Rate::default();
             let node_id = NodeId::generate(NOW);
-            let rules = Rules { configs: &self.configs, service_charge_rate, node_id };
+            let rules = DecisionRules { configs: &self.configs, service_charge_rate, node_id };
             let group: Vec<_> = group.iter().collect();
             let (outcomes, changes) = decide(&mut self.state, &group, NOW, rules).unwrap();
-            changes.check().unwrap();
+            changes.check_laws().unwrap();
             (outcomes, changes)
         }
     }
 
     /// A settlement of a call with the given cost.
-    fn settle(request_id: RequestId, cost: &str) -> Command {
-        let mut report = Report::not_sent(NOW);
+    fn settle(request_id: RequestId, cost: &str) -> LedgerCommand {
+        let mut report = CallReport::not_sent(NOW);
         report.ending = Ending::Answered;
         report.provider_status = Some(200);
         let base = BaseCost { input: usd(cost), output: Amount::ZERO };
         report.priced = PricedUsage { base, ..PricedUsage::nothing() };
         let report = Some(Arc::new(report));
-        Command::Settle(Box::new(Settlement { request_id, report, call: None }))
+        LedgerCommand::Settle(Box::new(Settlement { request_id, report, call: None }))
     }
 
-    fn word(outcome: &Outcome) -> &'static str {
+    fn word(outcome: &CommandOutcome) -> &'static str {
         match outcome {
-            Outcome::Admitted(Ok(_)) => "admitted",
-            Outcome::Admitted(Err(_)) => "refused",
-            Outcome::Settled(SettleOutcome::Settled(_)) => "settled",
-            Outcome::Settled(SettleOutcome::AlreadySettled) => "already settled",
-            Outcome::Settled(SettleOutcome::NotFound) => "not found",
-            Outcome::Settled(_) => "another",
+            CommandOutcome::Admitted(Ok(_)) => "admitted",
+            CommandOutcome::Admitted(Err(_)) => "refused",
+            CommandOutcome::Settled(SettleOutcome::Settled(_)) => "settled",
+            CommandOutcome::Settled(SettleOutcome::AlreadySettled) => "already settled",
+            CommandOutcome::Settled(SettleOutcome::NotFound) => "not found",
+            CommandOutcome::Settled(_) => "another",
         }
     }
 
     /// A step of a group.
     #[derive(Clone, Copy)]
-    enum Step {
+    enum GroupStep {
         Admit(usize),
         Settle(usize, &'static str),
     }
-    use Step::{Admit, Settle};
+    use GroupStep::{Admit, Settle};
 
     #[test]
     fn groups_are_decided_by_the_wallet_and_change_it_as_they_say() {
-        type Row<'a> = (&'a str, &'a [&'a [Step]], &'a [&'a [&'a str]], [&'a str; 2]);
+        type Row<'a> = (&'a str, &'a [&'a [GroupStep]], &'a [&'a [&'a str]], [&'a str; 2]);
         let table: [Row<'_>; 7] = [
             ("5", &[&[Admit(0)]], &[&["admitted"]], ["5", "2"]),
             // A call is admitted while anything is available, and holds the most that it can cost.
@@ -341,7 +341,7 @@ mod tests {
             ("5", &[&[Settle(0, "1")]], &[&["not found"]], ["5", "0"]),
         ];
         for (number, (balance, groups, expected, after)) in table.into_iter().enumerate() {
-            let mut world = World::new(balance);
+            let mut world = DecisionFixture::new(balance);
             let ids = [(); 3].map(|()| RequestId::generate(NOW));
             for (steps, expected) in groups.iter().zip(expected) {
                 let group = steps.iter().map(|step| match *step {
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_refusal_changes_nothing() {
-        let mut world = World::new("0");
+        let mut world = DecisionFixture::new("0");
         let group = [world.admit(RequestId::generate(NOW))];
         let (_, changes) = world.decide(&group);
         assert!(changes.is_empty());
@@ -379,17 +379,17 @@ mod tests {
             (max, Amount::from_units(-1), Amount::ZERO),
             (Amount::from_units(i64::MAX - 5), Amount::from_units(-9), Amount::from_units(-5)),
         ] {
-            assert_eq!(settle::room_for(balance, due), room, "{balance} {due}");
+            assert_eq!(settle::chargeable_part(balance, due), room, "{balance} {due}");
         }
     }
 
     #[test]
     fn an_id_that_is_taken_is_not_admitted_again() {
-        let mut world = World::new("5");
+        let mut world = DecisionFixture::new("5");
         let id = RequestId::generate(NOW);
         let group = [world.admit(id)];
         world.decide(&group);
-        let rules = Rules {
+        let rules = DecisionRules {
             configs: &world.configs,
             service_charge_rate: Rate::default(),
             node_id: NodeId::generate(NOW),

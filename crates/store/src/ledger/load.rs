@@ -9,29 +9,29 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tollgate_domain::admission::{Call, CallKey};
-use tollgate_domain::settlement::{self, Ending, Report};
+use tollgate_domain::settlement::{self, CallReport, Ending};
 use tollgate_domain::{
     Connection, ConnectionId, MerchantId, MeterVersion, PendingRecord, RequestId, SecretKeyId,
     SpendCounters, SpendKey, SpendKeyId, WalletId,
 };
 
-use super::command::{Command, Settlement};
-use super::config::{Config, Configs, KnownKey, Named, OwnWallet};
-use super::context::Context;
+use super::command::{LedgerCommand, Settlement};
+use super::config::{CachedSpendKey, CallConfig, ConfigCache, MerchantConfig, OwnWallet};
+use super::context::LedgerContext;
 use super::state::{Accounts, CallState, LedgerState};
 use crate::conn::Conn;
-use crate::dialect::group::{self, Basis, Needed};
-use crate::dialect::{self, Lock};
+use crate::dialect::group::{self, ConfigBasis, NeededRows};
+use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::meters::{self, Version};
+use crate::meters::{self, MeterPricing};
 use crate::rows::{CounterKey, SpendCountersRow, TierCounterRow, WalletRow, counter_key};
 use crate::write_set::LedgerWallet;
 use crate::{records, subscriptions};
 
 /// The rows that a group needs, without its configuration.
 #[derive(Default)]
-pub(super) struct Needs {
+pub(super) struct GroupNeeds {
     /// The open calls that the group settles.
     open_calls: BTreeSet<RequestId>,
     /// The settled calls that may be corrected.
@@ -46,10 +46,10 @@ pub(super) struct Needs {
 
 /// The open calls that this process has in memory.
 #[derive(Clone, Copy)]
-pub(super) struct Memory<'a> {
-    pub(super) context: &'a Context,
+pub(super) struct CallMemory<'a> {
+    pub(super) context: &'a LedgerContext,
     /// Whether a call in memory is used without a read.
-    pub(super) is_believed: bool,
+    pub(super) is_trusted: bool,
 }
 
 #[derive(Default)]
@@ -60,22 +60,22 @@ struct AccountIds {
 
 impl AccountIds {
     /// Adds the accounts that an admission needs.
-    fn add(&mut self, named: &Named<'_>) {
+    fn add(&mut self, named: &CallConfig<'_>) {
         self.spend_keys.extend(named.spend_key.map(|key| key.spend_key_id));
         self.wallets.extend(named.wallet_id());
         self.wallets.extend(named.guarded_wallet_id());
     }
 }
 
-impl Needs {
+impl GroupNeeds {
     /// Adds the rows that an admission needs.
-    pub(super) fn add_admission(&mut self, configs: &Configs, call: &Call) {
-        self.accounts.add(&configs.named(call));
+    pub(super) fn add_admission(&mut self, configs: &ConfigCache, call: &Call) {
+        self.accounts.add(&configs.call_config(call));
     }
 }
 
 /// Whether all rows of a group are known and, where rows are locked, locked.
-pub(super) enum Loaded {
+pub(super) enum LoadOutcome {
     /// With the configuration marks at the time of the read.
     Ready(BTreeSet<String>),
     /// Another node has settled an open call since it was read. Its settlement may need other rows.
@@ -86,15 +86,15 @@ pub(super) enum Loaded {
 /// that it needs. With `memory`, calls that this process has admitted are taken from there.
 pub(super) fn load_calls(
     conn: &mut Conn,
-    configs: &mut Configs,
+    configs: &mut ConfigCache,
     state: &mut LedgerState,
-    group: &[&Command],
-    memory: Memory<'_>,
-) -> Result<Needs, StoreError> {
+    group: &[&LedgerCommand],
+    memory: CallMemory<'_>,
+) -> Result<GroupNeeds, StoreError> {
     let settlements: Vec<_> = group.iter().filter_map(|command| command.settlement()).collect();
     let calls: Vec<_> = group.iter().filter_map(|command| command.call()).collect();
     read_calls(conn, state, &settlements, memory)?;
-    let mut needs = Needs::default();
+    let mut needs = GroupNeeds::default();
     for settlement in settlements {
         needs.add_settlement(conn, configs, state, settlement)?;
     }
@@ -106,58 +106,63 @@ pub(super) fn load_calls(
 /// Reads the rows that are needed and not known, and locks them where rows are locked.
 pub(super) fn load_accounts(
     conn: &mut Conn,
-    configs: &Configs,
+    configs: &ConfigCache,
     state: &mut LedgerState,
-    needs: &Needs,
-) -> Result<Loaded, StoreError> {
+    needs: &GroupNeeds,
+) -> Result<LoadOutcome, StoreError> {
     let locks = dialect::has_row_locks(conn);
-    let basis = if locks { configs.basis(&needs.merchants) } else { Basis::default() };
-    let mut needed = needed(&state.accounts, &needs.accounts);
+    let basis = if locks { configs.basis(&needs.merchants) } else { ConfigBasis::default() };
+    let mut needed = unknown_accounts(&state.accounts, &needs.accounts);
     let unknown = needs.counters.iter().filter(|key| !state.counters.contains_key(*key));
     needed.counters = unknown.map(|key| TierCounterRow::new(key, 0)).collect();
     if locks {
         needed.open_calls = needs.open_calls.iter().copied().map(Id).collect();
         // Another node may have corrected them since they were read.
-        read_again(conn, state, &needs.settled_calls)?;
+        reread_settled(conn, state, &needs.settled_calls)?;
     }
     if needed.is_empty() && basis.is_empty() {
-        return Ok(Loaded::Ready(BTreeSet::new()));
+        return Ok(LoadOutcome::Ready(BTreeSet::new()));
     }
-    let found = group::read(conn, &needed, &basis, Lock::Rows)?;
+    let found = group::read(conn, &needed, &basis, RowLock::Rows)?;
     if found.open_calls < needed.open_calls.len() {
-        return Ok(Loaded::Stale);
+        return Ok(LoadOutcome::Stale);
     }
     let counters = needed.counters.into_iter().chain(found.counters);
     state.counters.extend(counters.map(|row| (row.key(), row.used)));
-    know(conn, configs, &mut state.accounts, &found.spend_counters, &found.wallets)?;
-    Ok(Loaded::Ready(found.marks))
+    add_accounts(conn, configs, &mut state.accounts, &found.spend_counters, &found.wallets)?;
+    Ok(LoadOutcome::Ready(found.marks))
 }
 
 /// The accounts that these calls draw on, read without a lock.
-pub(super) fn look<'a>(
+pub(super) fn read_unlocked<'a>(
     conn: &mut Conn,
-    configs: &Configs,
+    configs: &ConfigCache,
     calls: impl Iterator<Item = &'a Call>,
 ) -> Result<Accounts, StoreError> {
     let (mut accounts, mut ids) = (Accounts::default(), AccountIds::default());
-    calls.for_each(|call| ids.add(&configs.named(call)));
-    let found = group::read(conn, &needed(&accounts, &ids), &Basis::default(), Lock::No)?;
-    know(conn, configs, &mut accounts, &found.spend_counters, &found.wallets)?;
+    calls.for_each(|call| ids.add(&configs.call_config(call)));
+    let found = group::read(
+        conn,
+        &unknown_accounts(&accounts, &ids),
+        &ConfigBasis::default(),
+        RowLock::No,
+    )?;
+    add_accounts(conn, configs, &mut accounts, &found.spend_counters, &found.wallets)?;
     if !accounts.subscriptions.is_empty() {
         // A renewal may be committed between the two reads. Wallets that are read after their subscriptions are at
         // least as new, or the subscription is found to be due.
         let ids: Vec<_> = accounts.wallets.keys().copied().map(Id).collect();
-        know_wallets(&mut accounts, &dialect::wallets(conn, &ids, Lock::No)?)?;
+        add_wallets(&mut accounts, &dialect::wallets(conn, &ids, RowLock::No)?)?;
     }
     Ok(accounts)
 }
 
-impl Needs {
+impl GroupNeeds {
     /// Adds the rows that a settlement needs.
     fn add_settlement(
         &mut self,
         conn: &mut Conn,
-        configs: &mut Configs,
+        configs: &mut ConfigCache,
         state: &LedgerState,
         settlement: &Settlement,
     ) -> Result<(), StoreError> {
@@ -192,7 +197,7 @@ impl Needs {
             self.settled_keys.insert((call.merchant_id, spend_key_id));
             self.merchants.insert(call.merchant_id);
         }
-        if has_paid || may_touch_merchant(call, settlement.report.as_deref(), version) {
+        if has_paid || may_charge_merchant(call, settlement.report.as_deref(), version) {
             self.accounts.wallets.insert(call.merchant_wallet_id);
         }
         Ok(())
@@ -200,10 +205,10 @@ impl Needs {
 }
 
 /// Whether the merchant's own wallet must be locked. All calls of the merchant share that row.
-fn may_touch_merchant(
+fn may_charge_merchant(
     call: &PendingRecord,
-    report: Option<&Report>,
-    version: Option<&Version>,
+    report: Option<&CallReport>,
+    version: Option<&MeterPricing>,
 ) -> bool {
     let ending = report.map_or(Ending::Lost, |report| report.ending);
     let meter = version.map(|version| &version.model);
@@ -221,12 +226,12 @@ fn read_calls(
     conn: &mut Conn,
     state: &mut LedgerState,
     settlements: &[&Settlement],
-    memory: Memory<'_>,
+    memory: CallMemory<'_>,
 ) -> Result<(), StoreError> {
     let unknown = settlements.iter().map(|one| one.request_id);
     let unknown = unknown.filter(|id| !state.calls.contains_key(id));
     let mut unknown: BTreeSet<_> = unknown.collect();
-    if memory.is_believed {
+    if memory.is_trusted {
         let open_calls = memory.context.open_calls();
         unknown.retain(|id| match open_calls.get(id) {
             Some(call) => state.calls.insert(*id, CallState::Open(Arc::clone(call))).is_some(),
@@ -244,7 +249,7 @@ fn read_calls(
     }
     let known = settlements.iter().filter_map(|one| Some((one.request_id, one.call.as_ref()?)));
     let merchants = known.map(|(id, call)| (id, call.merchant_id)).collect();
-    read_settled(conn, state, &unknown, &merchants, Lock::No)?;
+    read_settled(conn, state, &unknown, &merchants, RowLock::No)?;
     // A database that was restored or failed over without its last commits may not know a call.
     for settlement in settlements {
         let id = settlement.request_id;
@@ -261,7 +266,7 @@ fn read_calls(
 }
 
 /// Reads settled calls again, under a lock.
-fn read_again(
+fn reread_settled(
     conn: &mut Conn,
     state: &mut LedgerState,
     ids: &BTreeSet<RequestId>,
@@ -272,7 +277,7 @@ fn read_again(
             merchants.insert(*id, settled.call.merchant_id);
         }
     }
-    read_settled(conn, state, ids, &merchants, Lock::Rows)
+    read_settled(conn, state, ids, &merchants, RowLock::Rows)
 }
 
 /// Reads settled calls. `merchants` gives the owners of some of them.
@@ -281,7 +286,7 @@ fn read_settled(
     state: &mut LedgerState,
     ids: &BTreeSet<RequestId>,
     merchants: &HashMap<RequestId, MerchantId>,
-    lock: Lock,
+    lock: RowLock,
 ) -> Result<(), StoreError> {
     let mut by_merchant: BTreeMap<MerchantId, Vec<Id<RequestId>>> = BTreeMap::new();
     let mut others = Vec::new();
@@ -311,9 +316,9 @@ fn read_settled(
 /// Returns a meter version, read once and kept.
 fn known_version<'a>(
     conn: &mut Conn,
-    configs: &'a mut Configs,
+    configs: &'a mut ConfigCache,
     meter: MeterVersion,
-) -> Result<&'a Version, StoreError> {
+) -> Result<&'a MeterPricing, StoreError> {
     match configs.versions.entry(meter) {
         Entry::Occupied(known) => Ok(known.into_mut()),
         Entry::Vacant(unknown) => {
@@ -326,9 +331,9 @@ fn known_version<'a>(
 /// Reads the configuration that these calls name, and the spend keys of settled calls.
 fn read_configs(
     conn: &mut Conn,
-    configs: &mut Configs,
+    configs: &mut ConfigCache,
     calls: &[&Call],
-    needs: &Needs,
+    needs: &GroupNeeds,
 ) -> Result<(), StoreError> {
     let unknown = needs.merchants.iter().filter(|id| !configs.merchants.contains_key(id));
     let unknown: Vec<_> = unknown.copied().map(Id).collect();
@@ -337,7 +342,9 @@ fn read_configs(
         let versions = group::config_versions(conn, &unknown)?;
         for id in unknown {
             let version = versions.get(&id).copied().unwrap_or_default();
-            configs.merchants.insert(id.get(), Config { version, ..Config::default() });
+            configs
+                .merchants
+                .insert(id.get(), MerchantConfig { version, ..MerchantConfig::default() });
         }
     }
     let known = |merchant_id: MerchantId| configs.merchants.get(&merchant_id);
@@ -363,7 +370,7 @@ fn read_configs(
 
 fn read_secret_keys(
     conn: &mut Conn,
-    configs: &mut Configs,
+    configs: &mut ConfigCache,
     ids: &BTreeSet<(MerchantId, SecretKeyId)>,
 ) -> Result<(), StoreError> {
     if ids.is_empty() {
@@ -381,7 +388,7 @@ fn read_secret_keys(
 
 fn read_spend_keys(
     conn: &mut Conn,
-    configs: &mut Configs,
+    configs: &mut ConfigCache,
     ids: &BTreeSet<(MerchantId, SpendKeyId)>,
 ) -> Result<(), StoreError> {
     if ids.is_empty() {
@@ -392,20 +399,22 @@ fn read_spend_keys(
         let Some(config) = configs.merchants.get_mut(&row.merchant_id.get()) else { continue };
         let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded };
         let spend_key = row.clone().with_counters(SpendCounters::default())?;
-        config.spend_keys.insert(spend_key.spend_key_id, KnownKey { row, spend_key, own_wallet });
+        config
+            .spend_keys
+            .insert(spend_key.spend_key_id, CachedSpendKey { row, spend_key, own_wallet });
     }
     Ok(())
 }
 
 fn read_connections(
     conn: &mut Conn,
-    configs: &mut Configs,
+    configs: &mut ConfigCache,
     calls: &[&Call],
 ) -> Result<(), StoreError> {
     let mut unknown: BTreeSet<Id<ConnectionId>> = BTreeSet::new();
     for call in calls {
         let Some(config) = configs.merchants.get(&call.merchant_id) else { continue };
-        let of_key = config.opened_spend_key(call).and_then(|key| key.row.connection_id);
+        let of_key = config.matching_spend_key(call).and_then(|key| key.row.connection_id);
         let named = call.connection_id.map(Id).into_iter().chain(of_key);
         unknown.extend(named.filter(|id| !config.connections.contains_key(&id.get())));
     }
@@ -421,9 +430,13 @@ fn read_connections(
     Ok(())
 }
 
-fn read_meters(conn: &mut Conn, configs: &mut Configs, calls: &[&Call]) -> Result<(), StoreError> {
+fn read_meters(
+    conn: &mut Conn,
+    configs: &mut ConfigCache,
+    calls: &[&Call],
+) -> Result<(), StoreError> {
     for call in calls {
-        if configs.named(call).meter.is_some() {
+        if configs.call_config(call).meter.is_some() {
             continue;
         }
         let Some(config) = configs.merchants.get_mut(&call.merchant_id) else { continue };
@@ -431,7 +444,7 @@ fn read_meters(conn: &mut Conn, configs: &mut Configs, calls: &[&Call]) -> Resul
             let found = meters::find_by_slug(conn, call.merchant_id, slug)?;
             config.meters_by_slug.extend(found.map(|meter| (slug.clone(), meter)));
         } else if let Some(meter_id) =
-            config.opened_spend_key(call).and_then(|key| key.spend_key.meter_id)
+            config.matching_spend_key(call).and_then(|key| key.spend_key.meter_id)
         {
             let found = meters::find(conn, call.merchant_id, meter_id)?;
             config.meters.extend(found.map(|meter| (meter_id, meter)));
@@ -441,20 +454,20 @@ fn read_meters(conn: &mut Conn, configs: &mut Configs, calls: &[&Call]) -> Resul
 }
 
 /// The accounts that are needed and not known.
-fn needed(accounts: &Accounts, ids: &AccountIds) -> Needed {
+fn unknown_accounts(accounts: &Accounts, ids: &AccountIds) -> NeededRows {
     let unknown_keys = ids.spend_keys.iter().filter(|id| !accounts.spend_keys.contains_key(*id));
     let unknown_wallets = ids.wallets.iter().filter(|id| !accounts.wallets.contains_key(*id));
-    Needed {
+    NeededRows {
         spend_keys: unknown_keys.copied().map(Id).collect(),
         wallets: unknown_wallets.copied().map(Id).collect(),
-        ..Needed::default()
+        ..NeededRows::default()
     }
 }
 
 /// Adds accounts that were read, with the subscriptions of the wallets.
-fn know(
+fn add_accounts(
     conn: &mut Conn,
-    configs: &Configs,
+    configs: &ConfigCache,
     accounts: &mut Accounts,
     counters: &[SpendCountersRow],
     wallets: &[WalletRow],
@@ -472,10 +485,10 @@ fn know(
         let found = subscriptions::with_configs(conn, rows)?.into_iter();
         accounts.subscriptions.extend(found.map(|found| (found.wallet_id, found)));
     }
-    know_wallets(accounts, wallets)
+    add_wallets(accounts, wallets)
 }
 
-fn know_wallets(accounts: &mut Accounts, rows: &[WalletRow]) -> Result<(), StoreError> {
+fn add_wallets(accounts: &mut Accounts, rows: &[WalletRow]) -> Result<(), StoreError> {
     for row in rows {
         let wallet = LedgerWallet::try_from(row)?;
         accounts.wallets.insert(wallet.wallet.wallet_id, wallet);

@@ -27,20 +27,20 @@ use std::time::Instant;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::admission::Call;
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{MerchantId, MissingPrice, PendingRecord, RequestId};
 
-use crate::conn::{Conn, Manager};
+use crate::conn::{Conn, ConnManager};
 use crate::error::StoreError;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::missing_prices;
 pub use command::SettleOutcome;
-use command::{AdmissionResult, Job, Settlement, Work, not_sent};
-pub(crate) use context::Context;
-use context::{gave_up, overtaken};
-pub(crate) use recent::Recent;
+use command::{AdmissionResult, Job, Settlement, WriteWork, not_sent};
+pub(crate) use context::LedgerContext;
+use context::{ledger_unavailable, overtaken_error};
+pub(crate) use recent::RecentSettlements;
 pub(crate) use reported::book as book_reported;
-pub use reported::{Reported, ReportedUsage};
+pub use reported::{ReportOutcome, ReportedUsage};
 use writer::Writer;
 
 /// The length of the queue. A caller that meets a full queue gets [`StoreError::Unavailable`].
@@ -50,22 +50,22 @@ const QUEUE_LENGTH: usize = 8_192;
 #[derive(Clone)]
 pub(crate) struct Ledger {
     jobs: mpsc::Sender<Job>,
-    context: Arc<Context>,
+    context: Arc<LedgerContext>,
 }
 
 /// Waits for a decision. An admission whose caller has left, after a timeout or a dropped call, is
 /// ended: the call was not sent, and must not hold money.
-struct Waiting<'a> {
+struct AdmissionWaiter<'a> {
     ledger: &'a Ledger,
     answer: oneshot::Receiver<AdmissionResult>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for AdmissionWaiter<'_> {
     fn drop(&mut self) {
         // From here on the writer finds the channel closed, and ends the call itself.
         self.answer.close();
         if let Ok(Ok(Ok(pending))) = self.answer.try_recv() {
-            self.ledger.settle_unheard(not_sent(&pending));
+            self.ledger.settle_detached(not_sent(&pending));
         }
     }
 }
@@ -74,9 +74,9 @@ impl Ledger {
     /// Starts `writers` threads on one queue. They end when the last [`Ledger`] is dropped and the
     /// queue is empty.
     pub(crate) fn start(
-        manager: &Manager,
+        manager: &ConnManager,
         writers: usize,
-        context: &Arc<Context>,
+        context: &Arc<LedgerContext>,
     ) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
         let (jobs, queue) = mpsc::channel(QUEUE_LENGTH);
         let queue = Arc::new(Mutex::new(queue));
@@ -92,30 +92,30 @@ impl Ledger {
 
     pub(crate) async fn admit(&self, call: Box<Call>) -> AdmissionResult {
         if self.context.is_overtaken() {
-            return Err(overtaken());
+            return Err(overtaken_error());
         }
         let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
         self.send(Job::Admit(call, reply))?;
-        let mut waiting = Waiting { ledger: self, answer };
-        let decision = (&mut waiting.answer).await.map_err(|_| gave_up())?;
-        self.context.vitals.admissions.observe_time(begun.elapsed());
+        let mut waiting = AdmissionWaiter { ledger: self, answer };
+        let decision = (&mut waiting.answer).await.map_err(|_| ledger_unavailable())?;
+        self.context.metrics.admissions.observe_time(begun.elapsed());
         decision
     }
 
     pub(crate) async fn settle(
         &self,
         request_id: RequestId,
-        report: Option<Arc<Report>>,
+        report: Option<Arc<CallReport>>,
         call: Option<Arc<PendingRecord>>,
     ) -> Result<SettleOutcome, StoreError> {
         let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
         let settlement = Box::new(Settlement { request_id, report, call });
         // A settlement waits for its place: it must not be lost because the queue is full.
-        self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| gave_up())?;
-        let outcome = answer.await.map_err(|_| gave_up())?;
-        self.context.vitals.settlements.observe_time(begun.elapsed());
+        self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| ledger_unavailable())?;
+        let outcome = answer.await.map_err(|_| ledger_unavailable())?;
+        self.context.metrics.settlements.observe_time(begun.elapsed());
         outcome
     }
 
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Settles a call without waiting for the outcome.
-    pub(crate) fn settle_unheard(&self, entry: Entry) {
+    pub(crate) fn settle_detached(&self, entry: JournalEntry) {
         let job = Job::SettleUnheard(Box::new(entry));
         if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
             && let Job::SettleUnheard(entry) = job
@@ -147,7 +147,7 @@ impl Ledger {
     }
 
     /// As [`Ledger::write`], for work that does not change the configuration of calls.
-    pub(crate) async fn write_apart<T, E>(
+    pub(crate) async fn write_outside_calls<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -159,7 +159,7 @@ impl Ledger {
     }
 
     /// As [`Ledger::write_apart`], for work that begins and ends its transactions itself.
-    pub(crate) async fn run_apart<T, E>(
+    pub(crate) async fn run_outside_calls<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E>
@@ -185,8 +185,8 @@ impl Ledger {
             // The caller may have left. The work is done all the same.
             let _ = reply.send(done);
         });
-        self.send(Job::Write(Work { run, concerns_calls }))?;
-        answer.await.map_err(|_| gave_up())?
+        self.send(Job::Write(WriteWork { run, concerns_calls }))?;
+        answer.await.map_err(|_| ledger_unavailable())?
     }
 
     /// Writes the event of a missing price, once a day, while the queue is less than half full.
@@ -204,7 +204,7 @@ impl Ledger {
             }
         });
         // A job that finds no room is dropped. The next day brings the next event.
-        let _ = self.jobs.try_send(Job::Write(Work { run, concerns_calls: false }));
+        let _ = self.jobs.try_send(Job::Write(WriteWork { run, concerns_calls: false }));
     }
 
     fn send(&self, job: Job) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{PendingRecord, Timestamp};
 
 /// The time for which calls are kept.
@@ -16,14 +16,14 @@ const KEPT_MS: i64 = 60_000;
 const MOST_KEPT: usize = 20_000;
 
 #[derive(Default)]
-pub(crate) struct Recent(Mutex<VecDeque<(Timestamp, Settled)>>);
+pub(crate) struct RecentSettlements(Mutex<VecDeque<(Timestamp, SettledReport)>>);
 
 /// A call and its end.
-pub(super) type Settled = (Arc<PendingRecord>, Arc<Report>);
+pub(super) type SettledReport = (Arc<PendingRecord>, Arc<CallReport>);
 
-impl Recent {
+impl RecentSettlements {
     /// Keeps calls whose settlement is committed, and forgets old ones.
-    pub(super) fn keep(&self, settled: Vec<Settled>, now: Timestamp) {
+    pub(super) fn keep(&self, settled: Vec<SettledReport>, now: Timestamp) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(settled.into_iter().map(|settled| (now, settled)));
         while kept.len() > MOST_KEPT
@@ -34,7 +34,7 @@ impl Recent {
     }
 
     /// The kept calls, oldest first.
-    pub(super) fn all(&self) -> Vec<Settled> {
+    pub(super) fn all(&self) -> Vec<SettledReport> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().map(|(_, settled)| settled.clone()).collect()
     }

@@ -3,22 +3,22 @@
 
 use std::sync::Arc;
 
-use tollgate_domain::settlement::{Ending, Report};
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    Connection, ConnectionId, ConnectionStatus, CreditHold, Forwarded, Merchant, MerchantId,
+    Connection, ConnectionId, ConnectionStatus, CreditHold, ForwardedRequest, Merchant, MerchantId,
     MerchantMeter, MeterVersion, MissingPrice, PendingRecord, PricedUsage, RequestId,
     RequestRecord, Timestamp, Wallet,
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
-use super::command::{Command, Outcome, SettleOutcome, Settlement};
-use super::config::Configs;
-use super::context::Context;
+use super::command::{CommandOutcome, LedgerCommand, SettleOutcome, Settlement};
+use super::config::ConfigCache;
+use super::context::LedgerContext;
 use super::decide;
-use super::load::{self, Loaded, Memory};
+use super::load::{self, CallMemory, LoadOutcome};
 use super::state::{CallState, LedgerState};
 use crate::conn::Conn;
-use crate::dialect::group::Basis;
+use crate::dialect::group::ConfigBasis;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rows::ReportedUsageRow;
@@ -34,7 +34,7 @@ pub struct ReportedUsage {
     /// The meter that prices it.
     pub meter_slug: String,
     /// The call, as far as it is known.
-    pub forwarded: Forwarded,
+    pub forwarded: ForwardedRequest,
     /// The usage, and the provider's charge for it.
     pub priced: PricedUsage,
     /// The applied prices.
@@ -45,7 +45,7 @@ pub struct ReportedUsage {
 
 /// The outcome of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reported {
+pub enum ReportOutcome {
     /// Booked.
     Booked(Arc<RequestRecord>),
     /// Booked before. Nothing is changed.
@@ -66,21 +66,21 @@ pub(crate) fn book(
     conn: &mut Conn,
     merchant_id: MerchantId,
     reported: &ReportedUsage,
-    context: &Context,
-) -> Result<Reported, StoreError> {
+    context: &LedgerContext,
+) -> Result<ReportOutcome, StoreError> {
     let now = context.clock.now();
-    if let Some(known) = known(conn, merchant_id, reported)? {
+    if let Some(known) = find_known(conn, merchant_id, reported)? {
         return Ok(known);
     }
     let Some(connection) = connections::find(conn, merchant_id, reported.connection_id)? else {
-        return Ok(Reported::ConnectionNotFound);
+        return Ok(ReportOutcome::ConnectionNotFound);
     };
     if connection.status == ConnectionStatus::Deleted {
-        return Ok(Reported::ConnectionDisabled);
+        return Ok(ReportOutcome::ConnectionDisabled);
     }
     let slug = &reported.meter_slug;
     let Some(meter) = meters::find_by_slug(conn, merchant_id, slug)? else {
-        return Ok(Reported::MeterNotFound);
+        return Ok(ReportOutcome::MeterNotFound);
     };
     let Some(merchant) = merchants::find(conn, merchant_id)? else {
         return Err(StoreError::missing("merchant", merchant_id));
@@ -88,10 +88,10 @@ pub(crate) fn book(
     let Some(wallet) = wallets::find(conn, merchant_id, connection.wallet_id)? else {
         return Err(StoreError::missing("wallet", connection.wallet_id));
     };
-    let draws = subscriptions::lets_draw(conn, connection.wallet_id, meter.meter_id, now)?;
+    let draws = subscriptions::allows_draw(conn, connection.wallet_id, meter.meter_id, now)?;
     let pending = PendingRecord {
         credit_hold: draws.then(CreditHold::default),
-        ..call(reported, &merchant, &connection, &meter, now)
+        ..pending_record(reported, &merchant, &connection, &meter, now)
     };
     let claim = ReportedUsageRow {
         merchant_id: Id(merchant_id),
@@ -100,8 +100,8 @@ pub(crate) fn book(
     };
     // Another report of the same usage may have come between.
     if !dialect::claim_reference(conn, &claim)? {
-        let known = known(conn, merchant_id, reported)?;
-        return Ok(known.unwrap_or(Reported::ReferenceReused));
+        let known = find_known(conn, merchant_id, reported)?;
+        return Ok(known.unwrap_or(ReportOutcome::ReferenceReused));
     }
     settle(conn, Arc::new(pending), report(reported, now), &wallet, context)
 }
@@ -110,43 +110,45 @@ pub(crate) fn book(
 fn settle(
     conn: &mut Conn,
     call: Arc<PendingRecord>,
-    report: Report,
+    report: CallReport,
     wallet: &Wallet,
-    context: &Context,
-) -> Result<Reported, StoreError> {
+    context: &LedgerContext,
+) -> Result<ReportOutcome, StoreError> {
     let (request_id, now) = (call.request_id, report.timestamp);
     let settlement = Settlement { request_id, report: Some(Arc::new(report)), call: None };
-    let command = Command::Settle(Box::new(settlement));
+    let command = LedgerCommand::Settle(Box::new(settlement));
     let group = [&command];
-    let (mut configs, mut state) = (Configs::default(), LedgerState::default());
+    let (mut configs, mut state) = (ConfigCache::default(), LedgerState::default());
     state.calls.insert(request_id, CallState::Unadmitted(call));
-    let memory = Memory { context, is_believed: false };
+    let memory = CallMemory { context, is_trusted: false };
     let needs = load::load_calls(conn, &mut configs, &mut state, &group, memory)?;
     let not_booked = || StoreError::Corrupt {
         what: "request (it was not booked)",
         value: request_id.to_string(),
     };
-    let Loaded::Ready(_) = load::load_accounts(conn, &configs, &mut state, &needs)? else {
+    let LoadOutcome::Ready(_) = load::load_accounts(conn, &configs, &mut state, &needs)? else {
         return Err(not_booked());
     };
     let (outcomes, changes) = decide::decide(&mut state, &group, now, context.rules(&configs))?;
     let record = match outcomes.into_iter().next() {
-        Some(Outcome::Settled(SettleOutcome::Settled(record))) => record,
-        Some(Outcome::Settled(SettleOutcome::LetGo(_))) => return Ok(Reported::OutOfRange),
+        Some(CommandOutcome::Settled(SettleOutcome::Settled(record))) => record,
+        Some(CommandOutcome::Settled(SettleOutcome::LetGo(_))) => {
+            return Ok(ReportOutcome::OutOfRange);
+        }
         _ => return Err(not_booked()),
     };
     // Reported usage can be refused, unlike a call that was made.
     if !wallet.has_room_for(record.quote.total_wallet_cost) {
-        return Ok(Reported::OutOfRange);
+        return Ok(ReportOutcome::OutOfRange);
     }
-    changes.commit(conn, &Basis::default())?;
+    changes.commit(conn, &ConfigBasis::default())?;
     // The transaction is not committed yet. A fold that runs too early leaves the call to the next one.
-    context.committed(&changes);
-    Ok(Reported::Booked(record))
+    context.mark_committed(&changes);
+    Ok(ReportOutcome::Booked(record))
 }
 
 /// The reported call, as if it had been admitted without a hold.
-fn call(
+fn pending_record(
     reported: &ReportedUsage,
     merchant: &Merchant,
     connection: &Connection,
@@ -174,8 +176,8 @@ fn call(
 }
 
 /// The end of the reported call.
-fn report(reported: &ReportedUsage, now: Timestamp) -> Report {
-    Report {
+fn report(reported: &ReportedUsage, now: Timestamp) -> CallReport {
+    CallReport {
         ending: Ending::Answered,
         provider_status: None,
         model: None,
@@ -189,11 +191,11 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> Report {
 }
 
 /// The outcome of an earlier report with the same reference, if there is one.
-fn known(
+fn find_known(
     conn: &mut Conn,
     merchant_id: MerchantId,
     reported: &ReportedUsage,
-) -> Result<Option<Reported>, StoreError> {
+) -> Result<Option<ReportOutcome>, StoreError> {
     let found = requests::find_by_reference(conn, merchant_id, &reported.reference_id)?;
     let Some(record) = found else { return Ok(None) };
     let slug = match record.meter_id {
@@ -208,7 +210,7 @@ fn known(
         && record.metadata == forwarded.metadata
         && record.priced.usage == reported.priced.usage;
     Ok(Some(match is_same {
-        true => Reported::Known(Box::new(record)),
-        false => Reported::ReferenceReused,
+        true => ReportOutcome::Known(Box::new(record)),
+        false => ReportOutcome::ReferenceReused,
     }))
 }

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::{MerchantId, RequestId};
 
-use super::command::{Command, Outcome, SettleOutcome};
-use super::config::Configs;
-use super::context::Context;
-use super::decide::{self, Rules};
-use super::load::{self, Loaded, Memory};
-use super::recent::Settled;
+use super::command::{CommandOutcome, LedgerCommand, SettleOutcome};
+use super::config::ConfigCache;
+use super::context::LedgerContext;
+use super::decide::{self, DecisionRules};
+use super::load::{self, CallMemory, LoadOutcome};
+use super::recent::SettledReport;
 use super::state::LedgerState;
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -26,25 +26,25 @@ use crate::write_set::WriteSet;
 /// The number of times that a group is decided, while its configuration changes.
 const ATTEMPTS: usize = 5;
 /// The number of rows that are kept. Then all are forgotten, which costs a few reads.
-const REMEMBERED: usize = 20_000;
+const MAX_CACHED_ROWS: usize = 20_000;
 /// The time after a refusal for which calls are first decided without a lock: a refusal then waits for no lock.
-const WARY: Duration = Duration::from_secs(1);
+const PRECHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The ledger on a database with row locks.
 #[derive(Default)]
-pub(super) struct RowLocks {
-    configs: Configs,
+pub(super) struct RowLockWriter {
+    configs: ConfigCache,
     refused_at: Option<Instant>,
 }
 
 /// Why a group is rolled back.
-enum Failure {
+enum RowLockError {
     /// The configuration of these merchants has changed, or a call was settled by another node.
     Stale(BTreeSet<MerchantId>),
     Store(StoreError),
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for RowLockError {
     fn from(cause: StoreError) -> Self {
         Self::Store(cause)
     }
@@ -52,49 +52,49 @@ impl From<StoreError> for Failure {
 
 /// The settings of one attempt to decide a group.
 #[derive(Clone, Copy)]
-struct Attempt {
+struct AttemptOptions {
     /// Whether calls are first checked for a refusal without a lock.
-    looks_first: bool,
+    prechecks: bool,
     /// Whether calls that this process has in memory are read again.
-    reads_again: bool,
+    rereads: bool,
 }
 
-impl RowLocks {
+impl RowLockWriter {
     /// Decides and commits a group in a transaction of its own. The outcomes are in the order of the group.
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
-        group: &[Command],
-        context: &Context,
-    ) -> Result<Vec<Outcome>, StoreError> {
+        group: &[LedgerCommand],
+        context: &LedgerContext,
+    ) -> Result<Vec<CommandOutcome>, StoreError> {
         let admits = group.iter().any(|command| command.call().is_some());
-        let is_wary = self.refused_at.is_some_and(|at| at.elapsed() < WARY);
+        let is_wary = self.refused_at.is_some_and(|at| at.elapsed() < PRECHECK_PERIOD);
         let mut looks_first = admits && is_wary;
-        if self.configs.len() >= REMEMBERED {
-            self.configs = Configs::default();
+        if self.configs.len() >= MAX_CACHED_ROWS {
+            self.configs = ConfigCache::default();
         }
         for attempt in 0..ATTEMPTS {
-            let attempt = Attempt { looks_first, reads_again: attempt > 0 };
+            let attempt = AttemptOptions { prechecks: looks_first, rereads: attempt > 0 };
             let book = |conn: &mut Conn| book(conn, &mut self.configs, group, context, attempt);
             // A call that waits for a lock may be refused without one, so the first wait is short.
             let booked = match admits && !looks_first {
-                true => conn.write_soon(book),
+                true => conn.write_short_wait(book),
                 false => conn.write(book),
             };
             let (outcomes, changes) = match booked {
                 Ok(booked) => booked,
-                Err(Failure::Stale(merchants)) => {
+                Err(RowLockError::Stale(merchants)) => {
                     self.configs.forget(&merchants);
                     continue;
                 }
-                Err(Failure::Store(cause)) if cause.is_of_a_lock() && !looks_first => {
+                Err(RowLockError::Store(cause)) if cause.is_lock_timeout() && !looks_first => {
                     looks_first = true;
                     continue;
                 }
-                Err(Failure::Store(cause)) => return Err(cause),
+                Err(RowLockError::Store(cause)) => return Err(cause),
             };
-            remember(group, &outcomes, &changes, context);
-            if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Admitted(Err(_)))) {
+            remember_group(group, &outcomes, &changes, context);
+            if outcomes.iter().any(|outcome| matches!(outcome, CommandOutcome::Admitted(Err(_)))) {
                 self.refused_at = Some(Instant::now());
             }
             return Ok(outcomes);
@@ -105,28 +105,29 @@ impl RowLocks {
 
 fn book(
     conn: &mut Conn,
-    configs: &mut Configs,
-    group: &[Command],
-    context: &Context,
-    attempt: Attempt,
-) -> Result<(Vec<Outcome>, WriteSet), Failure> {
+    configs: &mut ConfigCache,
+    group: &[LedgerCommand],
+    context: &LedgerContext,
+    attempt: AttemptOptions,
+) -> Result<(Vec<CommandOutcome>, WriteSet), RowLockError> {
     let mut state = LedgerState::default();
-    let memory = Memory { context, is_believed: !attempt.reads_again };
-    let all: Vec<&Command> = group.iter().collect();
+    let memory = CallMemory { context, is_trusted: !attempt.rereads };
+    let all: Vec<&LedgerCommand> = group.iter().collect();
     let mut needs = load::load_calls(conn, configs, &mut state, &all, memory)?;
     let rules = context.rules(configs);
-    let mut refused = match attempt.looks_first {
-        true => refusals(conn, rules, group, context)?,
+    let mut refused = match attempt.prechecks {
+        true => precheck_calls(conn, rules, group, context)?,
         false => HashMap::new(),
     };
-    let is_refused = |command: &&Command| {
+    let is_refused = |command: &&LedgerCommand| {
         command.call().is_some_and(|call| refused.contains_key(&call.request_id))
     };
-    let others: Vec<&Command> = group.iter().filter(|command| !is_refused(command)).collect();
+    let others: Vec<&LedgerCommand> = group.iter().filter(|command| !is_refused(command)).collect();
     let calls = others.iter().filter_map(|command| command.call());
     calls.for_each(|call| needs.add_admission(configs, call));
-    let Loaded::Ready(mut marks) = load::load_accounts(conn, configs, &mut state, &needs)? else {
-        return Err(Failure::Stale(needs.merchants));
+    let LoadOutcome::Ready(mut marks) = load::load_accounts(conn, configs, &mut state, &needs)?
+    else {
+        return Err(RowLockError::Stale(needs.merchants));
     };
     let (outcomes, changes) = decide::decide(&mut state, &others, context.clock.now(), rules)?;
     let basis = configs.basis(&needs.merchants);
@@ -134,29 +135,29 @@ fn book(
         marks = changes.commit(conn, &basis)?;
     }
     if marks != basis.marks {
-        return Err(Failure::Stale(needs.merchants));
+        return Err(RowLockError::Stale(needs.merchants));
     }
     let mut outcomes = outcomes.into_iter();
     let outcomes = group.iter().filter_map(|command| {
         let refusal = command.call().and_then(|call| refused.remove(&call.request_id));
-        refusal.map(|refusal| Outcome::Admitted(Err(refusal))).or_else(|| outcomes.next())
+        refusal.map(|refusal| CommandOutcome::Admitted(Err(refusal))).or_else(|| outcomes.next())
     });
     Ok((outcomes.collect(), changes))
 }
 
 /// The refusals of calls by the accounts as they are, read without a lock.
-fn refusals(
+fn precheck_calls(
     conn: &mut Conn,
-    rules: Rules<'_>,
-    group: &[Command],
-    context: &Context,
+    rules: DecisionRules<'_>,
+    group: &[LedgerCommand],
+    context: &LedgerContext,
 ) -> Result<HashMap<RequestId, Refusal>, StoreError> {
-    let calls = || group.iter().filter_map(Command::call);
-    let accounts = load::look(conn, rules.configs, calls())?;
+    let calls = || group.iter().filter_map(LedgerCommand::call);
+    let accounts = load::read_unlocked(conn, rules.configs, calls())?;
     let now = context.clock.now();
     let mut refused = HashMap::new();
     for call in calls() {
-        if let Some(refusal) = decide::refusal(&accounts, call, now, rules)? {
+        if let Some(refusal) = decide::precheck(&accounts, call, now, rules)? {
             refused.insert(call.request_id, refusal);
         }
     }
@@ -165,13 +166,18 @@ fn refusals(
 
 /// Updates the memory of the process after a committed group: the calls that it has admitted, and the calls that were
 /// settled lately.
-fn remember(group: &[Command], outcomes: &[Outcome], changes: &WriteSet, context: &Context) {
-    context.committed(changes);
+fn remember_group(
+    group: &[LedgerCommand],
+    outcomes: &[CommandOutcome],
+    changes: &WriteSet,
+    context: &LedgerContext,
+) {
+    context.mark_committed(changes);
     let mut open_calls = context.open_calls();
     for (command, outcome) in group.iter().zip(outcomes) {
         // A call that was settled before, without an answer to this process, is not open either.
         if let Some(settlement) = command.settlement()
-            && !matches!(outcome, Outcome::Settled(SettleOutcome::NotFound))
+            && !matches!(outcome, CommandOutcome::Settled(SettleOutcome::NotFound))
         {
             open_calls.remove(&settlement.request_id);
         }
@@ -179,13 +185,13 @@ fn remember(group: &[Command], outcomes: &[Outcome], changes: &WriteSet, context
     let opened = changes.opened_calls();
     open_calls.extend(opened.map(|call| (call.request_id, Arc::clone(call))));
     drop(open_calls);
-    let reports = group.iter().filter_map(Command::settlement);
+    let reports = group.iter().filter_map(LedgerCommand::settlement);
     let reports: HashMap<_, _> =
         reports.filter_map(|one| Some((one.request_id, one.report.as_ref()?))).collect();
     let settled = changes.settled_calls().filter_map(|settled| {
         let report = reports.get(&settled.call.request_id)?;
         Some((Arc::clone(&settled.call), Arc::clone(report)))
     });
-    let settled: Vec<Settled> = settled.collect();
+    let settled: Vec<SettledReport> = settled.collect();
     context.recent.keep(settled, context.clock.now());
 }

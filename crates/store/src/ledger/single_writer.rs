@@ -9,25 +9,25 @@
 //! row has a newer epoch. This process then admits no more calls and ends the calls that it has.
 
 use super::checkpoints::Checkpoints;
-use super::command::{Command, Outcome};
-use super::config::Configs;
-use super::context::{Context, overtaken};
+use super::command::{CommandOutcome, LedgerCommand};
+use super::config::ConfigCache;
+use super::context::{LedgerContext, overtaken_error};
 use super::decide;
-use super::load::{self, Loaded, Memory};
+use super::load::{self, CallMemory, LoadOutcome};
 use super::state::LedgerState;
-use crate::conn::{Conn, Manager};
+use crate::conn::{Conn, ConnManager};
 use crate::dialect;
-use crate::dialect::group::Basis;
+use crate::dialect::group::ConfigBasis;
 use crate::error::StoreError;
 use crate::serving;
 use crate::write_set::WriteSet;
 
 /// The number of rows that are kept. Then all are forgotten, which costs a few reads.
-const MOST_KEPT: usize = 200_000;
+const MAX_CACHED_ROWS: usize = 200_000;
 
 /// The ledger of the one process that serves from a SQLite file.
 pub(super) struct SingleWriter {
-    configs: Configs,
+    configs: ConfigCache,
     state: LedgerState,
     /// The `data_version` of SQLite. It is the same until another connection writes.
     version: i32,
@@ -35,13 +35,13 @@ pub(super) struct SingleWriter {
 }
 
 /// Why a group's transaction is rolled back.
-enum Failure {
+enum SingleWriterError {
     /// Another connection has written since the group was decided.
     Stale,
     Store(StoreError),
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for SingleWriterError {
     fn from(cause: StoreError) -> Self {
         Self::Store(cause)
     }
@@ -50,29 +50,29 @@ impl From<StoreError> for Failure {
 impl SingleWriter {
     /// Creates a ledger that has read nothing.
     pub(super) fn new(
-        manager: &Manager,
+        manager: &ConnManager,
         conn: &mut Conn,
-        context: &Context,
+        context: &LedgerContext,
     ) -> Result<Self, StoreError> {
-        dialect::without_checkpoints_of_its_own(conn)?;
-        let checkpoints = Checkpoints::start(manager, &context.vitals.sqlite_log_pages)?;
-        let version = dialect::version(conn)?;
-        let (configs, state) = (Configs::default(), LedgerState::default());
+        dialect::disable_auto_checkpoint(conn)?;
+        let checkpoints = Checkpoints::start(manager, &context.metrics.sqlite_log_pages)?;
+        let version = dialect::data_version(conn)?;
+        let (configs, state) = (ConfigCache::default(), LedgerState::default());
         let this = Self { configs, state, version, checkpoints };
         this.check_serving(conn, context)?;
         Ok(this)
     }
 
     /// Forgets all that was read, because another connection has written since.
-    fn read_again(&mut self, conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
+    fn reload(&mut self, conn: &mut Conn, context: &LedgerContext) -> Result<(), StoreError> {
         // The version first: a later write then changes it again.
-        self.version = dialect::version(conn)?;
-        self.configs = Configs::default();
+        self.version = dialect::data_version(conn)?;
+        self.configs = ConfigCache::default();
         self.state = LedgerState::default();
         self.check_serving(conn, context)
     }
 
-    fn check_serving(&self, conn: &mut Conn, context: &Context) -> Result<(), StoreError> {
+    fn check_serving(&self, conn: &mut Conn, context: &LedgerContext) -> Result<(), StoreError> {
         if let Some(epoch) = context.epoch
             && serving::epoch(conn)? != Some(epoch)
         {
@@ -86,45 +86,45 @@ impl SingleWriter {
     pub(super) fn book(
         &mut self,
         conn: &mut Conn,
-        group: &[Command],
-        context: &Context,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        if self.configs.len() + self.state.len() > MOST_KEPT {
+        group: &[LedgerCommand],
+        context: &LedgerContext,
+    ) -> Result<Vec<CommandOutcome>, StoreError> {
+        if self.configs.len() + self.state.len() > MAX_CACHED_ROWS {
             self.forget();
         }
-        let booked = match self.book_as_read(conn, group, context) {
+        let booked = match self.book_cached(conn, group, context) {
             // No other connection can write during the second attempt.
-            Err(Failure::Stale) => conn.write(|conn| {
-                self.read_again(conn, context)?;
+            Err(SingleWriterError::Stale) => conn.write(|conn| {
+                self.reload(conn, context)?;
                 let (outcomes, changes) = self.decide(conn, group, context)?;
-                changes.commit(conn, &Basis::default())?;
+                changes.commit(conn, &ConfigBasis::default())?;
                 Ok((outcomes, changes))
             }),
             booked => booked,
         };
         match booked {
             Ok((outcomes, changes)) => {
-                context.committed(&changes);
-                self.checkpoints.after(group.len(), conn);
+                context.mark_committed(&changes);
+                self.checkpoints.after_write(group.len(), conn);
                 if changes.changes_guards() {
-                    self.configs = Configs::default();
+                    self.configs = ConfigCache::default();
                 }
                 Ok(outcomes)
             }
-            Err(Failure::Stale) => {
+            Err(SingleWriterError::Stale) => {
                 Err(StoreError::Busy("it is changed again and again".to_owned()))
             }
-            Err(Failure::Store(cause)) => Err(cause.or_away()),
+            Err(SingleWriterError::Store(cause)) => Err(cause.or_unavailable()),
         }
     }
 
     /// As [`SingleWriter::book`], by the rows read before, unless another connection has written since.
-    fn book_as_read(
+    fn book_cached(
         &mut self,
         conn: &mut Conn,
-        group: &[Command],
-        context: &Context,
-    ) -> Result<(Vec<Outcome>, WriteSet), Failure> {
+        group: &[LedgerCommand],
+        context: &LedgerContext,
+    ) -> Result<(Vec<CommandOutcome>, WriteSet), SingleWriterError> {
         let (outcomes, changes) = self.decide(conn, group, context)?;
         if changes.is_empty() {
             self.check_version(conn)?;
@@ -132,7 +132,7 @@ impl SingleWriter {
         }
         conn.write(|conn| {
             self.check_version(conn)?;
-            changes.commit(conn, &Basis::default())?;
+            changes.commit(conn, &ConfigBasis::default())?;
             Ok((outcomes, changes))
         })
     }
@@ -140,44 +140,44 @@ impl SingleWriter {
     fn decide(
         &mut self,
         conn: &mut Conn,
-        group: &[Command],
-        context: &Context,
-    ) -> Result<(Vec<Outcome>, WriteSet), Failure> {
+        group: &[LedgerCommand],
+        context: &LedgerContext,
+    ) -> Result<(Vec<CommandOutcome>, WriteSet), SingleWriterError> {
         if context.is_overtaken() && group.iter().any(|command| command.call().is_some()) {
-            return Err(overtaken().into());
+            return Err(overtaken_error().into());
         }
         let Self { configs, state, .. } = self;
-        let group: Vec<&Command> = group.iter().collect();
-        let memory = Memory { context, is_believed: false };
+        let group: Vec<&LedgerCommand> = group.iter().collect();
+        let memory = CallMemory { context, is_trusted: false };
         let mut needs = load::load_calls(conn, configs, state, &group, memory)?;
         let calls = group.iter().filter_map(|command| command.call());
         calls.for_each(|call| needs.add_admission(configs, call));
-        let Loaded::Ready(_) = load::load_accounts(conn, configs, state, &needs)? else {
-            return Err(Failure::Stale);
+        let LoadOutcome::Ready(_) = load::load_accounts(conn, configs, state, &needs)? else {
+            return Err(SingleWriterError::Stale);
         };
         let rules = context.rules(configs);
         Ok(decide::decide(state, &group, context.clock.now(), rules)?)
     }
 
     /// Checks that no other connection has written since the rows were read.
-    fn check_version(&self, conn: &mut Conn) -> Result<(), Failure> {
-        match dialect::version(conn).map_err(StoreError::from)? {
+    fn check_version(&self, conn: &mut Conn) -> Result<(), SingleWriterError> {
+        match dialect::data_version(conn).map_err(StoreError::from)? {
             version if version == self.version => Ok(()),
-            _ => Err(Failure::Stale),
+            _ => Err(SingleWriterError::Stale),
         }
     }
 
     /// Must be called after another write of this connection, which may concern calls.
-    pub(super) fn wrote_beside_groups(&mut self, conn: &mut Conn, concerns_calls: bool) {
+    pub(super) fn after_other_write(&mut self, conn: &mut Conn, concerns_calls: bool) {
         if concerns_calls {
             self.forget();
         }
-        self.checkpoints.after(1, conn);
+        self.checkpoints.after_write(1, conn);
     }
 
     /// Forgets the configuration and all rows but the open calls.
     fn forget(&mut self) {
-        self.configs = Configs::default();
+        self.configs = ConfigCache::default();
         self.state.forget();
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tollgate_domain::admission::{self, Account, Admission, Call, Facts, Refusal};
+use tollgate_domain::admission::{self, Admission, AdmissionFacts, Call, MerchantAccount, Refusal};
 use tollgate_domain::{
     PendingRecord, RequestId, SpendKey, SpendKeyId, Subscription, Timestamp, Wallet, WalletId,
 };
 use tollgate_pricing::Rate;
 
-use super::config::Named;
+use super::config::CallConfig;
 use crate::error::StoreError;
 use crate::rows::CounterKey;
 use crate::settled_call::SettledCall;
@@ -67,13 +67,15 @@ impl Accounts {
     pub(super) fn decide(
         &self,
         call: &Call,
-        named: &Named<'_>,
+        named: &CallConfig<'_>,
         service_charge_rate: Rate,
     ) -> Result<Result<Admission, Refusal>, StoreError> {
         let guarded = named.guarded_wallet_id().map(|id| self.wallet(id)).transpose()?;
         let spend_key = named.spend_key.map(|key| self.spend_key(key.spend_key_id)).transpose()?;
-        let facts = Facts {
-            account: named.own_wallet.map(|own| Account { wallet_id: own.wallet_id, guarded }),
+        let facts = AdmissionFacts {
+            account: named
+                .own_wallet
+                .map(|own| MerchantAccount { wallet_id: own.wallet_id, guarded }),
             spend_key,
             connection: named.connection,
             key_connection: named.key_connection,
@@ -85,14 +87,14 @@ impl Accounts {
     }
 
     /// Whether the meter of a call is linked to the subscription of its wallet.
-    fn draws_on_credit(&self, named: &Named<'_>) -> bool {
+    fn draws_on_credit(&self, named: &CallConfig<'_>) -> bool {
         let subscription = named.wallet_id().and_then(|id| self.subscriptions.get(&id));
         let drawn = named.meter.zip(subscription);
-        drawn.is_some_and(|(meter, subscription)| subscription.lets_draw(meter.meter_id))
+        drawn.is_some_and(|(meter, subscription)| subscription.allows_draw(meter.meter_id))
     }
 
     /// Whether a renewal is due for the credit that a call may draw on, so that the credit is out of date.
-    pub(super) fn is_due(&self, named: &Named<'_>, now: Timestamp) -> bool {
+    pub(super) fn is_due(&self, named: &CallConfig<'_>, now: Timestamp) -> bool {
         let subscription = named.wallet_id().and_then(|id| self.subscriptions.get(&id));
         subscription.is_some_and(|subscription| subscription.is_due(now))
     }

@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 use r2d2::ManageConnection;
 use tokio::sync::{mpsc, oneshot};
 use tollgate_domain::PendingRecord;
-use tollgate_domain::settlement::Report;
+use tollgate_domain::settlement::CallReport;
 
 use super::command::{
-    AdmissionResult, Command, Job, Outcome, SettleOutcome, Settlement, Work, not_sent,
+    AdmissionResult, CommandOutcome, Job, LedgerCommand, SettleOutcome, Settlement, WriteWork,
+    not_sent,
 };
-use super::context::{Context, gave_up};
-use super::recent::Settled;
-use super::row_locks::RowLocks;
+use super::context::{LedgerContext, ledger_unavailable};
+use super::recent::SettledReport;
+use super::row_locks::RowLockWriter;
 use super::single_writer::SingleWriter;
-use crate::conn::{Conn, Manager, is_broken};
+use crate::conn::{Conn, ConnManager, is_broken};
 use crate::dialect;
 use crate::error::StoreError;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 
 /// The most jobs in one transaction. A larger group gains little, and its callers wait longer.
 const BATCH_SIZE: usize = 128;
@@ -29,32 +30,32 @@ const ATTEMPTS: usize = 5;
 
 pub(super) struct Writer {
     queue: Arc<Mutex<mpsc::Receiver<Job>>>,
-    manager: Manager,
+    manager: ConnManager,
     conn: Option<Conn>,
     last_used: Instant,
     /// Whether the database was away at the last attempt.
     away: bool,
-    context: Arc<Context>,
-    database: Database,
+    context: Arc<LedgerContext>,
+    database: WriterBackend,
     /// The database that this writer reached last, by the database's own identity.
     reached: Option<String>,
     /// Calls settled before the database was replaced, which the new one may not know.
-    again: Vec<Settled>,
+    again: Vec<SettledReport>,
 }
 
 /// The way in which groups are booked.
-enum Database {
+enum WriterBackend {
     /// One process writes. The rows of one group are kept for the next. Absent until there is a connection.
     SingleWriter(Option<Box<SingleWriter>>),
     /// Other nodes write to the database as well.
-    RowLocks(Box<RowLocks>),
+    RowLocks(Box<RowLockWriter>),
 }
 
 impl Writer {
     pub(super) fn new(
         queue: &Arc<Mutex<mpsc::Receiver<Job>>>,
-        manager: &Manager,
-        context: &Arc<Context>,
+        manager: &ConnManager,
+        context: &Arc<LedgerContext>,
     ) -> Self {
         Self {
             queue: Arc::clone(queue),
@@ -64,8 +65,8 @@ impl Writer {
             away: false,
             context: Arc::clone(context),
             database: match manager.file() {
-                Some(_) => Database::SingleWriter(None),
-                None => Database::RowLocks(Box::default()),
+                Some(_) => WriterBackend::SingleWriter(None),
+                None => WriterBackend::RowLocks(Box::default()),
             },
             reached: None,
             again: Vec::new(),
@@ -73,7 +74,7 @@ impl Writer {
     }
 
     pub(super) fn serve(&mut self) {
-        while let Some(jobs) = self.take() {
+        while let Some(jobs) = self.next_batch() {
             // After a panic, the calls of one batch get an error and the writer goes on.
             if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
                 log::error!("the ledger failed on a batch; its connection is opened again");
@@ -83,7 +84,7 @@ impl Writer {
     }
 
     /// Returns the next job and all that wait behind it, or `None` when the queue is closed.
-    fn take(&self) -> Option<Vec<Job>> {
+    fn next_batch(&self) -> Option<Vec<Job>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = vec![queue.blocking_recv()?];
         while jobs.len() < BATCH_SIZE
@@ -101,37 +102,37 @@ impl Writer {
         for job in jobs {
             match job {
                 Job::Admit(call, reply) => {
-                    items.push(Command::Admit(call));
-                    replies.push(Reply::Admit(reply));
+                    items.push(LedgerCommand::Admit(call));
+                    replies.push(JobReply::Admit(reply));
                 }
                 Job::Settle(settlement, reply) => {
-                    items.push(Command::Settle(settlement));
-                    replies.push(Reply::Settle(reply));
+                    items.push(LedgerCommand::Settle(settlement));
+                    replies.push(JobReply::Settle(reply));
                 }
                 Job::SettleUnheard(entry) => {
-                    items.push(Command::Settle(Box::new(Settlement::from(&*entry))));
-                    replies.push(Reply::Unheard(entry));
+                    items.push(LedgerCommand::Settle(Box::new(Settlement::from(&*entry))));
+                    replies.push(JobReply::Unheard(entry));
                 }
                 Job::Write(work) => works.push(work),
             }
         }
         works.into_iter().for_each(|work| self.run(work));
         self.commit(&items, replies);
-        self.book_again();
+        self.rebook();
     }
 
     /// Settles calls once more, for a database that may not know them as settled.
-    fn book_again(&mut self) {
+    fn rebook(&mut self) {
         let again = mem::take(&mut self.again);
         for calls in again.chunks(BATCH_SIZE) {
-            let entries = calls.iter().map(|(call, report)| Entry {
+            let entries = calls.iter().map(|(call, report)| JournalEntry {
                 request_id: call.request_id,
-                report: Report::clone(report),
+                report: CallReport::clone(report),
                 call: Some(PendingRecord::clone(call)),
             });
             let settlements = entries.map(|entry| {
                 let settlement = Box::new(Settlement::from(&entry));
-                (Command::Settle(settlement), Reply::Unheard(Box::new(entry)))
+                (LedgerCommand::Settle(settlement), JobReply::Unheard(Box::new(entry)))
             });
             let (items, replies): (Vec<_>, Vec<_>) = settlements.unzip();
             self.commit(&items, replies);
@@ -139,26 +140,26 @@ impl Writer {
     }
 
     /// Forgets all that is in memory, after a failure.
-    fn distrust(&mut self) {
+    fn clear_memory(&mut self) {
         match &mut self.database {
-            Database::SingleWriter(writer) => *writer = None,
-            Database::RowLocks(row_locks) => **row_locks = RowLocks::default(),
+            WriterBackend::SingleWriter(writer) => *writer = None,
+            WriterBackend::RowLocks(row_locks) => **row_locks = RowLockWriter::default(),
         }
     }
 
     fn disconnect(&mut self) {
-        self.distrust();
+        self.clear_memory();
         self.conn = None;
     }
 
     /// Runs `work` on the connection. Without a connection, the work is dropped, and its caller gets an error.
-    fn run(&mut self, work: Work) {
+    fn run(&mut self, work: WriteWork) {
         if let Err(cause) = self.connect() {
             log::debug!("a write is not done: {cause}");
             return;
         }
         let Self { conn: Some(conn), database, .. } = self else { return };
-        let Work { run, concerns_calls } = work;
+        let WriteWork { run, concerns_calls } = work;
         // A panic here must not affect the calls of the batch.
         let done = catch_unwind(AssertUnwindSafe(|| {
             run(conn);
@@ -166,8 +167,8 @@ impl Writer {
         }));
         match done {
             Ok(false) => {
-                if let Database::SingleWriter(Some(writer)) = database {
-                    writer.wrote_beside_groups(conn, concerns_calls);
+                if let WriterBackend::SingleWriter(Some(writer)) = database {
+                    writer.after_other_write(conn, concerns_calls);
                 }
             }
             Ok(true) => self.disconnect(),
@@ -180,14 +181,14 @@ impl Writer {
 
     /// Commits `items` together. When that fails, commits them in halves, until the item that fails is alone and gets
     /// its own error.
-    fn commit(&mut self, items: &[Command], mut replies: Vec<Reply>) {
+    fn commit(&mut self, items: &[LedgerCommand], mut replies: Vec<JobReply>) {
         if items.is_empty() {
             return;
         }
         match self.try_commit(items) {
             Ok(answers) => {
                 self.away = false;
-                self.context.vitals.groups.observe(answers.len().try_into().unwrap_or(u64::MAX));
+                self.context.metrics.groups.observe(answers.len().try_into().unwrap_or(u64::MAX));
                 let answered = replies.into_iter().zip(answers);
                 let unheard: Vec<_> = answered
                     .filter_map(|(reply, answer)| reply.send(answer, &self.context))
@@ -196,7 +197,7 @@ impl Writer {
                 let (items, replies): (Vec<_>, Vec<_>) = ends
                     .map(|entry| {
                         let settlement = Box::new(Settlement::from(&*entry));
-                        (Command::Settle(settlement), Reply::Unheard(entry))
+                        (LedgerCommand::Settle(settlement), JobReply::Unheard(entry))
                     })
                     .unzip();
                 self.commit(&items, replies);
@@ -232,24 +233,24 @@ impl Writer {
         }
     }
 
-    fn try_commit(&mut self, items: &[Command]) -> Result<Vec<Outcome>, StoreError> {
+    fn try_commit(&mut self, items: &[LedgerCommand]) -> Result<Vec<CommandOutcome>, StoreError> {
         let mut attempt = 1;
         loop {
             self.connect()?;
             let Self { conn: Some(conn), context, database, .. } = self else {
-                return Err(gave_up());
+                return Err(ledger_unavailable());
             };
             let result = match database {
-                Database::SingleWriter(Some(writer)) => writer.book(conn, items, context),
-                Database::SingleWriter(None) => return Err(gave_up()),
-                Database::RowLocks(row_locks) => row_locks.book(conn, items, context),
+                WriterBackend::SingleWriter(Some(writer)) => writer.book(conn, items, context),
+                WriterBackend::SingleWriter(None) => return Err(ledger_unavailable()),
+                WriterBackend::RowLocks(row_locks) => row_locks.book(conn, items, context),
             };
             let broken = result.is_err() && is_broken(conn);
             if result.is_err() {
-                self.distrust();
+                self.clear_memory();
             }
             match result {
-                Err(cause) if cause.is_away() => {
+                Err(cause) if cause.is_unavailable() => {
                     self.disconnect();
                     return Err(cause);
                 }
@@ -278,7 +279,7 @@ impl Writer {
         }
         if self.conn.is_none() {
             let mut conn = self.manager.connect()?;
-            dialect::ready_for_the_ledger(&mut conn).map_err(StoreError::from)?;
+            dialect::prepare_for_ledger(&mut conn).map_err(StoreError::from)?;
             let reached = dialect::identity(&mut conn);
             if let Some(before) = mem::replace(&mut self.reached, reached)
                 && self.reached.as_ref() != Some(&before)
@@ -291,43 +292,45 @@ impl Writer {
                 );
             }
             self.conn = Some(conn);
-            self.distrust();
+            self.clear_memory();
             self.context.known_pairs.forget();
             self.context.reported_prices.forget();
         }
         let Self { conn: Some(conn), database, context, manager, .. } = self else {
-            return Err(gave_up());
+            return Err(ledger_unavailable());
         };
-        if let Database::SingleWriter(writer @ None) = database {
+        if let WriterBackend::SingleWriter(writer @ None) = database {
             *writer = Some(Box::new(SingleWriter::new(manager, conn, context)?));
         }
         Ok(())
     }
 }
 
-enum Reply {
+enum JobReply {
     Admit(oneshot::Sender<AdmissionResult>),
     Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    Unheard(Box<Entry>),
+    Unheard(Box<JournalEntry>),
 }
 
-impl Reply {
+impl JobReply {
     /// Sends an answer. The caller may have left; what is booked stays booked. A call that was admitted for a caller
     /// that has left is returned, to be ended.
-    fn send(self, answer: Outcome, context: &Context) -> Option<Box<PendingRecord>> {
+    fn send(self, answer: CommandOutcome, context: &LedgerContext) -> Option<Box<PendingRecord>> {
         match (self, answer) {
-            (Self::Admit(reply), Outcome::Admitted(decision)) => {
+            (Self::Admit(reply), CommandOutcome::Admitted(decision)) => {
                 if let Err(Ok(Ok(pending))) = reply.send(Ok(decision)) {
                     return Some(pending);
                 }
             }
-            (Self::Settle(reply), Outcome::Settled(outcome)) => drop(reply.send(Ok(outcome))),
-            (Self::Unheard(entry), Outcome::Settled(SettleOutcome::NotFound))
-                if entry.may_come(context.clock.now()) =>
+            (Self::Settle(reply), CommandOutcome::Settled(outcome)) => {
+                drop(reply.send(Ok(outcome)))
+            }
+            (Self::Unheard(entry), CommandOutcome::Settled(SettleOutcome::NotFound))
+                if entry.may_still_appear(context.clock.now()) =>
             {
                 context.keep(*entry);
             }
-            (Self::Unheard(_), Outcome::Settled(_)) => {}
+            (Self::Unheard(_), CommandOutcome::Settled(_)) => {}
             // Answers come in the order of their items. A mismatch is dropped, and the caller gets the error of a
             // ledger that gave up.
             (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {
@@ -338,7 +341,7 @@ impl Reply {
     }
 
     /// Answers with an error, or keeps the settlement if it has no caller.
-    fn fail(self, cause: StoreError, context: &Context) {
+    fn fail(self, cause: StoreError, context: &LedgerContext) {
         match self {
             Self::Admit(reply) => drop(reply.send(Err(cause))),
             Self::Settle(reply) => drop(reply.send(Err(cause))),

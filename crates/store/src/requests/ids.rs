@@ -18,7 +18,7 @@ use crate::ids::Id;
 
 /// A pair that a record must have in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Condition {
+pub(super) struct IndexCondition {
     pub(super) key: String,
     pub(super) value: String,
 }
@@ -26,9 +26,9 @@ pub(super) struct Condition {
 /// Selects the ids of a merchant's records that meet all conditions, newest first. The first condition is walked
 /// through.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ids<'a> {
+pub(super) struct RequestIdsQuery<'a> {
     pub(super) merchant_id: Id<MerchantId>,
-    pub(super) conditions: &'a [Condition],
+    pub(super) conditions: &'a [IndexCondition],
     pub(super) after: Option<Id<RequestId>>,
     /// The last record of the walk, inclusive.
     pub(super) until: Option<Id<RequestId>>,
@@ -37,22 +37,22 @@ pub(super) struct Ids<'a> {
 
 /// Selects the id of the record after `skip` others of a condition, newest first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nth<'a> {
+pub(super) struct NthRequestQuery<'a> {
     pub(super) merchant_id: Id<MerchantId>,
-    pub(super) condition: &'a Condition,
+    pub(super) condition: &'a IndexCondition,
     pub(super) after: Option<Id<RequestId>>,
     pub(super) skip: i64,
 }
 
 /// A backend that supports the types of the bound values.
-trait Binds: Backend + HasSqlType<Text> + HasSqlType<Binary> + HasSqlType<BigInt> {}
+trait BindBackend: Backend + HasSqlType<Text> + HasSqlType<Binary> + HasSqlType<BigInt> {}
 
-impl Binds for Sqlite {}
-impl Binds for Pg {}
+impl BindBackend for Sqlite {}
+impl BindBackend for Pg {}
 
 /// Begins with the entries of a condition, or with all records of the merchant.
-fn from_condition<'b, DB: Binds>(
-    condition: Option<&'b Condition>,
+fn from_condition<'b, DB: BindBackend>(
+    condition: Option<&'b IndexCondition>,
     merchant_id: &'b Id<MerchantId>,
     out: &mut AstPass<'_, 'b, DB>,
 ) -> QueryResult<()>
@@ -74,8 +74,8 @@ where
 }
 
 /// Looks up a condition for the current record.
-fn look_up<'b, DB: Binds>(
-    condition: &'b Condition,
+fn look_up<'b, DB: BindBackend>(
+    condition: &'b IndexCondition,
     merchant_id: &'b Id<MerchantId>,
     out: &mut AstPass<'_, 'b, DB>,
 ) -> QueryResult<()>
@@ -90,8 +90,8 @@ where
     Ok(())
 }
 
-fn has<'b, DB: Binds>(
-    Condition { key, value }: &'b Condition,
+fn has<'b, DB: BindBackend>(
+    IndexCondition { key, value }: &'b IndexCondition,
     table: &str,
     out: &mut AstPass<'_, 'b, DB>,
 ) -> QueryResult<()>
@@ -110,7 +110,7 @@ where
 }
 
 /// Continues after the last page.
-fn after<'b, DB: Binds>(
+fn after<'b, DB: BindBackend>(
     after: Option<&'b Id<RequestId>>,
     out: &mut AstPass<'_, 'b, DB>,
 ) -> QueryResult<()>
@@ -124,7 +124,7 @@ where
     Ok(())
 }
 
-impl<DB: Binds> QueryFragment<DB> for Ids<'_>
+impl<DB: BindBackend> QueryFragment<DB> for RequestIdsQuery<'_>
 where
     String: ToSql<Text, DB>,
     Id<MerchantId>: ToSql<Binary, DB>,
@@ -149,7 +149,7 @@ where
     }
 }
 
-impl<DB: Binds> QueryFragment<DB> for Nth<'_>
+impl<DB: BindBackend> QueryFragment<DB> for NthRequestQuery<'_>
 where
     String: ToSql<Text, DB>,
     Id<MerchantId>: ToSql<Binary, DB>,
@@ -165,23 +165,23 @@ where
     }
 }
 
-impl QueryId for Ids<'_> {
+impl QueryId for RequestIdsQuery<'_> {
     type QueryId = ();
     const HAS_STATIC_QUERY_ID: bool = false;
 }
 
-impl QueryId for Nth<'_> {
+impl QueryId for NthRequestQuery<'_> {
     type QueryId = ();
     const HAS_STATIC_QUERY_ID: bool = false;
 }
 
-impl Query for Ids<'_> {
+impl Query for RequestIdsQuery<'_> {
     type SqlType = Binary;
 }
 
-impl Query for Nth<'_> {
+impl Query for NthRequestQuery<'_> {
     type SqlType = Binary;
 }
 
-impl<C> RunQueryDsl<C> for Ids<'_> {}
-impl<C> RunQueryDsl<C> for Nth<'_> {}
+impl<C> RunQueryDsl<C> for RequestIdsQuery<'_> {}
+impl<C> RunQueryDsl<C> for NthRequestQuery<'_> {}

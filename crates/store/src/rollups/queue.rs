@@ -3,11 +3,11 @@
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    ConnectionId, MerchantId, Metadata, MeterId, MissingPrice, News, RequestId, SpendKeyId,
+    ConnectionId, EventPayload, MerchantId, Metadata, MeterId, MissingPrice, RequestId, SpendKeyId,
     Timestamp,
 };
 
-use super::sums::{FAILED, STATUS, Sums, traits};
+use super::sums::{FAILED, RollupSums, STATUS, traits};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -39,9 +39,9 @@ pub(crate) struct QueuedCall {
     pub(crate) traits: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub(crate) metadata: Metadata,
-    pub(crate) sums: Sums,
-    #[serde(default, skip_serializing_if = "Stage::is_settled")]
-    stage: Stage,
+    pub(crate) sums: RollupSums,
+    #[serde(default, skip_serializing_if = "QueuedStage::is_settled")]
+    stage: QueuedStage,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_suspicious: bool,
     /// The price that the call needed and no price list has.
@@ -51,7 +51,7 @@ pub(crate) struct QueuedCall {
 
 /// The role of a queued call in the roll-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Stage {
+enum QueuedStage {
     /// A settled call.
     #[default]
     Settled,
@@ -61,7 +61,7 @@ enum Stage {
     Corrected,
 }
 
-impl Stage {
+impl QueuedStage {
     fn is_settled(&self) -> bool {
         *self == Self::Settled
     }
@@ -80,8 +80,8 @@ impl QueuedCall {
             settled_at: now.unix_micros(),
             traits: traits(record).map(|(key, value)| (key.to_owned(), value)).collect(),
             metadata: call.forwarded.metadata.clone(),
-            sums: Sums::of(record),
-            stage: Stage::Settled,
+            sums: RollupSums::of(record),
+            stage: QueuedStage::Settled,
             is_suspicious: record.suspicious,
             missing_price: missing_price.clone(),
         }
@@ -93,14 +93,14 @@ impl QueuedCall {
         after: &SettledCall,
         now: Timestamp,
     ) -> [Self; 2] {
-        let before = Self { stage: Stage::TakenBack, ..Self::settled(before, now) };
-        let after = Self { stage: Stage::Corrected, ..Self::settled(after, now) };
-        [Self { sums: Sums::default() - before.sums, ..before }, after]
+        let before = Self { stage: QueuedStage::TakenBack, ..Self::settled(before, now) };
+        let after = Self { stage: QueuedStage::Corrected, ..Self::settled(after, now) };
+        [Self { sums: RollupSums::default() - before.sums, ..before }, after]
     }
 
     /// Whether the call is removed from the index and the sums.
     pub(crate) fn is_taken_back(&self) -> bool {
-        self.stage == Stage::TakenBack
+        self.stage == QueuedStage::TakenBack
     }
 
     /// Whether the call counts as a failure.
@@ -122,9 +122,9 @@ impl QueuedCall {
         };
         let failure = rows(&mut failure.into_iter());
         match self.stage {
-            Stage::TakenBack => [Vec::new(), failure],
-            Stage::Corrected => [failure, Vec::new()],
-            Stage::Settled => {
+            QueuedStage::TakenBack => [Vec::new(), failure],
+            QueuedStage::Corrected => [failure, Vec::new()],
+            QueuedStage::Settled => {
                 let connection = self.connection_id.map(|id| (CONNECTION, id.to_string()));
                 let meter = self.meter_id.map(|id| (METER, id.to_string()));
                 let ids = connection.into_iter().chain(meter);
@@ -141,11 +141,13 @@ impl QueuedCall {
     pub(super) fn events(&self, now: Timestamp) -> impl Iterator<Item = EventRow> + '_ {
         let request_id = self.request_id;
         let ended = match self.has_failed() {
-            true => News::RequestFailed { request_id },
-            false => News::RequestCompleted { request_id },
+            true => EventPayload::RequestFailed { request_id },
+            false => EventPayload::RequestCompleted { request_id },
         };
-        let suspicious = self.is_suspicious.then_some(News::RequestSuspicious { request_id });
-        let news = (self.stage != Stage::TakenBack).then_some(ended).into_iter().chain(suspicious);
+        let suspicious =
+            self.is_suspicious.then_some(EventPayload::RequestSuspicious { request_id });
+        let news =
+            (self.stage != QueuedStage::TakenBack).then_some(ended).into_iter().chain(suspicious);
         news.map(move |news| EventRow::new(self.merchant_id, &news, time(self.settled_at), now))
     }
 }

@@ -11,7 +11,7 @@ use crate::rows::{HIGH, PartSums, RollupRow};
 /// The sums of some calls. Amounts are in units of 10⁻¹⁰ USD, in a type that no sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "[i128; 7]", from = "[i128; 7]")]
-pub struct Sums {
+pub struct RollupSums {
     /// The number of calls.
     pub requests: i128,
     /// Tokens sent and received.
@@ -28,7 +28,7 @@ pub struct Sums {
     pub merchant_cost: i128,
 }
 
-impl Sums {
+impl RollupSums {
     /// The sums of one ended call.
     pub fn of(record: &RequestRecord) -> Self {
         let (usage, quote) = (&record.priced.usage, &record.quote);
@@ -61,19 +61,19 @@ impl Sums {
     }
 }
 
-impl From<Sums> for [i128; 7] {
-    fn from(sums: Sums) -> Self {
+impl From<RollupSums> for [i128; 7] {
+    fn from(sums: RollupSums) -> Self {
         sums.each()
     }
 }
 
-impl From<[i128; 7]> for Sums {
+impl From<[i128; 7]> for RollupSums {
     fn from(each: [i128; 7]) -> Self {
         Self::from_each(each)
     }
 }
 
-impl AddAssign for Sums {
+impl AddAssign for RollupSums {
     fn add_assign(&mut self, more: Self) {
         let mut sums = self.each();
         for (sum, more) in sums.iter_mut().zip(more.each()) {
@@ -83,7 +83,7 @@ impl AddAssign for Sums {
     }
 }
 
-impl Sub for Sums {
+impl Sub for RollupSums {
     type Output = Self;
 
     fn sub(self, less: Self) -> Self {
@@ -122,7 +122,7 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
     created_at.div_euclid(15 * 60 * 1_000_000)
 }
 
-impl From<&RollupRow> for Sums {
+impl From<&RollupRow> for RollupSums {
     fn from(row: &RollupRow) -> Self {
         Self::from_each(
             [
@@ -139,7 +139,7 @@ impl From<&RollupRow> for Sums {
     }
 }
 
-impl From<&PartSums> for Sums {
+impl From<&PartSums> for RollupSums {
     fn from(sums: &PartSums) -> Self {
         let joined = |low: i64, high: i64| i128::from(low) + i128::from(high) * i128::from(HIGH);
         Self {
@@ -160,7 +160,7 @@ pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64, Id<AnyId>);
 impl RollupRow {
     pub(crate) fn new(
         (merchant_id, series_id, width, slot, meter_id): RollupKey,
-        sums: &Sums,
+        sums: &RollupSums,
     ) -> Self {
         let within =
             |sum: i128| i64::try_from(sum).unwrap_or(if sum > 0 { i64::MAX } else { i64::MIN });

@@ -1,7 +1,7 @@
 //! The rows of events.
 
 use diesel::prelude::*;
-use tollgate_domain::{Event, EventId, MerchantId, News, Timestamp};
+use tollgate_domain::{Event, EventId, EventPayload, MerchantId, Timestamp};
 
 use super::values::{from_json, time, to_json};
 use crate::error::StoreError;
@@ -25,7 +25,12 @@ pub(crate) struct EventRow {
 impl EventRow {
     /// Creates the row of an event that took effect at `at` and is written `now`. Ids ascend in the
     /// order of writing.
-    pub(crate) fn new(merchant_id: MerchantId, news: &News, at: Timestamp, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        merchant_id: MerchantId,
+        news: &EventPayload,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Self {
         Self {
             event_id: Id(EventId::generate(now)),
             merchant_id: Id(merchant_id),
@@ -50,7 +55,7 @@ impl TryFrom<EventRow> for Event {
         Ok(Self {
             event_id: row.event_id.get(),
             merchant_id: row.merchant_id.get(),
-            news: from_json("events.news", &row.news)?,
+            payload: from_json("events.news", &row.news)?,
             created_at: time(row.created_at),
         })
     }

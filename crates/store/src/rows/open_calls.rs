@@ -3,8 +3,8 @@
 use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{
-    ConnectionId, CreditHold, Forwarded, MerchantId, MeterId, MeterVersion, NodeId, PendingRecord,
-    RequestId, SpendKeyId, WalletId,
+    ConnectionId, CreditHold, ForwardedRequest, MerchantId, MeterId, MeterVersion, NodeId,
+    PendingRecord, RequestId, SpendKeyId, WalletId,
 };
 use tollgate_pricing::Amount;
 
@@ -77,7 +77,7 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
             merchant_wallet_id: row.merchant_wallet_id.get(),
             meter: meter_version(row.meter_id, row.meter_version),
             disable_billing: row.disable_billing,
-            forwarded: from_json::<Forwarded>("open_calls.forwarded", &row.forwarded)?,
+            forwarded: from_json::<ForwardedRequest>("open_calls.forwarded", &row.forwarded)?,
             spend_hold: Amount::from_units(row.spend_hold),
             wallet_hold: Amount::from_units(row.wallet_hold),
             credit_hold: row.credit_cycle.map(|in_cycle| CreditHold {

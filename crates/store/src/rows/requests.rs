@@ -5,17 +5,17 @@ use std::sync::Arc;
 use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{
-    ConnectionId, CreditHold, Forwarded, MerchantId, MeterId, MeterVersion, PendingRecord,
+    ConnectionId, CreditHold, ForwardedRequest, MerchantId, MeterId, MeterVersion, PendingRecord,
     PricedUsage, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp, WalletId,
 };
 use tollgate_pricing::{Amount, Meter};
 
 use super::open_calls::meter_version;
 use super::values::{from_json, time, to_json};
-use crate::codes::Code;
+use crate::codes::EnumCode;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::outcome::Outcome;
+use crate::outcome::StoredOutcome;
 use crate::schema::{corrections, reported_usage, request_index, requests};
 use crate::settled_call::SettledCall;
 
@@ -35,7 +35,7 @@ pub(crate) struct RequestRow {
     pub(crate) meter_id: Option<Id<MeterId>>,
     pub(crate) meter_version: Option<i32>,
     pub(crate) disable_billing: bool,
-    pub(crate) status: Code<RequestStatus>,
+    pub(crate) status: EnumCode<RequestStatus>,
     pub(crate) credit_cycle: Option<i64>,
     pub(crate) wallet_cost: i64,
     pub(crate) merchant_cost: i64,
@@ -87,7 +87,7 @@ impl RequestRow {
             merchant_wallet_id: self.merchant_wallet_id.get(),
             meter: self.meter(),
             disable_billing: self.disable_billing,
-            forwarded: from_json::<Forwarded>("requests.forwarded", &self.forwarded)?,
+            forwarded: from_json::<ForwardedRequest>("requests.forwarded", &self.forwarded)?,
             spend_hold: Amount::ZERO,
             wallet_hold: Amount::ZERO,
             credit_hold: self
@@ -102,7 +102,7 @@ impl RequestRow {
     /// Converts the row to a record of the domain.
     pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
         let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
-        from_json::<Outcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
+        from_json::<StoredOutcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
         record.sequence = u64::try_from(self.sequence).ok();
         record.status = self.status.0;
         record.swept = self.swept;
@@ -115,7 +115,7 @@ impl From<&SettledCall> for RequestRow {
         let SettledCall { call, record, .. } = settled;
         // The estimate is only needed for a call without a report.
         let estimate = PricedUsage::nothing();
-        let forwarded = Forwarded { input_estimate: estimate, ..call.forwarded.clone() };
+        let forwarded = ForwardedRequest { input_estimate: estimate, ..call.forwarded.clone() };
         Self {
             request_id: Id(call.request_id),
             merchant_id: Id(call.merchant_id),
@@ -128,14 +128,14 @@ impl From<&SettledCall> for RequestRow {
             meter_id: call.meter.map(|meter| Id(meter.meter_id)),
             meter_version: call.meter.map(|meter| meter.version),
             disable_billing: call.disable_billing,
-            status: Code(record.status),
+            status: EnumCode(record.status),
             credit_cycle: call.credit_hold.map(|hold| hold.in_cycle),
             wallet_cost: settled.wallet_paid.units(),
             merchant_cost: settled.merchant_paid.units(),
             counted_units: settled.counted_units,
             swept: record.swept,
             forwarded: to_json(&forwarded),
-            outcome: to_json(&Outcome::of(record)),
+            outcome: to_json(&StoredOutcome::of(record)),
             created_at: call.created_at.unix_micros(),
         }
     }
@@ -147,7 +147,7 @@ impl From<&SettledCall> for RequestRow {
 pub(crate) struct CorrectionRow {
     pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) request_id: Id<RequestId>,
-    pub(crate) status: Code<RequestStatus>,
+    pub(crate) status: EnumCode<RequestStatus>,
     pub(crate) wallet_cost: i64,
     pub(crate) merchant_cost: i64,
     pub(crate) counted_units: i64,
@@ -162,11 +162,11 @@ impl CorrectionRow {
         Self {
             request_id: Id(call.request_id),
             merchant_id: Id(call.merchant_id),
-            status: Code(record.status),
+            status: EnumCode(record.status),
             wallet_cost: settled.wallet_paid.units(),
             merchant_cost: settled.merchant_paid.units(),
             counted_units: settled.counted_units,
-            outcome: to_json(&Outcome::of(record)),
+            outcome: to_json(&StoredOutcome::of(record)),
             created_at: now.unix_micros(),
         }
     }

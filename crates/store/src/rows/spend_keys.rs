@@ -32,7 +32,7 @@ pub(crate) struct SpendKeyRow {
 
 impl SpendKeyRow {
     /// Whether the key is not deleted and has this hash.
-    pub(crate) fn is_opened_by(&self, hash: &KeyHash) -> bool {
+    pub(crate) fn matches_hash(&self, hash: &KeyHash) -> bool {
         self.deleted_at.is_none() && bool::from(self.key_hash.as_slice().ct_eq(hash.as_slice()))
     }
 

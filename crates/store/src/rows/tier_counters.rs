@@ -56,8 +56,8 @@ pub(crate) fn counter_key(
 /// Returns the owner of the tier counter of a call.
 pub(crate) fn counter_owner(call: &PendingRecord) -> Id<AnyId> {
     match (call.spend_key_id, call.connection_id) {
-        (Some(id), _) => Id(id).of_any(),
-        (None, Some(id)) => Id(id).of_any(),
-        (None, None) => Id(call.merchant_id).of_any(),
+        (Some(id), _) => Id(id).untyped(),
+        (None, Some(id)) => Id(id).untyped(),
+        (None, None) => Id(call.merchant_id).untyped(),
     }
 }

@@ -8,7 +8,7 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 
 use super::values::time;
-use crate::codes::Code;
+use crate::codes::EnumCode;
 use crate::ids::Id;
 use crate::schema::{transaction_keys, transactions};
 
@@ -18,9 +18,9 @@ pub(crate) struct TransactionRow {
     pub(crate) transaction_id: Id<TransactionId>,
     pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) wallet_id: Id<WalletId>,
-    pub(crate) account: Code<LedgerAccount>,
+    pub(crate) account: EnumCode<LedgerAccount>,
     pub(crate) number: i64,
-    pub(crate) kind: Code<TransactionKind>,
+    pub(crate) kind: EnumCode<TransactionKind>,
     pub(crate) amount: i64,
     pub(crate) balance_after: i64,
     pub(crate) request_id: Option<Id<RequestId>>,

@@ -26,14 +26,14 @@ pub(crate) fn to_json(value: &impl Serialize) -> String {
 
 /// Returns the word of a domain enum, as in the API, without quotes.
 pub(crate) fn word(value: &impl Serialize) -> String {
-    struct Word<'a, T>(&'a T);
-    impl<T: Serialize> fmt::Display for Word<'_, T> {
+    struct EnumWord<'a, T>(&'a T);
+    impl<T: Serialize> fmt::Display for EnumWord<'_, T> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             self.0.serialize(f)
         }
     }
     let mut word = String::with_capacity(16);
-    let written = write!(word, "{}", Word(value));
+    let written = write!(word, "{}", EnumWord(value));
     debug_assert!(written.is_ok(), "it is no word");
     word
 }

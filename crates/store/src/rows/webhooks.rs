@@ -56,14 +56,14 @@ impl WebhookRow {
         self.name.clone_from(&webhook.name);
         self.url.clone_from(&webhook.url);
         self.events = webhook.events.as_ref().map(to_json);
-        let of_requests = webhook.events.iter().flatten().any(|kind| kind.is_of_a_request());
+        let of_requests = webhook.events.iter().flatten().any(|kind| kind.is_request_event());
         let since = self.requests_since.unwrap_or_else(|| now.unix_micros());
         self.requests_since = of_requests.then_some(since);
     }
 
     /// Whether an event is of a call that was settled before the webhook wanted such events.
-    pub(crate) fn wants_later(&self, kind: EventKind, event: &EventRow) -> bool {
+    pub(crate) fn predates_subscription(&self, kind: EventKind, event: &EventRow) -> bool {
         let since = self.requests_since.unwrap_or(i64::MAX);
-        kind.is_of_a_request() && event.created_at < since
+        kind.is_request_event() && event.created_at < since
     }
 }

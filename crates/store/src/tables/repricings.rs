@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use diesel::prelude::*;
-use tollgate_domain::repricing::Shares;
+use tollgate_domain::repricing::CostShares;
 use tollgate_domain::{MerchantId, RequestId};
 use tollgate_pricing::Amount;
 
@@ -15,7 +15,7 @@ use crate::schema::repricings;
 
 /// The totals of a record's repricings.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Earlier {
+pub(crate) struct RepricingTotals {
     /// The number of the last repricing.
     pub(crate) number: i32,
     pub(crate) base: Option<i64>,
@@ -23,9 +23,9 @@ pub(crate) struct Earlier {
     pub(crate) merchant_delta: i64,
 }
 
-impl Earlier {
-    pub(crate) fn shares(&self) -> Shares {
-        Shares {
+impl RepricingTotals {
+    pub(crate) fn shares(&self) -> CostShares {
+        CostShares {
             wallet: Amount::from_units(self.wallet_delta),
             merchant: Amount::from_units(self.merchant_delta),
         }
@@ -33,11 +33,11 @@ impl Earlier {
 }
 
 /// Returns the totals of the repricings of these records, all of which belong to these merchants.
-pub(crate) fn earlier(
+pub(crate) fn repricing_totals(
     conn: &mut Conn,
     merchant_ids: impl IntoIterator<Item = Id<MerchantId>>,
     request_ids: &[Id<RequestId>],
-) -> Result<BTreeMap<Id<RequestId>, Earlier>, StoreError> {
+) -> Result<BTreeMap<Id<RequestId>, RepricingTotals>, StoreError> {
     let rows: Vec<RepricingRow> = repricings::table
         .filter(repricings::merchant_id.eq_any(merchant_ids))
         .filter(repricings::request_id.eq_any(request_ids))
@@ -47,8 +47,8 @@ pub(crate) fn earlier(
     Ok(by_request(rows))
 }
 
-fn by_request(rows: Vec<RepricingRow>) -> BTreeMap<Id<RequestId>, Earlier> {
-    let mut all: BTreeMap<Id<RequestId>, Earlier> = BTreeMap::new();
+fn by_request(rows: Vec<RepricingRow>) -> BTreeMap<Id<RequestId>, RepricingTotals> {
+    let mut all: BTreeMap<Id<RequestId>, RepricingTotals> = BTreeMap::new();
     for row in rows {
         let sum = all.entry(row.request_id).or_default();
         sum.number = row.number;

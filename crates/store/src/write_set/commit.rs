@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use diesel::prelude::*;
 
-use super::{LedgerWallets, Line, WriteSet};
-use crate::codes::Code;
+use super::{LedgerLine, LedgerWallets, WriteSet};
+use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::dialect;
-use crate::dialect::group::{self, Basis, Group};
+use crate::dialect::group::{self, ConfigBasis, GroupRows};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups::QueuedCall;
@@ -19,15 +19,15 @@ use crate::rows::{
 use crate::schema::transaction_keys;
 use crate::tables::subscriptions;
 
-impl From<&Line> for TransactionRow {
-    fn from(line: &Line) -> Self {
+impl From<&LedgerLine> for TransactionRow {
+    fn from(line: &LedgerLine) -> Self {
         Self {
             transaction_id: Id(line.transaction_id),
             merchant_id: Id(line.merchant_id),
             wallet_id: Id(line.wallet_id),
-            account: Code(line.account),
+            account: EnumCode(line.account),
             number: line.number,
-            kind: Code(line.kind),
+            kind: EnumCode(line.kind),
             amount: line.amount.units(),
             balance_after: line.balance_after.units(),
             request_id: line.request_id.map(Id),
@@ -46,14 +46,14 @@ impl WriteSet {
     pub(crate) fn commit(
         &self,
         conn: &mut Conn,
-        basis: &Basis,
+        basis: &ConfigBasis,
     ) -> Result<BTreeSet<String>, StoreError> {
-        self.check()?;
+        self.check_laws()?;
         // These rows are rare, so they have statements of their own.
         let subscriptions: Vec<_> =
             self.subscriptions.values().map(SubscriptionRow::from).collect();
         subscriptions::save(conn, &subscriptions)?;
-        for key in self.lines.iter().filter_map(key_of) {
+        for key in self.lines.iter().filter_map(idempotency_row) {
             diesel::insert_into(transaction_keys::table).values(key).execute(conn)?;
         }
         if !self.events.is_empty() {
@@ -74,8 +74,8 @@ impl WriteSet {
         let counters = self.counters.iter();
         let counters: Vec<_> =
             counters.map(|(key, change)| TierCounterRow::new(key, change.after)).collect();
-        let queued = self.queued();
-        let group = Group {
+        let queued = self.queue_row();
+        let group = GroupRows {
             opened: &opened,
             closed: &closed,
             records: &records,
@@ -97,12 +97,12 @@ impl WriteSet {
         conn: &mut Conn,
         wallets: &LedgerWallets,
     ) -> Result<(), StoreError> {
-        self.close(wallets, &BTreeMap::new());
-        self.commit(conn, &Basis::default()).map(drop)
+        self.seal(wallets, &BTreeMap::new());
+        self.commit(conn, &ConfigBasis::default()).map(drop)
     }
 
     /// The row that queues the settled calls for the roll-ups.
-    fn queued(&self) -> Option<QueueRow> {
+    fn queue_row(&self) -> Option<QueueRow> {
         let settled = self.records.iter().map(|call| QueuedCall::settled(call, self.now));
         let corrections = self.corrections.iter();
         let corrected =
@@ -114,7 +114,7 @@ impl WriteSet {
 }
 
 /// The row of a line's idempotency key, if it has one.
-fn key_of(line: &Line) -> Option<TransactionKeyRow> {
+fn idempotency_row(line: &LedgerLine) -> Option<TransactionKeyRow> {
     Some(TransactionKeyRow {
         wallet_id: Id(line.wallet_id),
         idempotency_key: line.idempotency_key.clone()?,

@@ -7,7 +7,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Overflow};
 
-use super::{Holds, KeyChange, LedgerWallet, Line, WriteSet, out_of_range};
+use super::{LedgerLine, LedgerWallet, SpendKeyChange, WalletHolds, WriteSet, out_of_range};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rows::counter_owner;
@@ -19,12 +19,12 @@ impl WriteSet {
     /// # Errors
     /// [`StoreError::Corrupt`] names the broken law and the row that breaks it. Nothing may be
     /// written then.
-    pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let mut moved: BTreeMap<WalletId, Moved> = BTreeMap::new();
+    pub(crate) fn check_laws(&self) -> Result<(), StoreError> {
+        let mut moved: BTreeMap<WalletId, WalletTotals> = BTreeMap::new();
         let mut taken: BTreeMap<RequestId, Amount> = BTreeMap::new();
         for line in &self.lines {
             let wallet = moved.entry(line.wallet_id).or_insert_with(|| {
-                self.wallets_before.get(&line.wallet_id).map(Moved::from).unwrap_or_default()
+                self.wallets_before.get(&line.wallet_id).map(WalletTotals::from).unwrap_or_default()
             });
             wallet.add(line)?;
             if let (Some(id), TransactionKind::Usage | TransactionKind::Correction) =
@@ -36,34 +36,34 @@ impl WriteSet {
         }
         for (id, before) in &self.wallets_before {
             let after =
-                self.wallets_after.get(id).ok_or_else(|| broken(Law::LinesAreMovements, id))?;
-            let expected = moved.get(id).copied().unwrap_or_else(|| Moved::from(before));
-            if expected != Moved::from(after) {
-                return Err(broken(Law::LinesAreMovements, id));
+                self.wallets_after.get(id).ok_or_else(|| law_broken(Law::LinesAreMovements, id))?;
+            let expected = moved.get(id).copied().unwrap_or_else(|| WalletTotals::from(before));
+            if expected != WalletTotals::from(after) {
+                return Err(law_broken(Law::LinesAreMovements, id));
             }
-            let Ok(holds) =
-                Holds::of(&before.wallet).plus(self.holds.get(id).copied().unwrap_or_default())
+            let Ok(holds) = WalletHolds::of(&before.wallet)
+                .plus(self.holds.get(id).copied().unwrap_or_default())
             else {
-                return Err(broken(Law::HoldsAreOfOpenCalls, id));
+                return Err(law_broken(Law::HoldsAreOfOpenCalls, id));
             };
-            if holds != Holds::of(&after.wallet) {
-                return Err(broken(Law::HoldsAreOfOpenCalls, id));
+            if holds != WalletHolds::of(&after.wallet) {
+                return Err(law_broken(Law::HoldsAreOfOpenCalls, id));
             }
             if [holds.balance, holds.cycle, holds.bundle].iter().any(|held| *held < Amount::ZERO) {
-                return Err(broken(Law::NoHoldIsNegative, id));
+                return Err(law_broken(Law::NoHoldIsNegative, id));
             }
         }
         if let Some(id) = moved.keys().find(|id| !self.wallets_before.contains_key(id)) {
-            return Err(broken(Law::LinesAreMovements, id));
+            return Err(law_broken(Law::LinesAreMovements, id));
         }
         if let Some((id, _)) = self.holds.iter().find(|(id, holds)| {
-            **holds != Holds::default() && !self.wallets_before.contains_key(id)
+            **holds != WalletHolds::default() && !self.wallets_before.contains_key(id)
         }) {
-            return Err(broken(Law::HoldsAreOfOpenCalls, id));
+            return Err(law_broken(Law::HoldsAreOfOpenCalls, id));
         }
         for (id, sum) in &self.taken {
             if taken.get(id).copied().unwrap_or_default() != *sum {
-                return Err(broken(Law::CallsPayTheirCost, id));
+                return Err(law_broken(Law::CallsPayTheirCost, id));
             }
         }
         self.check_numbers()?;
@@ -76,18 +76,19 @@ impl WriteSet {
         let mut numbers: BTreeMap<WalletId, i64> = numbers.collect();
         for SettledCall { call, record, .. } in &self.records {
             let id = call.wallet_id.unwrap_or(call.merchant_wallet_id);
-            let last = numbers.get_mut(&id).ok_or_else(|| broken(Law::RecordsAreNumbered, id))?;
+            let last =
+                numbers.get_mut(&id).ok_or_else(|| law_broken(Law::RecordsAreNumbered, id))?;
             let next = last.checked_add(1);
             let sequence = record.sequence.and_then(|number| i64::try_from(number).ok());
             *last = next
                 .filter(|_| next == sequence)
-                .ok_or_else(|| broken(Law::RecordsAreNumbered, id))?;
+                .ok_or_else(|| law_broken(Law::RecordsAreNumbered, id))?;
         }
         let differs = |(id, last): &(&WalletId, &i64)| {
             self.wallets_after.get(id).is_none_or(|after| after.last_record != **last)
         };
         match numbers.iter().find(differs) {
-            Some((id, _)) => Err(broken(Law::RecordsAreNumbered, id)),
+            Some((id, _)) => Err(law_broken(Law::RecordsAreNumbered, id)),
             None => Ok(()),
         }
     }
@@ -110,23 +111,23 @@ impl WriteSet {
                     *left.entry(counter).or_default() -= units;
                 }
                 None if units == 0 => {}
-                None => return Err(broken(Law::TiersCountTheirCalls, settled.call.request_id)),
+                None => return Err(law_broken(Law::TiersCountTheirCalls, settled.call.request_id)),
             }
         }
         match left.iter().find(|(_, left)| **left != 0) {
-            Some(((owner, _), _)) => Err(broken(Law::TiersCountTheirCalls, owner)),
+            Some(((owner, _), _)) => Err(law_broken(Law::TiersCountTheirCalls, owner)),
             None => Ok(()),
         }
     }
 
     fn check_keys(&self) -> Result<(), StoreError> {
-        let unchanged = self.keys_before.keys().map(|id| (id, KeyChange::default()));
+        let unchanged = self.keys_before.keys().map(|id| (id, SpendKeyChange::default()));
         let mut keys: BTreeMap<_, _> = unchanged.collect();
         keys.extend(self.keys.iter().map(|(id, change)| (id, *change)));
         for (id, change) in keys {
             let (Some(before), Some(key)) = (self.keys_before.get(id), self.keys_after.get(id))
             else {
-                return Err(broken(Law::KeysCountTheirCalls, id));
+                return Err(law_broken(Law::KeysCountTheirCalls, id));
             };
             let after = &key.counters;
             let is_sum = |before: Amount, more: Amount, after: Amount| {
@@ -137,11 +138,11 @@ impl WriteSet {
                 || !is_sum(before.spent.total, change.spent, after.spent.total)
                 || after.requests.total < before.requests.total
             {
-                return Err(broken(Law::KeysCountTheirCalls, id));
+                return Err(law_broken(Law::KeysCountTheirCalls, id));
             }
             let PerCycle { day, week, month, total } = after.held;
             if [day, week, month, total].iter().any(|held| *held < Amount::ZERO) {
-                return Err(broken(Law::NoHoldIsNegative, id));
+                return Err(law_broken(Law::NoHoldIsNegative, id));
             }
         }
         Ok(())
@@ -150,14 +151,14 @@ impl WriteSet {
 
 /// The accounts of a wallet, and the number of its last line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Moved {
+struct WalletTotals {
     balance: Amount,
     cycle: Amount,
     bundle: Amount,
     last_number: i64,
 }
 
-impl From<&LedgerWallet> for Moved {
+impl From<&LedgerWallet> for WalletTotals {
     fn from(locked: &LedgerWallet) -> Self {
         let Wallet { balance, credits, .. } = &locked.wallet;
         Self {
@@ -169,9 +170,9 @@ impl From<&LedgerWallet> for Moved {
     }
 }
 
-impl Moved {
+impl WalletTotals {
     /// Applies a line. It must have the next number and the right balance after it.
-    fn add(&mut self, line: &Line) -> Result<(), StoreError> {
+    fn add(&mut self, line: &LedgerLine) -> Result<(), StoreError> {
         let account = match line.account {
             LedgerAccount::Balance => &mut self.balance,
             LedgerAccount::CycleCredit => &mut self.cycle,
@@ -179,7 +180,7 @@ impl Moved {
         };
         let is_next = self.last_number.checked_add(1) == Some(line.number);
         if !is_next || account.checked_add(line.amount) != Ok(line.balance_after) {
-            return Err(broken(Law::LinesAreMovements, line.wallet_id));
+            return Err(law_broken(Law::LinesAreMovements, line.wallet_id));
         }
         *account = line.balance_after;
         self.last_number = line.number;
@@ -222,7 +223,7 @@ impl Law {
     }
 }
 
-fn broken(law: Law, whose: impl ToString) -> StoreError {
+fn law_broken(law: Law, whose: impl ToString) -> StoreError {
     StoreError::Corrupt { what: law.text(), value: whose.to_string() }
 }
 
@@ -230,7 +231,7 @@ fn broken(law: Law, whose: impl ToString) -> StoreError {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate_domain::settlement::{self, Ending, Report};
+    use tollgate_domain::settlement::{self, CallReport, Ending};
     use tollgate_domain::{
         Credits, MerchantId, MeterVersion, NodeId, PendingRecord, SpendCounters, SpendKey,
         SpendKeyId, SpendRules, Timestamp,
@@ -238,7 +239,7 @@ mod tests {
     use tollgate_pricing::Rate;
 
     use super::*;
-    use crate::write_set::Reason;
+    use crate::write_set::MovementReason;
 
     const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
 
@@ -288,7 +289,7 @@ mod tests {
     }
 
     fn settled(call: &PendingRecord, sequence: i64, counted_units: i64) -> SettledCall {
-        let report = Report::unknown(call, Ending::Lost, NOW);
+        let report = CallReport::unknown(call, Ending::Lost, NOW);
         let mut record = settlement::settle(call, &report, None, 0, Rate::ZERO).record;
         record.sequence = u64::try_from(sequence).ok();
         SettledCall {
@@ -301,9 +302,9 @@ mod tests {
         }
     }
 
-    fn reason(request_id: Option<RequestId>) -> Reason<'static> {
+    fn reason(request_id: Option<RequestId>) -> MovementReason<'static> {
         let kind = TransactionKind::Usage;
-        Reason { kind, request_id, description: None, idempotency_key: None }
+        MovementReason { kind, request_id, description: None, idempotency_key: None }
     }
 
     /// Returns the law that a change of one wallet and one key breaks.
@@ -312,14 +313,14 @@ mod tests {
     ) -> Option<&'static str> {
         let (mut wallet, mut key) = (wallet("10"), spend_key());
         let mut changes = WriteSet::new(NOW);
-        changes.change(&wallet);
-        changes.change_key(&key);
+        changes.track_wallet(&wallet);
+        changes.track_spend_key(&key);
         change(&mut changes, &mut wallet, &mut key);
-        changes.close(
+        changes.seal(
             &BTreeMap::from([(wallet.wallet.wallet_id, wallet)]),
             &BTreeMap::from([(key.spend_key_id, key)]),
         );
-        match changes.check() {
+        match changes.check_laws() {
             Ok(()) => None,
             Err(StoreError::Corrupt { what, .. }) => Some(what),
             Err(cause) => unreachable!("{cause}"),
@@ -331,8 +332,8 @@ mod tests {
         let nothing = breaks(|_, _, _| {});
         let call_and_end = breaks(|changes, wallet, key| {
             let call = call(wallet, Some(key), "2");
-            changes.open(Arc::new(call.clone()), NodeId::generate(NOW)).unwrap();
-            changes.ended(&call, usd("1.5"), usd("1.5")).unwrap();
+            changes.open_call(Arc::new(call.clone()), NodeId::generate(NOW)).unwrap();
+            changes.end_call(&call, usd("1.5"), usd("1.5")).unwrap();
             let taken = reason(Some(call.request_id));
             changes.move_balance(wallet, usd("-1.5"), taken).unwrap().unwrap();
             key.counters.admit(NOW, usd("2")).unwrap();
@@ -399,12 +400,12 @@ mod tests {
         assert_eq!(breaks(|_, wallet, _| wallet.wallet.held = usd("1")), law);
         assert_eq!(breaks(|_, wallet, _| wallet.wallet.credits.bundle.held = usd("1")), law);
         let forgotten = breaks(|changes, wallet, _| {
-            changes.open(Arc::new(call(wallet, None, "2")), NodeId::generate(NOW)).unwrap();
+            changes.open_call(Arc::new(call(wallet, None, "2")), NodeId::generate(NOW)).unwrap();
         });
         assert_eq!(forgotten, law, "a call that nothing is held for");
         let below_zero = breaks(|changes, wallet, _| {
             let call = call(wallet, None, "2");
-            changes.ended(&call, Amount::ZERO, Amount::ZERO).unwrap();
+            changes.end_call(&call, Amount::ZERO, Amount::ZERO).unwrap();
             wallet.wallet.held = usd("-2");
         });
         assert_eq!(below_zero, Some(Law::NoHoldIsNegative.text()));
@@ -414,10 +415,10 @@ mod tests {
     fn a_tier_counter_that_is_not_the_sum_of_its_calls_is_found() {
         let law = Some(Law::TiersCountTheirCalls.text());
         let moved = breaks(|changes, wallet, _| {
-            let owner = Id(wallet.wallet.wallet_id).of_any();
+            let owner = Id(wallet.wallet.wallet_id).untyped();
             let merchant_id = Id(wallet.wallet.merchant_id);
             let key = (merchant_id, owner, Id(MeterId::generate(NOW)), "2026-11".to_owned());
-            changes.count(key, 5, 7);
+            changes.move_counter(key, 5, 7);
         });
         assert_eq!(moved, law);
         let on = |owner: fn(&PendingRecord) -> Id<AnyId>| {
@@ -428,7 +429,7 @@ mod tests {
                 changes.record(settled(&call, number, 2));
                 let month = "2026-11".to_owned();
                 let key = (Id(call.merchant_id), owner(&call), Id(meter.meter_id), month);
-                changes.count(key, 5, 7);
+                changes.move_counter(key, 5, 7);
             })
         };
         assert_eq!(on(counter_owner), None);
@@ -437,7 +438,7 @@ mod tests {
             changes.record(settled(&call(wallet, None, "0"), number, 2));
         });
         assert_eq!(without_meter, law);
-        assert_eq!(on(|_| Id(MerchantId::generate(NOW)).of_any()), law, "another one's counter");
+        assert_eq!(on(|_| Id(MerchantId::generate(NOW)).untyped()), law, "another one's counter");
     }
 
     #[test]
@@ -445,11 +446,11 @@ mod tests {
         let law = Some(Law::CallsPayTheirCost.text());
         let unpaid = breaks(|changes, wallet, _| {
             let call = call(wallet, None, "0");
-            changes.ended(&call, usd("1"), usd("1")).unwrap();
+            changes.end_call(&call, usd("1"), usd("1")).unwrap();
         });
         let paid_twice = breaks(|changes, wallet, _| {
             let call = call(wallet, None, "0");
-            changes.ended(&call, usd("1"), usd("1")).unwrap();
+            changes.end_call(&call, usd("1"), usd("1")).unwrap();
             for _ in 0..2 {
                 let taken = reason(Some(call.request_id));
                 changes.move_balance(wallet, usd("-1"), taken).unwrap().unwrap();
@@ -464,25 +465,27 @@ mod tests {
         let not_held = breaks(|changes, wallet, key| {
             let mut call = call(wallet, Some(key), "0");
             call.spend_hold = usd("2");
-            changes.open(Arc::new(call.clone()), NodeId::generate(NOW)).unwrap();
+            changes.open_call(Arc::new(call.clone()), NodeId::generate(NOW)).unwrap();
         });
         let not_spent = breaks(|changes, wallet, key| {
             let call = call(wallet, Some(key), "0");
-            changes.ended(&call, Amount::ZERO, usd("1")).unwrap();
+            changes.end_call(&call, Amount::ZERO, usd("1")).unwrap();
         });
         let fewer_calls = breaks(|changes, wallet, key| {
             key.counters.requests.total = 5;
             changes.keys_before.clear();
-            changes.change_key(key);
+            changes.track_spend_key(key);
             key.counters.requests.total = 4;
-            changes.open(Arc::new(call(wallet, Some(key), "0")), NodeId::generate(NOW)).unwrap();
+            changes
+                .open_call(Arc::new(call(wallet, Some(key), "0")), NodeId::generate(NOW))
+                .unwrap();
         });
         let no_call = breaks(|_, _, key| key.counters.spent.total = usd("1"));
         assert_eq!([not_held, not_spent, fewer_calls, no_call], [law; 4]);
         let below_zero = breaks(|changes, wallet, key| {
             let mut call = call(wallet, Some(key), "0");
             call.spend_hold = usd("1");
-            changes.ended(&call, Amount::ZERO, Amount::ZERO).unwrap();
+            changes.end_call(&call, Amount::ZERO, Amount::ZERO).unwrap();
             key.counters.settle(NOW, usd("1"), Amount::ZERO).unwrap();
         });
         assert_eq!(below_zero, Some(Law::NoHoldIsNegative.text()));

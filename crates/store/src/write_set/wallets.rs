@@ -6,7 +6,7 @@ use tollgate_domain::{SubscriptionId, Wallet, WalletId};
 use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
-use crate::dialect::{self, Lock};
+use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rows::WalletRow;
@@ -73,7 +73,7 @@ pub(crate) fn lock_wallets(
 ) -> Result<LedgerWallets, StoreError> {
     let ids: BTreeSet<_> = ids.into_iter().map(Id).collect();
     let ids = Vec::from_iter(ids);
-    let rows = dialect::wallets(conn, &ids, Lock::Rows)?;
+    let rows = dialect::wallets(conn, &ids, RowLock::Rows)?;
     let wallets = rows.iter().map(|row| {
         let wallet = LedgerWallet::try_from(row)?;
         Ok((wallet.wallet.wallet_id, wallet))

@@ -14,13 +14,13 @@ const BUNDLE: usize = 1;
 const CREDITS: [LedgerAccount; 2] = [LedgerAccount::CycleCredit, LedgerAccount::BundleCredit];
 
 #[derive(Clone, Debug)]
-pub(crate) struct Bundle {
+pub(crate) struct ReferenceBundle {
     pub(crate) cost: i64,
     pub(crate) credit: i64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct ReferenceConfig {
     pub(crate) price: i64,
     pub(crate) interval: BillingInterval,
     pub(crate) included: i64,
@@ -28,18 +28,18 @@ pub(crate) struct Config {
     pub(crate) rolls_over: [bool; 2],
     /// The meters that draw on credit. If empty, all meters do.
     pub(crate) links: Vec<usize>,
-    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) bundles: Vec<ReferenceBundle>,
     pub(crate) is_offered: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pending {
+pub(crate) enum ReferencePending {
     Cancellation,
     Downgrade(usize),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Subscription {
+pub(crate) struct ReferenceSubscription {
     pub(crate) config: usize,
     pub(crate) started_at: i64,
     pub(crate) cancelled_at: Option<i64>,
@@ -48,12 +48,12 @@ pub(crate) struct Subscription {
     count: i64,
     pub(crate) cycle_start: i64,
     pub(crate) cycle_end: i64,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<ReferencePending>,
 }
 
 /// A call in flight.
 #[derive(Clone, Debug)]
-struct Open {
+struct ReferenceCall {
     on_balance: i64,
     reserved: [i64; 2],
     /// Whether its reserved credit expires when it ends.
@@ -64,7 +64,7 @@ struct Open {
 
 /// The outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OrderOutcome {
     Done,
     NotOffered,
     Ended,
@@ -74,15 +74,15 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub(crate) struct ReferenceModel {
     pub(crate) now: i64,
-    pub(crate) configs: Vec<Config>,
+    pub(crate) configs: Vec<ReferenceConfig>,
     pub(crate) balance: i64,
     /// Credit that no call has reserved.
     free: [i64; 2],
-    open: Vec<Open>,
+    open: Vec<ReferenceCall>,
     /// All subscriptions of all time. The last may be active.
-    pub(crate) subscriptions: Vec<Subscription>,
+    pub(crate) subscriptions: Vec<ReferenceSubscription>,
     pub(crate) is_deleted: bool,
     /// Every ledger line: time, account, kind and cents.
     pub(crate) lines: Vec<String>,
@@ -90,8 +90,8 @@ pub(crate) struct Model {
     pub(crate) told: Vec<String>,
 }
 
-impl Model {
-    pub(crate) fn new(now: i64, configs: Vec<Config>) -> Self {
+impl ReferenceModel {
+    pub(crate) fn new(now: i64, configs: Vec<ReferenceConfig>) -> Self {
         let told = vec![told(now, "connection.created", None)];
         Self {
             now,
@@ -126,11 +126,11 @@ impl Model {
         self.open.len()
     }
 
-    pub(crate) fn active(&self) -> Option<&Subscription> {
+    pub(crate) fn active(&self) -> Option<&ReferenceSubscription> {
         self.subscriptions.last().filter(|last| last.cancelled_at.is_none())
     }
 
-    fn active_mut(&mut self) -> &mut Subscription {
+    fn active_mut(&mut self) -> &mut ReferenceSubscription {
         self.subscriptions.last_mut().unwrap()
     }
 
@@ -159,12 +159,12 @@ impl Model {
 
     fn end_cycle(&mut self) {
         let pending = self.active_mut().pending.take();
-        if pending == Some(Pending::Cancellation) {
+        if pending == Some(ReferencePending::Cancellation) {
             return self.end_subscription();
         }
         self.roll_over_or_expire();
         let mut kind = "subscription.renewed";
-        if let Some(Pending::Downgrade(to)) = pending {
+        if let Some(ReferencePending::Downgrade(to)) = pending {
             kind = "subscription.changed";
             let interval = self.configs[to].interval;
             let from = self.active().unwrap().config;
@@ -221,17 +221,17 @@ impl Model {
         self.tell("subscription.cancelled", None);
     }
 
-    pub(crate) fn subscribe(&mut self, config: usize) -> Outcome {
+    pub(crate) fn subscribe(&mut self, config: usize) -> OrderOutcome {
         if !self.configs[config].is_offered {
-            return Outcome::NotOffered;
+            return OrderOutcome::NotOffered;
         }
         if self.is_deleted {
-            return Outcome::ConnectionDeleted;
+            return OrderOutcome::ConnectionDeleted;
         }
         if self.active().is_some() {
-            return Outcome::Exists;
+            return OrderOutcome::Exists;
         }
-        self.subscriptions.push(Subscription {
+        self.subscriptions.push(ReferenceSubscription {
             config,
             started_at: self.now,
             cancelled_at: None,
@@ -242,25 +242,25 @@ impl Model {
             pending: None,
         });
         self.begin_cycle("subscription.created");
-        Outcome::Done
+        OrderOutcome::Done
     }
 
-    pub(crate) fn cancel(&mut self) -> Outcome {
+    pub(crate) fn cancel(&mut self) -> OrderOutcome {
         if self.active().is_none() {
-            return Outcome::Ended;
+            return OrderOutcome::Ended;
         }
-        self.active_mut().pending = Some(Pending::Cancellation);
-        Outcome::Done
+        self.active_mut().pending = Some(ReferencePending::Cancellation);
+        OrderOutcome::Done
     }
 
-    pub(crate) fn change(&mut self, to: usize) -> Outcome {
-        let Some(present) = self.active().map(|one| one.config) else { return Outcome::Ended };
+    pub(crate) fn change(&mut self, to: usize) -> OrderOutcome {
+        let Some(present) = self.active().map(|one| one.config) else { return OrderOutcome::Ended };
         if to == present {
             self.active_mut().pending = None;
         } else if !self.configs[to].is_offered {
-            return Outcome::NotOffered;
+            return OrderOutcome::NotOffered;
         } else if self.configs[to].price <= self.configs[present].price {
-            self.active_mut().pending = Some(Pending::Downgrade(to));
+            self.active_mut().pending = Some(ReferencePending::Downgrade(to));
         } else {
             self.roll_over_or_expire();
             let now = self.now;
@@ -270,19 +270,19 @@ impl Model {
             (subscription.anchor, subscription.count) = (now, 0);
             self.begin_cycle("subscription.changed");
         }
-        Outcome::Done
+        OrderOutcome::Done
     }
 
-    pub(crate) fn buy(&mut self, config: usize, bundle: usize) -> Outcome {
-        let Some(present) = self.active().map(|one| one.config) else { return Outcome::Ended };
+    pub(crate) fn buy(&mut self, config: usize, bundle: usize) -> OrderOutcome {
+        let Some(present) = self.active().map(|one| one.config) else { return OrderOutcome::Ended };
         if present != config || !self.configs[config].is_offered {
-            return Outcome::NotOffered;
+            return OrderOutcome::NotOffered;
         }
-        let Bundle { cost, credit } = self.configs[config].bundles[bundle];
+        let ReferenceBundle { cost, credit } = self.configs[config].bundles[bundle];
         self.free[BUNDLE] += credit;
         self.line(LedgerAccount::BundleCredit, TransactionKind::BundlePurchase, credit);
         self.tell("credit_bundle.purchased", Some(cost));
-        Outcome::Done
+        OrderOutcome::Done
     }
 
     pub(crate) fn delete(&mut self) -> bool {
@@ -314,15 +314,15 @@ impl Model {
     }
 
     /// Admits a call that costs at most `most`, or refuses it.
-    pub(crate) fn admit(&mut self, meter: usize, most: i64, is_billed: bool) -> Outcome {
+    pub(crate) fn admit(&mut self, meter: usize, most: i64, is_billed: bool) -> OrderOutcome {
         if self.is_deleted {
-            return Outcome::ConnectionDeleted;
+            return OrderOutcome::ConnectionDeleted;
         }
         let most = if is_billed { most } else { 0 };
         let may_draw = is_billed && self.lets_draw(meter);
         let credit = if may_draw { self.free[CYCLE] + self.free[BUNDLE] } else { 0 };
         if most > 0 && self.balance - self.held_on_balance() + credit <= 0 {
-            return Outcome::Insufficient;
+            return OrderOutcome::Insufficient;
         }
         let mut on_balance = most;
         let mut reserved = [0, 0];
@@ -333,23 +333,23 @@ impl Model {
                 on_balance -= reserved[credit];
             }
         }
-        self.open.push(Open {
+        self.open.push(ReferenceCall {
             on_balance,
             reserved,
             is_lapsed: [false, false],
             may_draw,
             is_billed,
         });
-        Outcome::Done
+        OrderOutcome::Done
     }
 
     /// Books usage that did not pass through the service.
-    pub(crate) fn report(&mut self, meter: usize, cost: i64) -> Outcome {
+    pub(crate) fn report(&mut self, meter: usize, cost: i64) -> OrderOutcome {
         if self.is_deleted {
-            return Outcome::ConnectionDeleted;
+            return OrderOutcome::ConnectionDeleted;
         }
         let may_draw = self.lets_draw(meter);
-        let nothing = Open {
+        let nothing = ReferenceCall {
             on_balance: 0,
             reserved: [0, 0],
             is_lapsed: [false, false],
@@ -358,7 +358,7 @@ impl Model {
         };
         self.open.push(nothing);
         self.settle(self.open.len() - 1, cost);
-        Outcome::Done
+        OrderOutcome::Done
     }
 
     /// Ends a call that costs its wallet `cost`.

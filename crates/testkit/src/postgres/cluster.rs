@@ -11,7 +11,7 @@ use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::client::{self, USER};
-use super::install::Install;
+use super::install::Installation;
 
 /// The options of a server that does not wait for its disk.
 pub(super) const QUICK: &str = "-c fsync=off -c full_page_writes=off";
@@ -27,7 +27,7 @@ pub(super) struct Cluster {
 
 /// The process with which the server ends.
 #[derive(Debug)]
-pub(super) struct Owner {
+pub(super) struct ClusterOwner {
     process: u32,
 }
 
@@ -35,10 +35,10 @@ pub(super) struct Owner {
 ///
 /// It is cargo if that is the parent, so that all its test processes share a server. Otherwise it is this
 /// process, as a parent that is a shell may live for days.
-pub(super) fn owner() -> Owner {
+pub(super) fn owner() -> ClusterOwner {
     let parent = parent_id();
     let by_cargo = name_of(parent).is_some_and(|name| name.contains("cargo"));
-    Owner { process: if by_cargo { parent } else { process::id() } }
+    ClusterOwner { process: if by_cargo { parent } else { process::id() } }
 }
 
 /// The name of a process's program, without its directory.
@@ -53,17 +53,17 @@ fn name_of(process: u32) -> Option<String> {
 
 impl Cluster {
     /// A server for this process alone, with options for `postgres`.
-    pub(super) fn own(install: &Install, options: &str) -> Self {
+    pub(super) fn start_own(install: &Installation, options: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let temp = temp_dir();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let lock = temp.join(format!("tollgate-postgres-own-{}-{number}.lock", process::id()));
         drop(open_or_create(&lock).expect("the lock file can be opened"));
-        Self::start(install, options, &Owner { process: process::id() }, &temp, &lock)
+        Self::start(install, options, &ClusterOwner { process: process::id() }, &temp, &lock)
     }
 
     /// The server of this owner: the one that another process has started, else a new one.
-    pub(super) fn join_or_start(install: &Install, owner: &Owner) -> Self {
+    pub(super) fn join_or_start(install: &Installation, owner: &ClusterOwner) -> Self {
         let temp = temp_dir();
         let lock_path = temp.join(format!("tollgate-postgres-{}.lock", owner.process));
         let mut lock = open_or_create(&lock_path).expect("the lock file can be opened");
@@ -85,7 +85,13 @@ impl Cluster {
         started
     }
 
-    fn start(install: &Install, options: &str, owner: &Owner, temp: &Path, lock: &Path) -> Self {
+    fn start(
+        install: &Installation,
+        options: &str,
+        owner: &ClusterOwner,
+        temp: &Path,
+        lock: &Path,
+    ) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-postgres-").tempdir_in(temp);
         // The watchdog removes the directory.
         let dir = dir.expect("a temporary directory can be made").keep();
@@ -129,7 +135,7 @@ impl Cluster {
     }
 
     /// Runs `pg_ctl` as the server's user.
-    fn control(&self, install: &Install, arguments: &[&str]) {
+    fn control(&self, install: &Installation, arguments: &[&str]) {
         let mut control = Command::new(install.bin().join("pg_ctl"));
         control.args(arguments).arg("-D").arg(self.dir.join("data")).current_dir(&self.dir);
         let owner = fs::metadata(self.dir.join("data")).expect("the data is there");
@@ -139,13 +145,13 @@ impl Cluster {
     }
 
     /// Stops the server at once, as a crash would.
-    pub(super) fn stop(&self, install: &Install) {
+    pub(super) fn stop(&self, install: &Installation) {
         File::create(self.dir.join("stopped")).expect("the watchdog can be told");
         self.control(install, &["stop", "-m", "immediate"]);
     }
 
     /// Starts the server again with its first options, and waits until it accepts connections.
-    pub(super) fn start_again(&self, install: &Install) {
+    pub(super) fn start_again(&self, install: &Installation) {
         let options = fs::read_to_string(self.dir.join("data/postmaster.opts"));
         let options = options.expect("it was started before").replace('"', "");
         let options = options.trim().split_once(' ').map_or("", |(_, options)| options).to_owned();
@@ -156,12 +162,12 @@ impl Cluster {
     }
 
     /// Copies the data of the stopped server.
-    pub(super) fn keep_data(&self) {
+    pub(super) fn copy_data(&self) {
         self.replace("data", "kept");
     }
 
     /// Replaces the data of the stopped server by the copy.
-    pub(super) fn lose_data(&self) {
+    pub(super) fn restore_data(&self) {
         self.replace("kept", "data");
     }
 
@@ -263,9 +269,9 @@ mod tests {
 
     #[test]
     fn the_server_ends_with_its_owner_and_leaves_nothing() {
-        let Some(install) = Install::find() else { return };
+        let Some(install) = Installation::find() else { return };
         let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let owner = Owner { process: process.id() };
+        let owner = ClusterOwner { process: process.id() };
 
         let cluster = Cluster::join_or_start(&install, &owner);
         let joined = Cluster::join_or_start(&install, &owner);

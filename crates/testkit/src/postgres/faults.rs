@@ -15,7 +15,7 @@ use super::database::TestDatabase;
 
 /// A fault that a statement meets between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum StatementFault {
     /// The statement is refused, with this SQLSTATE and message.
     Refused(&'static str, &'static str),
     /// The statement arrives late.
@@ -30,26 +30,26 @@ pub enum Fault {
 }
 
 /// The fault, if any, of the statement with this number, from 1.
-type Plan = Box<dyn FnMut(usize) -> Option<Fault> + Send>;
+type FaultPlan = Box<dyn FnMut(usize) -> Option<StatementFault> + Send>;
 
 /// A proxy to a database whose statements meet faults, as between two machines. It speaks the protocol, so
 /// that the code under test is unchanged.
-pub struct FaultyWay {
+pub struct FaultProxy {
     url: String,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     _folder: TempDir,
 }
 
-struct Shared {
+struct ProxyState {
     server: PathBuf,
-    plan: Mutex<Plan>,
+    plan: Mutex<FaultPlan>,
     /// The number of statements since the plan was made.
     statements: AtomicUsize,
     /// The number of those statements that met a fault.
     faults: AtomicUsize,
 }
 
-impl FaultyWay {
+impl FaultProxy {
     /// A proxy to `database`, without faults at first.
     pub fn to(database: &TestDatabase) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ impl FaultyWay {
         let (before, rest) = database.url.split_once("host=").unwrap();
         let (_, after) = rest.split_once('&').unwrap();
         let url = format!("{before}host={}&{after}", folder.path().display());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             server: database.cluster.socket(),
             plan: Mutex::new(Box::new(|_| None)),
             statements: AtomicUsize::new(0),
@@ -80,7 +80,7 @@ impl FaultyWay {
     }
 
     /// Sets the faults of all statements from now on.
-    pub fn plan(&self, plan: impl FnMut(usize) -> Option<Fault> + Send + 'static) {
+    pub fn set_plan(&self, plan: impl FnMut(usize) -> Option<StatementFault> + Send + 'static) {
         let mut current = self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Box::new(plan);
         self.shared.statements.store(0, Ordering::SeqCst);
@@ -88,25 +88,25 @@ impl FaultyWay {
     }
 
     /// Sets `fault` for the `number`th statement from now on, and for no other.
-    pub fn fail(&self, number: usize, fault: Fault) {
-        self.plan(move |statement| (statement == number).then_some(fault));
+    pub fn fail(&self, number: usize, fault: StatementFault) {
+        self.set_plan(move |statement| (statement == number).then_some(fault));
     }
 
     /// Ends all faults; returns the number of statements that met one under the last plan.
-    pub fn heal(&self) -> usize {
+    pub fn end_faults(&self) -> usize {
         let met = self.shared.faults.load(Ordering::SeqCst);
-        self.plan(|_| None);
+        self.set_plan(|_| None);
         met
     }
 }
 
 /// A message of the protocol: its kind, and all its bytes.
-struct Message {
+struct ProtocolMessage {
     kind: u8,
     bytes: Vec<u8>,
 }
 
-impl Message {
+impl ProtocolMessage {
     fn read(from: &mut UnixStream) -> io::Result<Self> {
         let mut bytes = vec![0; 5];
         from.read_exact(&mut bytes)?;
@@ -123,9 +123,9 @@ fn read_rest(from: &mut UnixStream, length: [u8; 4], bytes: &mut Vec<u8>) -> io:
     from.take(rest).read_to_end(bytes).map(drop)
 }
 
-impl Shared {
+impl ProxyState {
     /// The fault of the next statement, if any.
-    fn next(&self) -> Option<Fault> {
+    fn next_fault(&self) -> Option<StatementFault> {
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
         let number = self.statements.fetch_add(1, Ordering::SeqCst) + 1;
         let fault = plan(number);
@@ -148,7 +148,7 @@ impl Shared {
             let mut statement = Vec::new();
             // A query is one message; a prepared statement is several, up to a `Sync`.
             let kind = loop {
-                let Message { kind, bytes } = Message::read(&mut client)?;
+                let ProtocolMessage { kind, bytes } = ProtocolMessage::read(&mut client)?;
                 statement.extend(bytes);
                 if matches!(kind, b'Q' | b'S' | b'X') {
                     break kind;
@@ -157,8 +157,8 @@ impl Shared {
             if kind == b'X' {
                 return server.write_all(&statement);
             }
-            match self.next() {
-                Some(Fault::Refused(code, words)) => {
+            match self.next_fault() {
+                Some(StatementFault::Refused(code, words)) => {
                     if statement.windows(6).any(|words| words == b"COMMIT") {
                         // A failed commit leaves no transaction.
                         server.write_all(&framed(b"Q", b"ROLLBACK\0")?)?;
@@ -171,18 +171,18 @@ impl Shared {
                     client.write_all(&framed(b"Z", &[state])?)?;
                     continue;
                 }
-                Some(Fault::LostBefore) => return Ok(()),
-                Some(Fault::LostAfter) => {
+                Some(StatementFault::LostBefore) => return Ok(()),
+                Some(StatementFault::LostAfter) => {
                     server.write_all(&statement)?;
                     return relay(&mut server, None).map(drop);
                 }
-                Some(Fault::Late(time)) => {
+                Some(StatementFault::Late(time)) => {
                     drop(client);
                     thread::sleep(time);
                     server.write_all(&statement)?;
                     return relay(&mut server, None).map(drop);
                 }
-                Some(Fault::Delayed(time)) => thread::sleep(time),
+                Some(StatementFault::Delayed(time)) => thread::sleep(time),
                 None => {}
             }
             server.write_all(&statement)?;
@@ -194,7 +194,7 @@ impl Shared {
 /// Relays the server's messages until it is ready for more; returns its transaction state.
 fn relay(server: &mut UnixStream, mut client: Option<&mut UnixStream>) -> io::Result<u8> {
     loop {
-        let Message { kind, bytes } = Message::read(server)?;
+        let ProtocolMessage { kind, bytes } = ProtocolMessage::read(server)?;
         if let Some(client) = &mut client {
             client.write_all(&bytes)?;
         }

@@ -7,13 +7,13 @@ use std::process::Command;
 
 /// The directory of PostgreSQL's programs.
 #[derive(Debug)]
-pub(super) struct Install {
+pub(super) struct Installation {
     bin: PathBuf,
 }
 
 const PROGRAMS: [&str; 3] = ["initdb", "pg_ctl", "postgres"];
 
-impl Install {
+impl Installation {
     /// The programs on the path, else in the directory of `pg_config` or of a package.
     pub(super) fn find() -> Option<Self> {
         let path = env::var_os("PATH").unwrap_or_default();
@@ -59,9 +59,9 @@ mod tests {
     fn a_directory_without_all_programs_is_no_installation() {
         let dir = tempfile::tempdir().unwrap();
         for program in PROGRAMS {
-            assert!(Install::at(dir.path().to_owned()).is_none());
+            assert!(Installation::at(dir.path().to_owned()).is_none());
             fs::write(dir.path().join(program), "").unwrap();
         }
-        assert!(Install::at(dir.path().to_owned()).is_some());
+        assert!(Installation::at(dir.path().to_owned()).is_some());
     }
 }

@@ -11,13 +11,13 @@ use super::client;
 use super::database::TestDatabase;
 
 /// A TCP proxy to a database, as from another machine. It counts its connections.
-pub struct TcpWay {
+pub struct TcpProxy {
     address: SocketAddr,
     url: String,
     connections: Arc<AtomicUsize>,
 }
 
-impl TcpWay {
+impl TcpProxy {
     /// A proxy to `database`.
     pub fn to(database: &TestDatabase) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,23 +7,23 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::reply::{Ending, Framing, Gate, Reply};
-use super::request::{BodyFraming, RecordedRequest};
-use super::shared::Shared;
+use super::request::{RecordedRequest, RequestFraming};
+use super::response::{Gate, ResponseFraming, ScriptedEnding, ScriptedResponse};
+use super::shared::ProviderState;
 
 /// Answers the calls of one connection. Its errors mean that the client left, which is counted where it
 /// matters.
-pub(super) async fn serve(socket: TcpStream, shared: Arc<Shared>) {
+pub(super) async fn serve(socket: TcpStream, shared: Arc<ProviderState>) {
     drop(socket.set_nodelay(true));
     let (reader, mut writer) = socket.into_split();
     let mut reader = BufReader::new(reader);
     let end = loop {
         match one_call(&mut reader, &mut writer, &shared).await {
-            Ok(Next::Call) => {}
+            Ok(AfterCall::Call) => {}
             end => break end,
         }
     };
-    if let Ok(Next::Reset) = end
+    if let Ok(AfterCall::Reset) = end
         && writer.as_ref().set_zero_linger().is_ok()
     {
         // Dropping it would send a regular end first.
@@ -32,7 +32,7 @@ pub(super) async fn serve(socket: TcpStream, shared: Arc<Shared>) {
 }
 
 /// The next step of a connection after a call.
-enum Next {
+enum AfterCall {
     Call,
     Close,
     Reset,
@@ -42,9 +42,9 @@ enum Next {
 async fn one_call(
     reader: &mut BufReader<OwnedReadHalf>,
     writer: &mut OwnedWriteHalf,
-    shared: &Shared,
-) -> io::Result<Next> {
-    let Some(head) = read_head(reader).await? else { return Ok(Next::Close) };
+    shared: &ProviderState,
+) -> io::Result<AfterCall> {
+    let Some(head) = read_head(reader).await? else { return Ok(AfterCall::Close) };
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let request = RecordedRequest::parse(&head).ok_or_else(invalid)?;
     let (framing, keeps_alive) = (request.body_framing(), request.keeps_alive());
@@ -56,8 +56,8 @@ async fn one_call(
 
     let mut body = Vec::new();
     let read = match framing {
-        BodyFraming::Length(length) => read_exactly(reader, &mut body, length).await,
-        BodyFraming::Chunked => read_chunks(reader, &mut body).await,
+        RequestFraming::Length(length) => read_exactly(reader, &mut body, length).await,
+        RequestFraming::Chunked => read_chunks(reader, &mut body).await,
     };
     if let Some(request) = shared.script().requests.get_mut(index) {
         (request.body, request.complete) = (body, read.is_ok());
@@ -76,10 +76,14 @@ async fn one_call(
     sent?;
     Ok(match (reply.ending, reply.framing) {
         // With other framings the missing end is visible; here only a reset differs from an end.
-        (Ending::CutInBody(_), Framing::UntilClose) => Next::Reset,
-        (Ending::Complete, Framing::ContentLength | Framing::Chunked) if keeps_alive => Next::Call,
-        (Ending::Kept, _) => Next::Call,
-        _ => Next::Close,
+        (ScriptedEnding::CutInBody(_), ResponseFraming::UntilClose) => AfterCall::Reset,
+        (ScriptedEnding::Complete, ResponseFraming::ContentLength | ResponseFraming::Chunked)
+            if keeps_alive =>
+        {
+            AfterCall::Call
+        }
+        (ScriptedEnding::Kept, _) => AfterCall::Call,
+        _ => AfterCall::Close,
     })
 }
 
@@ -134,13 +138,17 @@ async fn client_left(reader: &mut BufReader<OwnedReadHalf>) {
     }
 }
 
-async fn send(writer: &mut OwnedWriteHalf, reply: &Reply, is_head: bool) -> io::Result<()> {
-    if reply.ending == Ending::Silence {
+async fn send(
+    writer: &mut OwnedWriteHalf,
+    reply: &ScriptedResponse,
+    is_head: bool,
+) -> io::Result<()> {
+    if reply.ending == ScriptedEnding::Silence {
         return std::future::pending().await;
     }
-    pass(reply.head_gate.as_ref()).await;
+    wait_at(reply.head_gate.as_ref()).await;
     let head = reply.head().into_bytes();
-    if let Ending::CutInHead(bytes) = reply.ending {
+    if let ScriptedEnding::CutInHead(bytes) = reply.ending {
         return writer.write_all(head.get(..bytes).unwrap_or(&head)).await;
     }
     writer.write_all(&head).await?;
@@ -149,24 +157,24 @@ async fn send(writer: &mut OwnedWriteHalf, reply: &Reply, is_head: bool) -> io::
     }
 
     let mut left = match reply.ending {
-        Ending::CutInBody(bytes) => bytes,
+        ScriptedEnding::CutInBody(bytes) => bytes,
         _ => usize::MAX,
     };
     let pieces = reply.pieces();
-    let again = pieces.last().filter(|_| reply.ending == Ending::Endless).copied();
+    let again = pieces.last().filter(|_| reply.ending == ScriptedEnding::Endless).copied();
     for piece in pieces.into_iter().chain(again.into_iter().cycle()) {
         if left == 0 {
             break;
         }
-        pass(reply.piece_gate.as_ref()).await;
+        wait_at(reply.piece_gate.as_ref()).await;
         // The header of a cut chunk announces the whole chunk.
         let now = piece.get(..left).unwrap_or(piece);
         let mut bytes = Vec::with_capacity(now.len() + 16);
-        if reply.framing == Framing::Chunked {
+        if reply.framing == ResponseFraming::Chunked {
             bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
         }
         bytes.extend_from_slice(now);
-        if reply.framing == Framing::Chunked && now.len() == piece.len() {
+        if reply.framing == ResponseFraming::Chunked && now.len() == piece.len() {
             bytes.extend_from_slice(b"\r\n");
         }
         writer.write_all(&bytes).await?;
@@ -175,16 +183,16 @@ async fn send(writer: &mut OwnedWriteHalf, reply: &Reply, is_head: bool) -> io::
         }
     }
 
-    if reply.ending == Ending::Stalled {
+    if reply.ending == ScriptedEnding::Stalled {
         return std::future::pending().await;
     }
-    if (reply.ending, reply.framing) == (Ending::Complete, Framing::Chunked) {
+    if (reply.ending, reply.framing) == (ScriptedEnding::Complete, ResponseFraming::Chunked) {
         writer.write_all(b"0\r\n\r\n").await?;
     }
     Ok(())
 }
 
-async fn pass(gate: Option<&Gate>) {
+async fn wait_at(gate: Option<&Gate>) {
     if let Some(gate) = gate {
         gate.wait().await;
     }

@@ -53,14 +53,14 @@ impl RecordedRequest {
         Some(Self { method, target, headers, ..Self::default() })
     }
 
-    pub(super) fn body_framing(&self) -> BodyFraming {
+    pub(super) fn body_framing(&self) -> RequestFraming {
         let says =
             |name, value: &str| self.header(name).is_some_and(|v| v.eq_ignore_ascii_case(value));
         if says("transfer-encoding", "chunked") {
-            return BodyFraming::Chunked;
+            return RequestFraming::Chunked;
         }
         let length = self.header("content-length").and_then(|length| length.parse().ok());
-        BodyFraming::Length(length.unwrap_or(0))
+        RequestFraming::Length(length.unwrap_or(0))
     }
 
     /// Whether the client waits for `100 Continue` before it sends its body.
@@ -74,7 +74,7 @@ impl RecordedRequest {
 }
 
 /// The way in which the end of a request's body is found.
-pub(super) enum BodyFraming {
+pub(super) enum RequestFraming {
     Length(usize),
     Chunked,
 }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use http::Method;
 
 pub(crate) use self::operation::path_model;
-pub use self::operation::{Api, ModelIn, Operation, path_matches};
+pub use self::operation::{Api, ModelLocation, Operation, path_matches};
 use self::rows::*;
 
 /// The request and response format of a provider.
@@ -70,7 +70,7 @@ impl Dialect {
     ];
 
     /// The endpoints of a provider of this dialect.
-    pub const fn operations(self) -> Rows {
+    pub const fn operations(self) -> OperationSets {
         match self {
             Self::OpenAi => OPENAI,
             Self::Azure => AZURE,

@@ -45,7 +45,7 @@ pub enum Api {
 
 /// The position of the model in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelIn {
+pub enum ModelLocation {
     /// Under this key of the JSON body, or in this field of the form.
     Body(&'static str),
     /// Under this key, if present; else the provider uses a default.
@@ -71,18 +71,24 @@ pub struct Operation {
     /// The format of its answers.
     pub api: Api,
     /// The position of the model in a call.
-    pub model: ModelIn,
+    pub model: ModelLocation,
 }
 
 pub(super) const fn metered(path: &'static str, api: Api) -> Operation {
-    Operation { method: Method::POST, path, metered: true, api, model: ModelIn::Body("model") }
+    Operation {
+        method: Method::POST,
+        path,
+        metered: true,
+        api,
+        model: ModelLocation::Body("model"),
+    }
 }
 
-pub(super) const fn metered_by(path: &'static str, api: Api, model: ModelIn) -> Operation {
+pub(super) const fn metered_by(path: &'static str, api: Api, model: ModelLocation) -> Operation {
     Operation { method: Method::POST, path, metered: true, api, model }
 }
 
-pub(super) const fn free(method: Method, path: &'static str, model: ModelIn) -> Operation {
+pub(super) const fn free(method: Method, path: &'static str, model: ModelLocation) -> Operation {
     Operation { method, path, metered: false, api: Api::Opaque, model }
 }
 

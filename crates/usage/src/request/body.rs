@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::edit::Edit;
-use super::scan::Findings;
-use super::sound::Sound;
+use super::audio::AudioLength;
+use super::edit::BodyEdit;
+use super::scan::ScanFindings;
 
 /// The few facts of a request body that decide about money, and the changes to be made.
 #[derive(Clone, Debug, Default)]
-pub struct CallBody {
+pub struct InspectedBody {
     /// The requested model.
     pub model: Option<String>,
     /// Whether an event stream is requested.
@@ -37,24 +37,24 @@ pub struct CallBody {
     pub(crate) hour_cache: bool,
     /// The most calls of the provider's tools, all together.
     pub(super) max_tool_calls: Option<u64>,
-    pub(super) findings: Findings,
+    pub(super) findings: ScanFindings,
     /// The first top-level field, or handle to something stored, whose length is not known.
     pub(super) open_ended: Option<Vec<String>>,
     /// The position of the model, and whether the body is a form, in which it has no quotes.
     pub(super) model_range: Option<Range<usize>>,
     pub(super) is_form: bool,
-    pub(super) model_edit: Option<Edit>,
-    pub(super) usage_edit: Option<Edit>,
+    pub(super) model_edit: Option<BodyEdit>,
+    pub(super) usage_edit: Option<BodyEdit>,
 }
 
-impl CallBody {
+impl InspectedBody {
     /// The facts of a call without a body.
     pub fn empty() -> Self {
         Self { choices: 1, ..Self::default() }
     }
 
     /// Notes a requested tier, unless it costs no more than the standard one.
-    pub(super) fn ask_tier(&mut self, field: &'static str, tier: &str) {
+    pub(super) fn add_tier(&mut self, field: &'static str, tier: &str) {
         const NO_DEARER: [&str; 8] = [
             "auto",
             "default",
@@ -71,8 +71,8 @@ impl CallBody {
     }
 
     /// The sound in the body.
-    pub(crate) fn sound(&self) -> Sound {
-        Sound { micros: self.audio_micros, is_exact: self.audio_is_exact }
+    pub(crate) fn sound(&self) -> AudioLength {
+        AudioLength { micros: self.audio_micros, is_exact: self.audio_is_exact }
     }
 
     /// The most answers that are made; at least 1.
@@ -88,8 +88,8 @@ impl CallBody {
     /// Sets the model: its name alone, if the caller's name began with the provider's.
     pub fn set_model(&mut self, model: &str) {
         let edit = |range| match self.is_form {
-            true => Edit::plain(range, model),
-            false => Edit::string(range, model),
+            true => BodyEdit::plain(range, model),
+            false => BodyEdit::string(range, model),
         };
         self.model_edit = self.model_range.clone().map(edit);
         self.model = Some(model.to_owned());
@@ -105,8 +105,8 @@ impl CallBody {
     /// `None` if nothing changes.
     ///
     /// `body` must be the inspected one.
-    pub fn edited(&self, body: &Bytes) -> Option<Bytes> {
+    pub fn apply_edits(&self, body: &Bytes) -> Option<Bytes> {
         let edits = [&self.model_edit, &self.usage_edit];
-        Edit::apply_all(edits.into_iter().flatten().collect(), body)
+        BodyEdit::apply_all(edits.into_iter().flatten().collect(), body)
     }
 }

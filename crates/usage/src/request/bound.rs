@@ -3,8 +3,8 @@
 
 use tollgate_pricing::PerUnit;
 
-use super::body::CallBody;
-use super::scan::Kind;
+use super::body::InspectedBody;
+use super::scan::FindingKind;
 use super::tools::{ToolCharge, most_searches};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
@@ -35,7 +35,7 @@ const SEARCH_UNASKED: [&str; 7] = [
     ":online",
 ];
 
-fn searches_unasked(endpoint: &EndpointFormat, model: Option<&str>) -> bool {
+fn searches_by_default(endpoint: &EndpointFormat, model: Option<&str>) -> bool {
     let model = model.unwrap_or_default().to_ascii_lowercase();
     endpoint.provider.price_list == "perplexity"
         || SEARCH_UNASKED.iter().any(|mark| model.contains(mark))
@@ -72,15 +72,15 @@ pub enum OutputBound {
     Unstated,
 }
 
-impl CallBody {
+impl InspectedBody {
     /// The most that the call can use, by its body. A field bounds only if the endpoint has it:
     /// other providers may ignore it.
     pub fn bound(&self, endpoint: &EndpointFormat) -> UsageBound {
         let api = endpoint.api();
         let (tool_calls, tireless) = self.tool_calls(api);
-        let unsized_part = self.findings.first(Kind::Unsized);
+        let unsized_part = self.findings.first(FindingKind::Unsized);
         let unbounded = unsized_part.or(tireless).or(self.open_ended.as_ref()).cloned();
-        let of_model = || searches_unasked(endpoint, self.model.as_deref());
+        let of_model = || searches_by_default(endpoint, self.model.as_deref());
         let field = self.unmeasured(endpoint).or_else(|| of_model().then_some("model"));
         let unbounded = unbounded.or_else(|| field.map(|field| vec![field.to_owned()]));
         UsageBound {
@@ -96,7 +96,7 @@ impl CallBody {
 
     fn output(&self, endpoint: &EndpointFormat) -> OutputBound {
         match (endpoint.api(), self.max_output_tokens) {
-            (Api::Cohere, _) if !endpoint.is("/chat") => OutputBound::None,
+            (Api::Cohere, _) if !endpoint.matches_operation("/chat") => OutputBound::None,
             (
                 Api::Embeddings
                 | Api::EmbedContent
@@ -153,7 +153,7 @@ impl CallBody {
             Api::Deepgram if self.characters == 0 => Some("audio"),
             Api::Ocr => Some("document"),
             Api::Rerank => Some("documents"),
-            Api::Cohere if endpoint.is("/rerank") => Some("documents"),
+            Api::Cohere if endpoint.matches_operation("/rerank") => Some("documents"),
             _ => None,
         }
     }
@@ -183,13 +183,13 @@ impl CallBody {
         let first = |kind| self.findings.first(kind);
         let searches = self.findings.searches.saturating_mul(most_searches(api));
         let uses = self.findings.tool_uses.saturating_add(searches);
-        match (first(Kind::ServerTool), api, self.max_tool_calls) {
+        match (first(FindingKind::ServerTool), api, self.max_tool_calls) {
             (None, ..) => (0, None),
-            (_, Api::Messages, _) => (uses, first(Kind::UnlimitedTool)),
-            (_, Api::Responses, Some(most)) => (most, first(Kind::RemoteTool)),
+            (_, Api::Messages, _) => (uses, first(FindingKind::UnlimitedTool)),
+            (_, Api::Responses, Some(most)) => (most, first(FindingKind::RemoteTool)),
             // `max_uses` is not a field of these tools.
             (_, Api::Responses, None) if self.findings.tool_uses == 0 => {
-                (searches, first(Kind::UnlimitedTool))
+                (searches, first(FindingKind::UnlimitedTool))
             }
             (tool, ..) => (0, tool),
         }

@@ -9,11 +9,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::scan::folded;
-use crate::object::Object;
+use crate::object::JsonObject;
 
 /// One replacement in a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Edit {
+pub(super) struct BodyEdit {
     range: Range<usize>,
     text: Cow<'static, str>,
 }
@@ -24,10 +24,10 @@ pub(super) enum UsageOption {
     /// Usage is requested.
     Asked,
     /// Usage is not requested; the edit requests it.
-    Insert(Edit),
+    Insert(BodyEdit),
 }
 
-impl Edit {
+impl BodyEdit {
     /// Writes a JSON string in place of `range`.
     pub(super) fn string(range: Range<usize>, text: &str) -> Self {
         Self { range, text: Value::from(text).to_string().into() }
@@ -77,7 +77,7 @@ pub(super) fn usage_option(body: &[u8], options: Option<&RawValue>) -> Result<Us
         ),
         Some(null) if null.get() == "null" => replace(body, options, r#"{"include_usage":true}"#),
         Some(value) => {
-            let members = Object::in_value(value).ok_or_else(no_object)?;
+            let members = JsonObject::in_value(value).ok_or_else(no_object)?;
             let mut stated = None;
             for (key, value) in members.members() {
                 let is_meant = key == INCLUDE_USAGE;
@@ -111,16 +111,16 @@ fn after_brace(
     from: usize,
     alone: &'static str,
     before_others: &'static str,
-) -> Option<Edit> {
+) -> Option<BodyEdit> {
     let rest = body.get(from..)?;
     let at = from.checked_add(rest.iter().position(|&b| b == b'{')?)?.checked_add(1)?;
     let next = body.get(at..)?.iter().find(|b| !b.is_ascii_whitespace())?;
     let text = if *next == b'}' { alone } else { before_others };
-    Some(Edit { range: at..at, text: text.into() })
+    Some(BodyEdit { range: at..at, text: text.into() })
 }
 
-fn replace(body: &[u8], value: Option<&RawValue>, text: &'static str) -> Option<Edit> {
-    Some(Edit { range: range_of(body, value)?, text: text.into() })
+fn replace(body: &[u8], value: Option<&RawValue>, text: &'static str) -> Option<BodyEdit> {
+    Some(BodyEdit { range: range_of(body, value)?, text: text.into() })
 }
 
 /// The position of a value that was borrowed from `body`.

@@ -3,11 +3,11 @@
 
 use crate::issue::Issue;
 
-use super::body::CallBody;
+use super::audio;
+use super::body::InspectedBody;
 use super::edit::range_within;
 use super::scan::{STORED_STATE, folded};
-use super::sound;
-use crate::dialect::ModelIn;
+use crate::dialect::ModelLocation;
 use crate::endpoint::EndpointFormat;
 use crate::number::count;
 
@@ -15,7 +15,7 @@ use crate::number::count;
 const MAX_PARTS: usize = 256;
 
 /// A part of a form.
-struct Part<'a> {
+struct FormPart<'a> {
     name: String,
     is_file: bool,
     content: &'a [u8],
@@ -47,15 +47,15 @@ pub(super) fn inspect(
     boundary: &str,
     endpoint: &EndpointFormat,
     managed: bool,
-) -> Result<CallBody, Vec<Issue>> {
+) -> Result<InspectedBody, Vec<Issue>> {
     let Some(parts) = parts(body, boundary) else {
         let message = "the body is not a form with the boundary of its header, written plainly";
         return Err(vec![Issue::at([], message)]);
     };
-    let mut call = CallBody::empty();
+    let mut call = InspectedBody::empty();
     let mut issues = Vec::new();
     let model_field = match endpoint.operation.map(|operation| operation.model) {
-        Some(ModelIn::Body(name) | ModelIn::MaybeBody(name)) => name,
+        Some(ModelLocation::Body(name) | ModelLocation::MaybeBody(name)) => name,
         _ => "model",
     };
     let once = [model_field, "stream", "n", "response_format"];
@@ -81,8 +81,9 @@ pub(super) fn inspect(
     call.is_form = true;
     call.model = endpoint.named_model().or_else(|| text(model_field));
     call.model = call.model.take().filter(|model| !model.is_empty());
-    let required =
-        endpoint.operation.is_some_and(|operation| matches!(operation.model, ModelIn::Body(_)));
+    let required = endpoint
+        .operation
+        .is_some_and(|operation| matches!(operation.model, ModelLocation::Body(_)));
     if required && call.model.is_none() {
         issues.push(Issue::at([model_field], "required: the model as a field of the form"));
     }
@@ -108,7 +109,7 @@ pub(super) fn inspect(
     }
     let files = || parts.iter().filter(|part| part.is_file);
     call.findings.images = u64::try_from(files().count()).unwrap_or(u64::MAX);
-    let sounds: Vec<_> = files().map(|file| sound::length(file.content)).collect();
+    let sounds: Vec<_> = files().map(|file| audio::length(file.content)).collect();
     call.audio_micros = sounds.iter().fold(0, |sum, sound| sum.saturating_add(sound.micros));
     call.audio_is_exact = sounds.iter().all(|sound| sound.is_exact);
     // Files are counted in other units. The other parts count as text.
@@ -127,7 +128,7 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Option<String> {
 }
 
 /// The parts of a whole form that begins with its first part; else `None`.
-fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
+fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<FormPart<'a>>> {
     let delimiter = format!("--{boundary}");
     let between = format!("\r\n{delimiter}");
     let mut rest = body.strip_prefix(delimiter.as_bytes())?;
@@ -146,7 +147,7 @@ fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<Part<'a>>> {
     Some(parts)
 }
 
-fn read_part(part: &[u8]) -> Option<Part<'_>> {
+fn read_part(part: &[u8]) -> Option<FormPart<'_>> {
     let end = memchr::memmem::find(part, b"\r\n\r\n")?;
     let (head, content) = (part.get(..end)?, part.get(end..)?.strip_prefix(b"\r\n\r\n")?);
     let head = std::str::from_utf8(head).ok()?;
@@ -178,7 +179,7 @@ fn read_part(part: &[u8]) -> Option<Part<'_>> {
     if !is_file && charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("charset=utf-8")) {
         return None;
     }
-    Some(Part { name, is_file, content })
+    Some(FormPart { name, is_file, content })
 }
 
 /// Fields that are files in every form of a provider.

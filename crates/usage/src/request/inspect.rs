@@ -6,20 +6,20 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 
-use super::body::CallBody;
+use super::body::InspectedBody;
 use super::edit::{UsageOption, range_of, usage_option};
 use super::native;
-use super::scan::{Findings, Kind, Member, STORED_STATE, Scan, folded};
+use super::scan::{FindingKind, MemberSeed, STORED_STATE, ScanContext, ScanFindings, folded};
 use super::tools::is_tool;
-use crate::dialect::{Api, Dialect, ModelIn};
+use crate::dialect::{Api, Dialect, ModelLocation};
 use crate::endpoint::EndpointFormat;
 use crate::number::count;
-use crate::object::{Key, Object};
+use crate::object::{JsonKey, JsonObject};
 
 /// The top-level fields that are read. Fields that decide about money may occur only once, because
 /// two parsers may take different ones of a pair.
 #[derive(Default)]
-struct TopLevel<'a> {
+struct TopLevelFields<'a> {
     model: Option<&'a RawValue>,
     stream: Option<&'a RawValue>,
     stream_options: Option<&'a RawValue>,
@@ -60,7 +60,7 @@ struct TopLevel<'a> {
     misspelt: Option<String>,
     /// The first handle to stored state in each scanned field.
     handles: Vec<Vec<String>>,
-    findings: Findings,
+    findings: ScanFindings,
 }
 
 /// The message for a key that only some servers take for the one it resembles.
@@ -75,20 +75,20 @@ const MESSAGES: [&str; 6] =
 /// Fields with free text of the caller, in which text like a handle or a URL has no meaning.
 const NOT_SCANNED: [&str; 3] = ["metadata", "response_format", "text"];
 
-impl<'de> Deserialize<'de> for TopLevel<'de> {
+impl<'de> Deserialize<'de> for TopLevelFields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TopLevelVisitor;
         impl<'de> Visitor<'de> for TopLevelVisitor {
-            type Value = TopLevel<'de>;
+            type Value = TopLevelFields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a JSON object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut top = TopLevel::default();
+                let mut top = TopLevelFields::default();
                 // An escaped key is the same key: "m\u006fdel" is decoded before the comparison.
-                while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+                while let Some(JsonKey(key)) = map.next_key::<JsonKey<'de>>()? {
                     match top.slot(&key) {
                         Some((name, slot)) => {
                             let value = map.next_value::<&'de RawValue>()?;
@@ -103,11 +103,11 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
                         None => {
                             top.note_spelling(&key);
                             let scan = match &*key {
-                                TOOLS => Scan::Tools,
-                                key if MESSAGES.contains(&key) => Scan::Message,
-                                _ => Scan::Part,
+                                TOOLS => ScanContext::Tools,
+                                key if MESSAGES.contains(&key) => ScanContext::Message,
+                                _ => ScanContext::Part,
                             };
-                            top.add(map.next_value_seed(Member(&key, scan))?);
+                            top.add(map.next_value_seed(MemberSeed(&key, scan))?);
                         }
                     }
                 }
@@ -120,7 +120,7 @@ impl<'de> Deserialize<'de> for TopLevel<'de> {
 
 macro_rules! slots {
     ($($name:ident),*) => {
-        impl<'a> TopLevel<'a> {
+        impl<'a> TopLevelFields<'a> {
             /// The slot for the value of a top-level key.
             fn slot(&mut self, key: &str) -> Option<(&'static str, &mut Option<&'a RawValue>)> {
                 match key {
@@ -170,10 +170,10 @@ slots!(
     deferred
 );
 
-impl TopLevel<'_> {
+impl TopLevelFields<'_> {
     /// Adds the findings of a member.
-    fn add(&mut self, mut found: Findings) {
-        self.handles.extend(found.take(Kind::Handle));
+    fn add(&mut self, mut found: ScanFindings) {
+        self.handles.extend(found.take(FindingKind::Handle));
         self.findings = std::mem::take(&mut self.findings).or(found);
     }
 
@@ -190,7 +190,7 @@ impl TopLevel<'_> {
         for (key, value) in [("extra_body", self.extra_body), ("google", self.google)] {
             let Some(value) = value else { continue };
             let mut json = serde_json::Deserializer::from_str(value.get());
-            if let Ok(found) = Member(key, Scan::Part).deserialize(&mut json) {
+            if let Ok(found) = MemberSeed(key, ScanContext::Part).deserialize(&mut json) {
                 self.add(found);
             }
         }
@@ -201,13 +201,13 @@ pub(super) fn inspect(
     body: &[u8],
     endpoint: &EndpointFormat,
     managed: bool,
-) -> Result<CallBody, Vec<Issue>> {
+) -> Result<InspectedBody, Vec<Issue>> {
     // The texts are checked for UTF-8 all at once. On failure, the parser reports the position.
     let parsed = match std::str::from_utf8(body) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(body),
     };
-    let mut top: TopLevel<'_> = parsed.map_err(|error| {
+    let mut top: TopLevelFields<'_> = parsed.map_err(|error| {
         let message = if error.is_data() {
             "the body must be a JSON object".to_owned()
         } else {
@@ -233,14 +233,14 @@ pub(super) fn inspect(
     if managed && !endpoint.provider.allow_stored_state {
         refuse_stored_state(&top, std::mem::take(&mut stored), &mut issues);
     }
-    if let Some(path) = top.findings.take(Kind::Misspelt).filter(|_| managed) {
+    if let Some(path) = top.findings.take(FindingKind::Misspelt).filter(|_| managed) {
         issues.push(Issue { path, message: MISSPELT.to_owned() });
     }
     let option = usage_option(body, top.stream_options);
     issues.extend(option.as_ref().err().cloned());
     let option = option.ok().filter(|_| stream);
     let endless = open_ended(&top).map(|field| vec![field.to_owned()]);
-    let mut call = CallBody {
+    let mut call = InspectedBody {
         model,
         stream,
         asks_usage: option == Some(UsageOption::Asked),
@@ -272,7 +272,7 @@ pub(super) fn inspect(
     for (field, value) in tiers {
         if let Some(tier) = value.and_then(|value| serde_json::from_str::<String>(value.get()).ok())
         {
-            call.ask_tier(field, &tier);
+            call.add_tier(field, &tier);
         }
     }
     native::read(&mut call, body, endpoint, managed, &mut issues);
@@ -281,7 +281,7 @@ pub(super) fn inspect(
 
 /// The first top-level field that leaves the cost without a bound: its cost does not follow from
 /// the body, or from the prices of `model`.
-fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
+fn open_ended(top: &TopLevelFields<'_>) -> Option<&'static str> {
     let fields = [
         ("web_search_options", present(top.web_search_options)),
         ("search_parameters", present(top.search_parameters)),
@@ -302,7 +302,7 @@ fn open_ended(top: &TopLevel<'_>) -> Option<&'static str> {
     let makes_images = |kinds: &RawValue| kinds.get().contains("image");
     // OpenRouter: thoughts beside the maximum of the answer.
     let thinks_beside =
-        |how: &RawValue| Object::in_value(how).is_some_and(|how| how.has("max_tokens"));
+        |how: &RawValue| JsonObject::in_value(how).is_some_and(|how| how.has("max_tokens"));
     let more = [
         (
             "enable_search",
@@ -319,16 +319,16 @@ fn only_removes(edits: &RawValue) -> bool {
     const REMOVE: [&str; 2] = ["clear_tool_uses", "clear_thinking"];
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Management {
+    struct ContextManagement {
         #[serde(default)]
-        edits: Vec<Edit>,
+        edits: Vec<ContextEdit>,
     }
     #[derive(Deserialize)]
-    struct Edit {
+    struct ContextEdit {
         r#type: String,
     }
-    let removes = |edit: Edit| REMOVE.iter().any(|known| is_tool(&edit.r#type, known));
-    let management = serde_json::from_str::<Option<Management>>(edits.get());
+    let removes = |edit: ContextEdit| REMOVE.iter().any(|known| is_tool(&edit.r#type, known));
+    let management = serde_json::from_str::<Option<ContextManagement>>(edits.get());
     let is_object = || edits.get().starts_with(['{', 'n']);
     management.is_ok_and(|all| all.is_none_or(|all| all.edits.into_iter().all(removes)))
         && is_object()
@@ -337,7 +337,7 @@ fn only_removes(edits: &RawValue) -> bool {
 /// The largest of the maximum-token fields. A field that the endpoint does not have may be ignored
 /// there, so it bounds nothing.
 fn read_max_output_tokens(
-    top: &TopLevel<'_>,
+    top: &TopLevelFields<'_>,
     endpoint: &EndpointFormat,
     issues: &mut Vec<Issue>,
 ) -> Option<u64> {
@@ -406,7 +406,7 @@ fn filled(value: Option<&RawValue>) -> bool {
 
 /// The model, from its position at the endpoint.
 fn read_model(
-    top: &TopLevel<'_>,
+    top: &TopLevelFields<'_>,
     body: &[u8],
     endpoint: &EndpointFormat,
     issues: &mut Vec<Issue>,
@@ -414,18 +414,18 @@ fn read_model(
     let place = match endpoint.operation {
         Some(operation) => operation.model,
         // An endpoint without a row is assumed to name the model as its siblings do.
-        None if names_models_in_body(endpoint.dialect) => ModelIn::Body("model"),
-        None => ModelIn::MaybeBody("model"),
+        None if names_models_in_body(endpoint.dialect) => ModelLocation::Body("model"),
+        None => ModelLocation::MaybeBody("model"),
     };
     let (key, is_required) = match place {
-        ModelIn::Body(key) => (key, true),
-        ModelIn::MaybeBody(key) => (key, false),
-        ModelIn::Path | ModelIn::Query(_) => return endpoint.named_model(),
-        ModelIn::Nowhere => return None,
+        ModelLocation::Body(key) => (key, true),
+        ModelLocation::MaybeBody(key) => (key, false),
+        ModelLocation::Path | ModelLocation::Query(_) => return endpoint.named_model(),
+        ModelLocation::Nowhere => return None,
     };
     let value = match key {
         "model" => top.model,
-        key => Object::of(body).and_then(|body| body.get(key)),
+        key => JsonObject::of(body).and_then(|body| body.get(key)),
     };
     let model = value.and_then(|value| serde_json::from_str::<String>(value.get()).ok());
     let model = model.filter(|model| !model.trim().is_empty());
@@ -439,7 +439,7 @@ fn read_model(
     model
 }
 
-fn read_stream(top: &TopLevel<'_>, issues: &mut Vec<Issue>) -> bool {
+fn read_stream(top: &TopLevelFields<'_>, issues: &mut Vec<Issue>) -> bool {
     match top.stream.map(RawValue::get) {
         Some("true") => true,
         None | Some("false" | "null") => false,
@@ -464,7 +464,7 @@ fn read_count(
 }
 
 /// The paths to everything stored at the provider that the body names.
-fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
+fn stored_state(top: &mut TopLevelFields<'_>) -> Vec<Vec<String>> {
     let fields = [
         ("previous_response_id", present(top.previous_response_id)),
         ("conversation", present(top.conversation)),
@@ -483,7 +483,11 @@ fn stored_state(top: &mut TopLevel<'_>) -> Vec<Vec<String>> {
 
 /// Refuses handles to stored state with a managed key. The key opens the operator's whole account,
 /// which holds the files and answers of all callers, and their owners are not known.
-fn refuse_stored_state(top: &TopLevel<'_>, stored: Vec<Vec<String>>, issues: &mut Vec<Issue>) {
+fn refuse_stored_state(
+    top: &TopLevelFields<'_>,
+    stored: Vec<Vec<String>>,
+    issues: &mut Vec<Issue>,
+) {
     for (field, value) in [("background", top.background), ("deferred", top.deferred)] {
         if value.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
             issues.push(Issue::at(

@@ -1,6 +1,7 @@
 //! The facts that must be known of a request body before it is sent. The body is not parsed and
 //! written again: it reaches the provider byte for byte, or with a token inserted or replaced.
 
+mod audio;
 mod body;
 mod bound;
 mod edit;
@@ -8,15 +9,14 @@ mod form;
 mod inspect;
 mod native;
 mod scan;
-mod sound;
 mod tools;
 
 use crate::issue::Issue;
 use serde::Deserialize;
 
-pub use self::body::CallBody;
+pub(crate) use self::audio::AudioLength;
+pub use self::body::InspectedBody;
 pub use self::bound::{OutputBound, TOKENS_PER_IMAGE_MADE, UsageBound};
-pub(crate) use self::sound::Sound;
 pub use self::tools::ToolCharge;
 pub(crate) use self::tools::image_model;
 use crate::endpoint::EndpointFormat;
@@ -25,7 +25,7 @@ use crate::endpoint::EndpointFormat;
 /// longer one.
 const MAX_MODEL_BYTES: usize = 2048;
 
-impl CallBody {
+impl InspectedBody {
     /// The model that a body names, for a call that it routes. Nothing else is read. `None` unless
     /// the body is a JSON object or a form that names one.
     pub fn model_of(body: &[u8], content_type: Option<&str>) -> Option<String> {
@@ -35,12 +35,12 @@ impl CallBody {
             return form::model(body, &form::boundary(Some(parameters))?);
         }
         #[derive(Deserialize)]
-        struct Named {
+        struct ModelField {
             model: String,
         }
         // Serde would also accept a list of one string for the struct.
         let object = Some(body).filter(|body| body.trim_ascii_start().starts_with(b"{"))?;
-        let named: Named = serde_json::from_slice(object).ok()?;
+        let named: ModelField = serde_json::from_slice(object).ok()?;
         Some(named.model).filter(|model| !model.trim().is_empty())
     }
 
@@ -49,19 +49,19 @@ impl CallBody {
     /// stores are then refused, unless the provider allows them.
     ///
     /// # Errors
-    /// [`BodyRefused`] says why the body is not forwarded.
+    /// [`BodyRefusal`] says why the body is not forwarded.
     pub fn read(
         body: &[u8],
         content_type: Option<&str>,
         endpoint: &EndpointFormat,
         managed: bool,
-    ) -> Result<Self, BodyRefused> {
+    ) -> Result<Self, BodyRefusal> {
         if let Some(name) = endpoint.forbidden_parameter().filter(|_| managed) {
             let issue = "is a key, sends the answer elsewhere, or leaves out what it is measured by, \
                          which is not possible with the managed key; use your own provider key";
             return Err(vec![Issue::at([&name], issue)].into());
         }
-        if let Some(name) = endpoint.model_stands_twice() {
+        if let Some(name) = endpoint.duplicate_model_parameter() {
             let issue = "must not occur more than once in the query";
             return Err(vec![Issue::at([name], issue)].into());
         }
@@ -69,7 +69,7 @@ impl CallBody {
             BodyType::Json => Self::inspect(body, endpoint, managed)?,
             BodyType::Form { boundary } => form::inspect(body, &boundary, endpoint, managed)?,
             BodyType::Sound => {
-                let sound = sound::length(body);
+                let sound = audio::length(body);
                 Self {
                     model: endpoint.named_model(),
                     audio_micros: sound.micros,
@@ -101,7 +101,7 @@ impl CallBody {
 
 /// The reason that a body is not forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BodyRefused {
+pub enum BodyRefusal {
     /// The endpoint takes no body of its content type, or servers read that type in different ways.
     /// The text says what to send instead.
     ContentType(&'static str),
@@ -109,7 +109,7 @@ pub enum BodyRefused {
     Invalid(Vec<Issue>),
 }
 
-impl From<Vec<Issue>> for BodyRefused {
+impl From<Vec<Issue>> for BodyRefusal {
     fn from(issues: Vec<Issue>) -> Self {
         Self::Invalid(issues)
     }
@@ -131,9 +131,9 @@ impl BodyType {
         content_type: Option<&str>,
         is_empty: bool,
         endpoint: &EndpointFormat,
-    ) -> Result<Self, BodyRefused> {
+    ) -> Result<Self, BodyRefusal> {
         let refused = || {
-            BodyRefused::ContentType(match (endpoint.takes_forms(), endpoint.takes_sound()) {
+            BodyRefusal::ContentType(match (endpoint.takes_forms(), endpoint.takes_sound()) {
                 (true, _) => {
                     "Send the body as Content-Type: application/json, or as multipart/form-data with \
                      a plain boundary."

@@ -5,19 +5,19 @@
 use crate::issue::Issue;
 use serde_json::value::RawValue;
 
-use super::body::CallBody;
+use super::body::InspectedBody;
 use super::scan::STORED_STATE;
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
 use crate::number::count;
-use crate::object::Object;
+use crate::object::JsonObject;
 
 /// The number of images that Imagen makes by default.
 const IMAGES_BY_DEFAULT: u64 = 4;
 
 /// Reads the fields of a body that the common formats do not have.
 pub(super) fn read(
-    call: &mut CallBody,
+    call: &mut InspectedBody,
     body: &[u8],
     endpoint: &EndpointFormat,
     managed: bool,
@@ -27,11 +27,11 @@ pub(super) fn read(
     if matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Embeddings | Api::Opaque) {
         return;
     }
-    let Some(body) = Object::of(body) else { return };
+    let Some(body) = JsonObject::of(body) else { return };
     if let Some(key) = body.duplicate() {
         issues.push(Issue::at([key], "must not occur more than once"));
     }
-    let mut fields = Fields { body: &body, issues, stored: Vec::new(), endless: None };
+    let mut fields = NativeFields { body: &body, issues, stored: Vec::new(), endless: None };
     match api {
         Api::GenerateContent => fields.google(call, endpoint),
         Api::EmbedContent => {}
@@ -59,7 +59,7 @@ pub(super) fn read(
         Api::Ocr => fields.without_length("document"),
         _ => {}
     }
-    let Fields { stored, endless, issues, .. } = fields;
+    let NativeFields { stored, endless, issues, .. } = fields;
     if managed && !endpoint.provider.allow_stored_state {
         let message = STORED_STATE;
         issues.extend(stored.into_iter().map(|path| Issue { path, message: message.to_owned() }));
@@ -71,8 +71,8 @@ pub(super) fn read(
     }
 }
 
-struct Fields<'a, 'b> {
-    body: &'b Object<'a>,
+struct NativeFields<'a, 'b> {
+    body: &'b JsonObject<'a>,
     issues: &'b mut Vec<Issue>,
     /// The paths to fields that name something stored.
     stored: Vec<Vec<String>>,
@@ -80,8 +80,8 @@ struct Fields<'a, 'b> {
     endless: Option<Vec<String>>,
 }
 
-impl Fields<'_, '_> {
-    fn google(&mut self, call: &mut CallBody, endpoint: &EndpointFormat) {
+impl NativeFields<'_, '_> {
+    fn google(&mut self, call: &mut InspectedBody, endpoint: &EndpointFormat) {
         call.stream = endpoint.path.ends_with(":streamGenerateContent");
         for key in ["generationConfig", "generation_config"] {
             let Some(config) = self.body.object(key) else { continue };
@@ -98,7 +98,7 @@ impl Fields<'_, '_> {
         }
     }
 
-    fn converse(&mut self, call: &mut CallBody, endpoint: &EndpointFormat) {
+    fn converse(&mut self, call: &mut InspectedBody, endpoint: &EndpointFormat) {
         call.stream = endpoint.path.ends_with("/converse-stream");
         if let Some(config) = self.body.object("inferenceConfig") {
             if let Some(twice) = config.duplicate() {
@@ -118,12 +118,12 @@ impl Fields<'_, '_> {
             self.without_length(key);
         }
         if let Some(tier) = self.body.object("serviceTier").and_then(|tier| tier.text("type")) {
-            call.ask_tier("serviceTier", &tier);
+            call.add_tier("serviceTier", &tier);
         }
     }
 
     /// Reads a body in the format of the model's vendor. Each has its own name for the same field.
-    fn invoke(&mut self, call: &mut CallBody, endpoint: &EndpointFormat) {
+    fn invoke(&mut self, call: &mut InspectedBody, endpoint: &EndpointFormat) {
         call.stream = endpoint.path.ends_with("/invoke-with-response-stream");
         let mut most = None;
         for name in ["max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample"] {
@@ -142,13 +142,13 @@ impl Fields<'_, '_> {
         call.max_output_tokens = most;
     }
 
-    fn cohere(&mut self, call: &mut CallBody) {
+    fn cohere(&mut self, call: &mut InspectedBody) {
         call.stream |= self.body.get("stream").is_some_and(|stream| stream.get() == "true");
         self.stores("conversation_id");
         self.without_length("connectors");
     }
 
-    fn elevenlabs(&mut self, call: &mut CallBody) {
+    fn elevenlabs(&mut self, call: &mut InspectedBody) {
         call.characters = characters(self.body.get("text"));
         for key in ["cloud_storage_url", "source_url"] {
             self.without_length(key);
@@ -171,7 +171,7 @@ impl Fields<'_, '_> {
         }
     }
 
-    fn count(&mut self, object: &Object<'_>, within: &str, name: &str) -> Option<u64> {
+    fn count(&mut self, object: &JsonObject<'_>, within: &str, name: &str) -> Option<u64> {
         let value = object.get(name)?;
         let number = count(value.get());
         if number.is_none() {

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::tools::{ToolCharge, charge, charge_of_images, charge_of_key, is_tool};
-use crate::object::Key;
+use crate::object::JsonKey;
 
 /// The message for a handle to something stored.
 pub(super) const STORED_STATE: &str =
@@ -16,7 +16,7 @@ pub(super) const STORED_STATE: &str =
 
 /// The kind of a finding that is kept with its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum FindingKind {
     /// A handle to something that the provider stores.
     Handle,
     /// Something with an unknown number of tokens: a URL that the provider would fetch, the audio
@@ -36,8 +36,8 @@ pub(super) enum Kind {
 
 /// The findings below a value. Paths are innermost first while the walk unwinds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Findings {
-    first: BTreeMap<Kind, Vec<String>>,
+pub(super) struct ScanFindings {
+    first: BTreeMap<FindingKind, Vec<String>>,
     /// The number of images in the body itself.
     pub(super) images: u64,
     /// The number of tools, at the provider or at the client.
@@ -50,12 +50,12 @@ pub(super) struct Findings {
     pub(super) hour_cache: bool,
 }
 
-impl Findings {
-    pub(super) fn first(&self, kind: Kind) -> Option<&Vec<String>> {
+impl ScanFindings {
+    pub(super) fn first(&self, kind: FindingKind) -> Option<&Vec<String>> {
         self.first.get(&kind)
     }
 
-    pub(super) fn take(&mut self, kind: Kind) -> Option<Vec<String>> {
+    pub(super) fn take(&mut self, kind: FindingKind) -> Option<Vec<String>> {
         self.first.remove(&kind)
     }
 
@@ -76,12 +76,12 @@ impl Findings {
     /// The charges for the tools at the provider, each with the path of its first tool.
     pub(super) fn charges(&self) -> impl Iterator<Item = (ToolCharge, &Vec<String>)> {
         self.first.iter().filter_map(|(kind, path)| match kind {
-            Kind::Charged(charge) => Some((*charge, path)),
+            FindingKind::Charged(charge) => Some((*charge, path)),
             _ => None,
         })
     }
 
-    fn note(&mut self, kind: Kind, path: Vec<String>) {
+    fn note(&mut self, kind: FindingKind, path: Vec<String>) {
         self.first.entry(kind).or_insert(path);
     }
 
@@ -178,7 +178,7 @@ const DECLARATIONS: [&str; 8] = [
 ];
 
 /// The kind of a value, by which the object around it is judged.
-enum Seen<'de> {
+enum ScannedValue<'de> {
     Text(Cow<'de, str>),
     Count(u64),
     List,
@@ -191,7 +191,7 @@ enum Seen<'de> {
 
 /// The place of a value in the body.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scan {
+pub(super) enum ScanContext {
     /// The list of the offered tools.
     Tools,
     /// One of the tools.
@@ -244,19 +244,19 @@ fn is_misspelt(key: &str) -> bool {
 }
 
 /// The member `key` of the whole body, and its place.
-pub(super) struct Member<'a>(pub(super) &'a str, pub(super) Scan);
+pub(super) struct MemberSeed<'a>(pub(super) &'a str, pub(super) ScanContext);
 
-impl<'de> DeserializeSeed<'de> for Member<'_> {
-    type Value = Findings;
+impl<'de> DeserializeSeed<'de> for MemberSeed<'_> {
+    type Value = ScanFindings;
 
-    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Findings, D::Error> {
-        let (seen, mut found) = value.deserialize_any(Walk(self.1))?;
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<ScanFindings, D::Error> {
+        let (seen, mut found) = value.deserialize_any(ScanVisitor(self.1))?;
         judge_member(self.0, &seen, &mut found);
         Ok(found.within(self.0))
     }
 }
 
-impl Scan {
+impl ScanContext {
     /// The place of the value under `key` of an object in this place.
     fn below(self, key: &str) -> Self {
         match (self, key) {
@@ -270,121 +270,123 @@ impl Scan {
     }
 }
 
-struct Walk(Scan);
+struct ScanVisitor(ScanContext);
 
-impl<'de> DeserializeSeed<'de> for Walk {
-    type Value = (Seen<'de>, Findings);
+impl<'de> DeserializeSeed<'de> for ScanVisitor {
+    type Value = (ScannedValue<'de>, ScanFindings);
 
     fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
         value.deserialize_any(self)
     }
 }
 
-fn nothing_in<'de, E>(seen: Seen<'de>) -> Result<(Seen<'de>, Findings), E> {
-    Ok((seen, Findings::default()))
+fn without_findings<'de, E>(
+    seen: ScannedValue<'de>,
+) -> Result<(ScannedValue<'de>, ScanFindings), E> {
+    Ok((seen, ScanFindings::default()))
 }
 
-impl<'de> Visitor<'de> for Walk {
-    type Value = (Seen<'de>, Findings);
+impl<'de> Visitor<'de> for ScanVisitor {
+    type Value = (ScannedValue<'de>, ScanFindings);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON value")
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        nothing_in(Seen::Other)
+        without_findings(ScannedValue::Other)
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        nothing_in(Seen::Other)
+        without_findings(ScannedValue::Other)
     }
 
     fn visit_u64<E>(self, count: u64) -> Result<Self::Value, E> {
-        nothing_in(Seen::Count(count))
+        without_findings(ScannedValue::Count(count))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        nothing_in(Seen::Other)
+        without_findings(ScannedValue::Other)
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        nothing_in(Seen::Nothing)
+        without_findings(ScannedValue::Nothing)
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        nothing_in(Seen::Text(Cow::Borrowed(text)))
+        without_findings(ScannedValue::Text(Cow::Borrowed(text)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
         // Only the start is ever read, and escaped texts may be long.
-        nothing_in(Seen::Text(Cow::Owned(text.chars().take(64).collect())))
+        without_findings(ScannedValue::Text(Cow::Owned(text.chars().take(64).collect())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let inner = match self.0 {
-            Scan::Tools => Scan::Tool,
-            Scan::Message => Scan::Message,
-            Scan::Tool | Scan::Container | Scan::Part => Scan::Part,
+            ScanContext::Tools => ScanContext::Tool,
+            ScanContext::Message => ScanContext::Message,
+            ScanContext::Tool | ScanContext::Container | ScanContext::Part => ScanContext::Part,
         };
-        let mut findings = Findings::default();
+        let mut findings = ScanFindings::default();
         let mut position = 0_usize;
-        while let Some((_, found)) = items.next_element_seed(Walk(inner))? {
+        while let Some((_, found)) = items.next_element_seed(ScanVisitor(inner))? {
             findings = findings.or(found.below(position));
             position = position.saturating_add(1);
         }
         // An empty list of handles names none.
-        Ok((if position == 0 { Seen::Nothing } else { Seen::List }, findings))
+        Ok((if position == 0 { ScannedValue::Nothing } else { ScannedValue::List }, findings))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
-        let mut findings = Findings::default();
-        let mut object = Object::default();
-        while let Some(Key(key)) = fields.next_key::<Key<'de>>()? {
+        let mut findings = ScanFindings::default();
+        let mut object = ObjectFacts::default();
+        while let Some(JsonKey(key)) = fields.next_key::<JsonKey<'de>>()? {
             // Free data of the caller, which the provider does not interpret.
             if key == "metadata" {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             }
-            let (seen, mut found) = fields.next_value_seed(Walk(self.0.below(&key)))?;
+            let (seen, mut found) = fields.next_value_seed(ScanVisitor(self.0.below(&key)))?;
             judge_member(&key, &seen, &mut found);
             // Larger containers cost more, and answers do not say how large they were.
-            if self.0 == Scan::Container
+            if self.0 == ScanContext::Container
                 && key == "memory_limit"
-                && !matches!(&seen, Seen::Text(size) if size == "1g")
+                && !matches!(&seen, ScannedValue::Text(size) if size == "1g")
             {
-                found.note(Kind::Charged(ToolCharge::Unknown), Vec::new());
+                found.note(FindingKind::Charged(ToolCharge::Unknown), Vec::new());
             }
-            if self.0 != Scan::Part && is_misspelt(&key) {
-                found.note(Kind::Misspelt, Vec::new());
+            if self.0 != ScanContext::Part && is_misspelt(&key) {
+                found.note(FindingKind::Misspelt, Vec::new());
             }
             object.read(self.0, &key, &seen);
             findings = findings.or(found.below(&key));
         }
         object.judge(self.0, &mut findings);
-        Ok((if object.has_id { Seen::Named } else { Seen::Other }, findings))
+        Ok((if object.has_id { ScannedValue::Named } else { ScannedValue::Other }, findings))
     }
 }
 
 /// Adds the finding that a member of an object is by itself.
-fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
+fn judge_member(key: &str, seen: &ScannedValue<'_>, found: &mut ScanFindings) {
     let here = Vec::new;
     match seen {
-        Seen::Text(text) => {
+        ScannedValue::Text(text) => {
             let reference = key == "type" && text == "item_reference";
             if reference || HANDLE_KEYS.contains(&key) {
-                found.note(Kind::Handle, here());
+                found.note(FindingKind::Handle, here());
             }
             // The bytes of documents and films say little of their tokens.
             let inline = text.starts_with("data:image/");
             if DOCUMENT_KEYS.contains(&key) || (REMOTE_KEYS.contains(&key) && !inline) {
-                found.note(Kind::Unsized, here());
+                found.note(FindingKind::Unsized, here());
             }
             // Bedrock: an object in a bucket of the account, and packed data in the body.
             if key == "uri" && text.get(..5).is_some_and(|s| s.eq_ignore_ascii_case("s3://")) {
-                found.note(Kind::Handle, here());
+                found.note(FindingKind::Handle, here());
             }
             if key == "bytes" {
-                found.note(Kind::Unsized, here());
+                found.note(FindingKind::Unsized, here());
             }
             found.hour_cache |= key == "ttl" && text == "1h";
             let drawn = key == "type" && text == "image_generation_call";
@@ -392,17 +394,19 @@ fn judge_member(key: &str, seen: &Seen<'_>, found: &mut Findings) {
                 found.images = found.images.saturating_add(1);
             }
         }
-        Seen::Other if key == "systemTool" => found.note(Kind::Unsized, here()),
-        Seen::List if HANDLE_LIST_KEYS.contains(&key) => found.note(Kind::Handle, here()),
+        ScannedValue::Other if key == "systemTool" => found.note(FindingKind::Unsized, here()),
+        ScannedValue::List if HANDLE_LIST_KEYS.contains(&key) => {
+            found.note(FindingKind::Handle, here())
+        }
         // The body contains only the name of the speech.
-        Seen::Named if key == "audio" => found.note(Kind::Unsized, here()),
+        ScannedValue::Named if key == "audio" => found.note(FindingKind::Unsized, here()),
         _ => {}
     }
 }
 
 /// The facts from all members of an object. If a key occurs twice, the worse value counts.
 #[derive(Default)]
-struct Object {
+struct ObjectFacts {
     has_id: bool,
     /// `"type": "base64"`: the source of an image or document.
     is_base64: bool,
@@ -426,24 +430,26 @@ struct Object {
     has_odd_maximum: bool,
 }
 
-impl Object {
-    fn read(&mut self, place: Scan, key: &str, seen: &Seen<'_>) {
+impl ObjectFacts {
+    fn read(&mut self, place: ScanContext, key: &str, seen: &ScannedValue<'_>) {
         match (key, seen) {
-            ("id", Seen::Text(_)) => self.has_id = true,
-            ("type", Seen::Text(name)) => {
+            ("id", ScannedValue::Text(_)) => self.has_id = true,
+            ("type", ScannedValue::Text(name)) => {
                 self.is_base64 |= name == "base64";
                 self.is_mcp |= name.starts_with("mcp");
                 self.types = self.types.saturating_add(1);
-                if place == Scan::Tool && !CLIENT_TOOLS.iter().any(|tool| is_tool(name, tool)) {
+                if place == ScanContext::Tool
+                    && !CLIENT_TOOLS.iter().any(|tool| is_tool(name, tool))
+                {
                     self.server_types.push(name.clone().into_owned());
                 }
             }
-            ("type", Seen::Nothing) => {}
-            ("type", _) if place == Scan::Tool => self.server_types.push(String::new()),
-            (key, _) if place == Scan::Tool && DECLARATIONS.contains(&key) => {
+            ("type", ScannedValue::Nothing) => {}
+            ("type", _) if place == ScanContext::Tool => self.server_types.push(String::new()),
+            (key, _) if place == ScanContext::Tool && DECLARATIONS.contains(&key) => {
                 self.is_declared = true;
             }
-            ("media_type" | "mimeType" | "mime_type", Seen::Text(name)) => {
+            ("media_type" | "mimeType" | "mime_type", ScannedValue::Text(name)) => {
                 let is_image = name.starts_with("image/");
                 self.is_image |= is_image;
                 self.is_no_image |= !is_image;
@@ -451,28 +457,30 @@ impl Object {
             ("media_type", _) => self.is_no_image = true,
             // Google's data are beside their type, without a field that says so. Bedrock's bytes
             // are below the key of their kind.
-            ("data", Seen::Text(_)) => self.has_data = true,
+            ("data", ScannedValue::Text(_)) => self.has_data = true,
             (key, _) if GOOGLE_TOOLS.contains(&key) => self.google_tool = Some(key.to_owned()),
-            ("max_uses", Seen::Count(uses)) => self.max_uses = self.max_uses.max(Some(*uses)),
-            ("max_uses", Seen::Nothing) => {}
+            ("max_uses", ScannedValue::Count(uses)) => {
+                self.max_uses = self.max_uses.max(Some(*uses))
+            }
+            ("max_uses", ScannedValue::Nothing) => {}
             ("max_uses", _) => self.has_odd_maximum = true,
-            ("model", Seen::Text(name)) if place == Scan::Tool => {
+            ("model", ScannedValue::Text(name)) if place == ScanContext::Tool => {
                 self.model = Some(name.clone().into_owned());
             }
-            ("n", Seen::Count(images)) => self.images = self.images.max(Some(*images)),
+            ("n", ScannedValue::Count(images)) => self.images = self.images.max(Some(*images)),
             _ => {}
         }
     }
 
-    fn judge(&self, place: Scan, findings: &mut Findings) {
+    fn judge(&self, place: ScanContext, findings: &mut ScanFindings) {
         if self.is_base64 || (self.has_data && (self.is_image || self.is_no_image)) {
             // The bytes of a document say little of its tokens; the bytes of an image say nothing.
             match self.is_image && !self.is_no_image {
                 true => findings.images = findings.images.saturating_add(1),
-                false => findings.note(Kind::Unsized, Vec::new()),
+                false => findings.note(FindingKind::Unsized, Vec::new()),
             }
         }
-        if place != Scan::Tool {
+        if place != ScanContext::Tool {
             return;
         }
         findings.tools = findings.tools.saturating_add(1);
@@ -481,22 +489,22 @@ impl Object {
             return;
         }
         let here = || vec![self.google_tool.clone().unwrap_or_else(|| "type".to_owned())];
-        findings.note(Kind::ServerTool, here());
+        findings.note(FindingKind::ServerTool, here());
         if self.server_types.is_empty() && self.google_tool.is_none() {
-            findings.note(Kind::Charged(ToolCharge::Unknown), Vec::new());
+            findings.note(FindingKind::Charged(ToolCharge::Unknown), Vec::new());
         }
         for name in &self.server_types {
             let charge = match name.as_str() {
                 "image_generation" => charge_of_images(self.model.as_deref(), self.images),
                 name => charge(name),
             };
-            findings.note(Kind::Charged(charge), here());
+            findings.note(FindingKind::Charged(charge), here());
         }
         if let Some(key) = &self.google_tool {
-            findings.note(Kind::Charged(charge_of_key(key)), here());
+            findings.note(FindingKind::Charged(charge_of_key(key)), here());
         }
         if self.is_mcp {
-            findings.note(Kind::RemoteTool, here());
+            findings.note(FindingKind::RemoteTool, here());
         }
         let is_search = self.types == 1
             && !self.has_odd_maximum
@@ -504,7 +512,7 @@ impl Object {
         match self.max_uses.filter(|_| !self.is_mcp) {
             Some(uses) => findings.tool_uses = findings.tool_uses.saturating_add(uses),
             None if is_search => findings.searches = findings.searches.saturating_add(1),
-            None => findings.note(Kind::UnlimitedTool, here()),
+            None => findings.note(FindingKind::UnlimitedTool, here()),
         }
     }
 }

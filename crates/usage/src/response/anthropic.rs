@@ -12,53 +12,55 @@
 use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
-use tollgate_pricing::{Part, PerUnit};
+use tollgate_pricing::{PerModelUsage, PerUnit};
 
-use super::extractor::{EventKind, Extract, Facts, Found, MAX_PARTS, sides};
-use super::json::{Figure, Keys, part_of};
-use crate::object::Object;
+use super::extractor::{
+    ExtractedUsage, MAX_PARTS, ResponseFacts, StreamEventKind, UsageExtractor, sides,
+};
+use super::json::{KeySearcher, ReportedCount, split_detail};
+use crate::object::JsonObject;
 
 /// Gathers the usage of an answer.
 #[derive(Default)]
-pub(super) struct Anthropic {
+pub(super) struct AnthropicExtractor {
     /// Whether the request asked for cache entries with a life of an hour.
     hour_cache: bool,
-    figures: Figures,
+    figures: AnthropicCounts,
     /// The turns, each with its model, if that is not the model of the answer.
-    iterations: Vec<(Option<String>, Figures)>,
-    searches: Figure,
+    iterations: Vec<(Option<String>, AnthropicCounts)>,
+    searches: ReportedCount,
     malformed: bool,
     /// Whether the answer has stated why it stopped: no figure is added after that.
     stopped: bool,
-    facts: Facts,
+    facts: ResponseFacts,
     text_bytes: u64,
 }
 
 /// The latest figures.
 #[derive(Clone, Copy, Default)]
-struct Figures {
-    input: Figure,
-    output: Figure,
-    thinking: Figure,
-    cache_read: Figure,
-    cache_write: Figure,
-    cache_write_5m: Figure,
-    cache_write_1h: Figure,
+struct AnthropicCounts {
+    input: ReportedCount,
+    output: ReportedCount,
+    thinking: ReportedCount,
+    cache_read: ReportedCount,
+    cache_write: ReportedCount,
+    cache_write_5m: ReportedCount,
+    cache_write_1h: ReportedCount,
     /// Figures of servers that count cached tokens within the input.
-    cached_within: Figure,
-    written_within: Figure,
-    total: Figure,
+    cached_within: ReportedCount,
+    written_within: ReportedCount,
+    total: ReportedCount,
 }
 
-impl Anthropic {
+impl AnthropicExtractor {
     pub(super) fn new(hour_cache: bool) -> Self {
         Self { hour_cache, ..Self::default() }
     }
 
-    fn absorb(&mut self, answer: &Object<'_>) {
+    fn absorb(&mut self, answer: &JsonObject<'_>) {
         let facts = &mut self.facts;
-        answer.tell("model", &mut facts.model);
-        answer.tell("id", &mut facts.response_id);
+        answer.update_text("model", &mut facts.model);
+        answer.update_text("id", &mut facts.response_id);
         facts.provider_error |=
             answer.object("error").is_some() || answer.text("type").as_deref() == Some("error");
         self.stopped |= answer.get("stop_reason").is_some();
@@ -68,27 +70,27 @@ impl Anthropic {
     }
 
     fn absorb_usage(&mut self, usage: &RawValue) {
-        let Some(usage) = Object::in_value(usage) else {
+        let Some(usage) = JsonObject::in_value(usage) else {
             self.malformed = true;
             return;
         };
         self.malformed = false;
-        self.figures.take(&usage);
+        self.figures.update(&usage);
         if usage.get("iterations").is_some() {
             let iterations = usage.objects("iterations");
-            let read = |iteration: &Object<'_>| {
-                let mut figures = Figures::default();
-                figures.take(iteration);
+            let read = |iteration: &JsonObject<'_>| {
+                let mut figures = AnthropicCounts::default();
+                figures.update(iteration);
                 (iteration.text("model"), figures)
             };
             self.iterations = iterations.iter().map(read).collect();
         }
         if let Some(tools) = usage.object("server_tool_use") {
             // Fetched pages cost nothing beyond their tokens.
-            self.searches.take(tools.get("web_search_requests"));
+            self.searches.update(tools.get("web_search_requests"));
         }
         let facts = &mut self.facts;
-        usage.tell("service_tier", &mut facts.service_tier);
+        usage.update_text("service_tier", &mut facts.service_tier);
         let modes: Vec<_> = ["speed", "inference_geo"]
             .iter()
             .filter_map(|key| usage.text(key))
@@ -100,11 +102,11 @@ impl Anthropic {
     }
 
     /// The usage of each model, if the turns are reported.
-    fn parts(&self) -> Option<Vec<Part>> {
+    fn parts(&self) -> Option<Vec<PerModelUsage>> {
         if self.iterations.is_empty() || !self.iterations.iter().all(|(_, turn)| turn.readable()) {
             return None;
         }
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<PerModelUsage> = Vec::new();
         for (model, figures) in &self.iterations {
             let model = model.clone().filter(|model| Some(model) != self.facts.model.as_ref());
             // A side that a turn does not report is 0.
@@ -117,15 +119,15 @@ impl Anthropic {
             });
             match parts.iter_mut().find(|part| part.model == model) {
                 Some(part) => part.quantities = PerUnit::sum(&part.quantities, &quantities),
-                None => parts.push(Part { model, quantities }),
+                None => parts.push(PerModelUsage { model, quantities }),
             }
         }
         Some(parts)
     }
 }
 
-impl Extract for Anthropic {
-    fn ends(&self) -> &'static [&'static [u8]] {
+impl UsageExtractor for AnthropicExtractor {
+    fn end_markers(&self) -> &'static [&'static [u8]] {
         &[
             b"event: message_stop",
             b"event:message_stop",
@@ -139,17 +141,17 @@ impl Extract for Anthropic {
     fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
         let unnamed_end =
             name.is_empty() && memchr::memmem::find(data, b"\"message_stop\"").is_some();
-        let says_so = |event: Object<'_>| event.text("type").as_deref() == Some("message_stop");
+        let says_so = |event: JsonObject<'_>| event.text("type").as_deref() == Some("message_stop");
         matches!(name, b"message_stop" | b"error")
-            || (unnamed_end && Object::of(data).is_some_and(says_so))
+            || (unnamed_end && JsonObject::of(data).is_some_and(says_so))
     }
 
-    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind {
         let seen = KEYS.look(data);
         self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         self.facts.provider_error |= name == b"error";
         if seen.tells
-            && let Some(event) = Object::of(data)
+            && let Some(event) = JsonObject::of(data)
         {
             self.absorb(&event);
             for key in ["message", "delta"] {
@@ -158,21 +160,22 @@ impl Extract for Anthropic {
                 }
             }
         }
-        EventKind::Content
+        StreamEventKind::Content
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
         self.text_bytes = KEYS.text_bytes(body);
-        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
+        let Some(answer) = JsonObject::of(body) else { return self.text_bytes > 0 };
         self.absorb(&answer);
         // A body is whole, whatever reason it states.
         self.stopped = true;
         true
     }
 
-    fn found(self: Box<Self>) -> Found {
-        let readable =
-            !self.malformed && self.figures.readable() && self.searches != Figure::Unreadable;
+    fn found(self: Box<Self>) -> ExtractedUsage {
+        let readable = !self.malformed
+            && self.figures.readable()
+            && self.searches != ReportedCount::Unreadable;
         let parts = self.parts().filter(|_| readable);
         let (input, output) = match &parts {
             Some(parts) => {
@@ -187,7 +190,7 @@ impl Extract for Anthropic {
         // If one model made all of it, there are no parts.
         let parts = parts.unwrap_or_default();
         let several = parts.iter().any(|part| part.model.is_some());
-        Found {
+        ExtractedUsage {
             is_final: self.stopped && input.is_some() && output.is_some(),
             input,
             output,
@@ -196,28 +199,28 @@ impl Extract for Anthropic {
             total_differs: self.figures.total_differs(),
             facts: self.facts,
             text_bytes: self.text_bytes,
-            ..Found::default()
+            ..ExtractedUsage::default()
         }
     }
 }
 
-impl Figures {
-    fn take(&mut self, usage: &Object<'_>) {
-        self.input.take(usage.get("input_tokens"));
-        self.output.take(usage.get("output_tokens"));
-        self.cache_read.take(usage.get("cache_read_input_tokens"));
-        self.cache_write.take(usage.get("cache_creation_input_tokens"));
-        self.total.take(usage.get("total_tokens"));
+impl AnthropicCounts {
+    fn update(&mut self, usage: &JsonObject<'_>) {
+        self.input.update(usage.get("input_tokens"));
+        self.output.update(usage.get("output_tokens"));
+        self.cache_read.update(usage.get("cache_read_input_tokens"));
+        self.cache_write.update(usage.get("cache_creation_input_tokens"));
+        self.total.update(usage.get("total_tokens"));
         if let Some(split) = usage.object("cache_creation") {
-            self.cache_write_5m.take(split.get("ephemeral_5m_input_tokens"));
-            self.cache_write_1h.take(split.get("ephemeral_1h_input_tokens"));
+            self.cache_write_5m.update(split.get("ephemeral_5m_input_tokens"));
+            self.cache_write_1h.update(split.get("ephemeral_1h_input_tokens"));
         }
         if let Some(details) = usage.object("input_tokens_details") {
-            self.cached_within.take(details.get("cached_tokens"));
-            self.written_within.take(details.get("cache_write_tokens"));
+            self.cached_within.update(details.get("cached_tokens"));
+            self.written_within.update(details.get("cache_write_tokens"));
         }
         if let Some(details) = usage.object("output_tokens_details") {
-            self.thinking.take(details.any(&["thinking_tokens", "reasoning_tokens"]));
+            self.thinking.update(details.get_any(&["thinking_tokens", "reasoning_tokens"]));
         }
     }
 
@@ -233,14 +236,14 @@ impl Figures {
             self.cached_within,
             self.written_within,
         ];
-        !all.contains(&Figure::Unreadable)
+        !all.contains(&ReportedCount::Unreadable)
     }
 
     fn input(&self, hour_cache: bool) -> Option<PerUnit<u64>> {
         let mut input = self.input.count()?;
         let (five_minutes, hour) = self.cache_writes(hour_cache);
-        let cached = part_of(&mut input, self.cached_within);
-        let written = part_of(&mut input, self.written_within);
+        let cached = split_detail(&mut input, self.cached_within);
+        let written = split_detail(&mut input, self.written_within);
         Some(PerUnit {
             input,
             cached_input: self.cache_read.or_zero().saturating_add(cached),
@@ -252,7 +255,7 @@ impl Figures {
 
     fn output(&self) -> Option<PerUnit<u64>> {
         let mut output = self.output.count()?;
-        let reasoning = part_of(&mut output, self.thinking);
+        let reasoning = split_detail(&mut output, self.thinking);
         Some(PerUnit { output, reasoning, ..PerUnit::default() })
     }
 
@@ -280,6 +283,6 @@ impl Figures {
     }
 }
 
-static KEYS: LazyLock<Keys> = LazyLock::new(|| {
-    Keys::new(&["text", "thinking", "partial_json"], &["usage", "error", "stop_reason"])
+static KEYS: LazyLock<KeySearcher> = LazyLock::new(|| {
+    KeySearcher::new(&["text", "thinking", "partial_json"], &["usage", "error", "stop_reason"])
 });

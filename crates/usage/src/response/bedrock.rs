@@ -4,5 +4,5 @@
 mod converse;
 mod invoke;
 
-pub(super) use self::converse::Converse;
-pub(super) use self::invoke::Invoke;
+pub(super) use self::converse::ConverseExtractor;
+pub(super) use self::invoke::InvokeExtractor;

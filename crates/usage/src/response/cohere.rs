@@ -8,30 +8,30 @@ use std::sync::LazyLock;
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
-use super::extractor::{EventKind, Extract, Facts, Found};
-use super::json::{Figure, Keys};
-use crate::object::Object;
+use super::extractor::{ExtractedUsage, ResponseFacts, StreamEventKind, UsageExtractor};
+use super::json::{KeySearcher, ReportedCount};
+use crate::object::JsonObject;
 
 const ENDS: [&[u8]; 2] = [b"message-end", b"stream-end"];
 
 /// Gathers the usage of an answer.
 #[derive(Default)]
-pub(super) struct Cohere {
-    input: Figure,
-    output: Figure,
-    image_tokens: Figure,
-    images: Figure,
-    searches: Figure,
+pub(super) struct CohereExtractor {
+    input: ReportedCount,
+    output: ReportedCount,
+    image_tokens: ReportedCount,
+    images: ReportedCount,
+    searches: ReportedCount,
     /// Whether a bill was reported. A unit that it does not name costs nothing.
     billed: bool,
     malformed: bool,
     closed: bool,
-    facts: Facts,
+    facts: ResponseFacts,
     text_bytes: u64,
 }
 
-impl Cohere {
-    fn absorb(&mut self, answer: &Object<'_>) {
+impl CohereExtractor {
+    fn absorb(&mut self, answer: &JsonObject<'_>) {
         let facts = &mut self.facts;
         let id = ["id", "response_id", "generation_id"].iter().find_map(|key| answer.text(key));
         facts.response_id = id.or(facts.response_id.take());
@@ -47,21 +47,21 @@ impl Cohere {
     }
 
     fn absorb_bill(&mut self, billed: &RawValue) {
-        let Some(billed) = Object::in_value(billed) else {
+        let Some(billed) = JsonObject::in_value(billed) else {
             self.malformed = true;
             return;
         };
         self.malformed = false;
         self.billed = true;
-        self.input.take(billed.get("input_tokens"));
-        self.output.take(billed.get("output_tokens"));
-        self.image_tokens.take(billed.get("image_tokens"));
-        self.images.take(billed.get("images"));
-        self.searches.take(billed.get("search_units"));
+        self.input.update(billed.get("input_tokens"));
+        self.output.update(billed.get("output_tokens"));
+        self.image_tokens.update(billed.get("image_tokens"));
+        self.images.update(billed.get("images"));
+        self.searches.update(billed.get("search_units"));
     }
 
     /// Whether an event is the last of a stream, in either version.
-    fn is_end(event: &Object<'_>) -> bool {
+    fn is_end(event: &JsonObject<'_>) -> bool {
         ["type", "event_type"]
             .iter()
             .filter_map(|key| event.text(key))
@@ -69,8 +69,8 @@ impl Cohere {
     }
 }
 
-impl Extract for Cohere {
-    fn ends(&self) -> &'static [&'static [u8]] {
+impl UsageExtractor for CohereExtractor {
+    fn end_markers(&self) -> &'static [&'static [u8]] {
         &[
             b"event: message-end",
             b"event:message-end",
@@ -85,10 +85,11 @@ impl Extract for Cohere {
     fn ends_stream(&self, name: &[u8], data: &[u8]) -> bool {
         let unnamed =
             name.is_empty() && ENDS.iter().any(|end| memchr::memmem::find(data, end).is_some());
-        ENDS.contains(&name) || (unnamed && Object::of(data).is_some_and(|it| Self::is_end(&it)))
+        ENDS.contains(&name)
+            || (unnamed && JsonObject::of(data).is_some_and(|it| Self::is_end(&it)))
     }
 
-    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind {
         let ends = self.ends_stream(name, data);
         let seen = KEYS.look(data);
         if !ends {
@@ -97,9 +98,9 @@ impl Extract for Cohere {
         }
         let introduces = self.facts.response_id.is_none() && IDS.look(data).tells;
         if !ends && !introduces && !seen.tells {
-            return EventKind::Content;
+            return StreamEventKind::Content;
         }
-        let Some(event) = Object::of(data) else { return EventKind::Content };
+        let Some(event) = JsonObject::of(data) else { return StreamEventKind::Content };
         self.closed |= ends;
         self.absorb(&event);
         for key in ["delta", "response"] {
@@ -107,20 +108,20 @@ impl Extract for Cohere {
                 self.absorb(&inner);
             }
         }
-        EventKind::Content
+        StreamEventKind::Content
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
         self.text_bytes = KEYS.text_bytes(body);
-        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
+        let Some(answer) = JsonObject::of(body) else { return self.text_bytes > 0 };
         self.closed = true;
         self.absorb(&answer);
         true
     }
 
-    fn found(self: Box<Self>) -> Found {
+    fn found(self: Box<Self>) -> ExtractedUsage {
         let all = [self.input, self.output, self.image_tokens, self.images, self.searches];
-        let readable = self.billed && !self.malformed && !all.contains(&Figure::Unreadable);
+        let readable = self.billed && !self.malformed && !all.contains(&ReportedCount::Unreadable);
         let input = PerUnit {
             input: self.input.or_zero(),
             input_image: self.image_tokens.or_zero(),
@@ -129,7 +130,7 @@ impl Extract for Cohere {
         let output = PerUnit { output: self.output.or_zero(), ..PerUnit::default() };
         // Newer models bill the tokens of an image, older ones the image.
         let by_tokens = self.image_tokens.or_zero() > 0;
-        Found {
+        ExtractedUsage {
             is_final: self.closed && readable,
             input: readable.then_some(input),
             output: readable.then_some(output),
@@ -140,11 +141,12 @@ impl Extract for Cohere {
             },
             facts: self.facts,
             text_bytes: self.text_bytes,
-            ..Found::default()
+            ..ExtractedUsage::default()
         }
     }
 }
 
-static KEYS: LazyLock<Keys> =
-    LazyLock::new(|| Keys::new(&["text", "thinking", "arguments"], &["error"]));
-static IDS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&[], &["id", "generation_id"]));
+static KEYS: LazyLock<KeySearcher> =
+    LazyLock::new(|| KeySearcher::new(&["text", "thinking", "arguments"], &["error"]));
+static IDS: LazyLock<KeySearcher> =
+    LazyLock::new(|| KeySearcher::new(&[], &["id", "generation_id"]));

@@ -18,29 +18,29 @@ const BROTLI_BUFFER_BYTES: usize = 16 * 1024;
 /// Unpacks a copy of a body while the body passes, piece by piece.
 pub(super) struct Decoder {
     /// The decoders, that of the last applied coding first.
-    codings: Vec<Coding>,
+    codings: Vec<CodingDecoder>,
     decoded_bytes: usize,
 }
 
-enum Coding {
-    Gzip(flate2::write::MultiGzDecoder<Sink>),
-    Zlib(flate2::write::ZlibDecoder<Sink>),
-    RawDeflate(flate2::write::DeflateDecoder<Sink>),
+enum CodingDecoder {
+    Gzip(flate2::write::MultiGzDecoder<BoundedSink>),
+    Zlib(flate2::write::ZlibDecoder<BoundedSink>),
+    RawDeflate(flate2::write::DeflateDecoder<BoundedSink>),
     /// `deflate` is zlib by the standard and often raw in practice. Two bytes decide.
     Deflate(Vec<u8>),
-    Brotli(Box<brotli::DecompressorWriter<Sink>>),
-    Zstd(zstd::stream::write::Decoder<'static, Sink>),
+    Brotli(Box<brotli::DecompressorWriter<BoundedSink>>),
+    Zstd(zstd::stream::write::Decoder<'static, BoundedSink>),
 }
 
 /// The error of a body that cannot be read further: unknown coding, broken data, or too much of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unreadable;
+pub(super) struct DecodeError;
 
 /// The output of a decoder for one piece, up to a bound.
 #[derive(Default)]
-struct Sink(Vec<u8>);
+struct BoundedSink(Vec<u8>);
 
-impl Write for Sink {
+impl Write for BoundedSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.len().saturating_add(bytes.len()) > MAX_PER_PIECE {
             return Err(io::Error::other("too much"));
@@ -56,55 +56,59 @@ impl Write for Sink {
 
 impl Decoder {
     /// The decoder for `content-encoding`; `None` when the body is not packed.
-    pub(super) fn of(headers: &dyn Headers) -> Result<Option<Self>, Unreadable> {
+    pub(super) fn of(headers: &dyn Headers) -> Result<Option<Self>, DecodeError> {
         let mut codings = Vec::new();
         for number in 0.. {
             let Some(value) = headers.line("content-encoding", number) else { break };
-            let value = text_of(value).ok_or(Unreadable)?;
+            let value = text_of(value).ok_or(DecodeError)?;
             for name in value.split(',').map(|name| name.trim().to_ascii_lowercase()) {
                 if !matches!(name.as_str(), "" | "identity") {
-                    codings.push(Coding::named(&name)?);
+                    codings.push(CodingDecoder::named(&name)?);
                 }
             }
         }
         if codings.len() > MAX_CODINGS {
-            return Err(Unreadable);
+            return Err(DecodeError);
         }
         codings.reverse();
         Ok((!codings.is_empty()).then_some(Self { codings, decoded_bytes: 0 }))
     }
 
     /// The unpacked bytes of `piece`, as far as they are known yet.
-    pub(super) fn decode(&mut self, piece: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    pub(super) fn decode(&mut self, piece: &[u8]) -> Result<Vec<u8>, DecodeError> {
         let mut bytes = piece.to_vec();
         for coding in &mut self.codings {
-            bytes = coding.decode(&bytes).map_err(|_| Unreadable)?;
+            bytes = coding.decode(&bytes).map_err(|_| DecodeError)?;
         }
         self.decoded_bytes = self.decoded_bytes.saturating_add(bytes.len());
         if self.decoded_bytes > MAX_DECODED_BYTES {
-            return Err(Unreadable);
+            return Err(DecodeError);
         }
         Ok(bytes)
     }
 }
 
-impl Coding {
-    fn named(name: &str) -> Result<Self, Unreadable> {
+impl CodingDecoder {
+    fn named(name: &str) -> Result<Self, DecodeError> {
         Ok(match name {
-            "gzip" | "x-gzip" => Self::Gzip(flate2::write::MultiGzDecoder::new(Sink::default())),
+            "gzip" | "x-gzip" => {
+                Self::Gzip(flate2::write::MultiGzDecoder::new(BoundedSink::default()))
+            }
             "deflate" => Self::Deflate(Vec::new()),
             "br" => {
-                let decoder = brotli::DecompressorWriter::new(Sink::default(), BROTLI_BUFFER_BYTES);
+                let decoder =
+                    brotli::DecompressorWriter::new(BoundedSink::default(), BROTLI_BUFFER_BYTES);
                 Self::Brotli(Box::new(decoder))
             }
             "zstd" => {
-                let mut decoder = zstd::stream::raw::Decoder::new().map_err(|_| Unreadable)?;
+                let mut decoder = zstd::stream::raw::Decoder::new().map_err(|_| DecodeError)?;
                 let limit = zstd::stream::raw::DParameter::WindowLogMax(ZSTD_WINDOW_LOG_MAX);
-                decoder.set_parameter(limit).map_err(|_| Unreadable)?;
-                let writer = zstd::stream::write::Decoder::with_decoder(Sink::default(), decoder);
+                decoder.set_parameter(limit).map_err(|_| DecodeError)?;
+                let writer =
+                    zstd::stream::write::Decoder::with_decoder(BoundedSink::default(), decoder);
                 Self::Zstd(writer)
             }
-            _ => return Err(Unreadable),
+            _ => return Err(DecodeError),
         })
     }
 
@@ -114,8 +118,10 @@ impl Coding {
             let Some(zlib) = is_zlib(first) else { return Ok(Vec::new()) };
             let held = std::mem::take(first);
             *self = match zlib {
-                true => Self::Zlib(flate2::write::ZlibDecoder::new(Sink::default())),
-                false => Self::RawDeflate(flate2::write::DeflateDecoder::new(Sink::default())),
+                true => Self::Zlib(flate2::write::ZlibDecoder::new(BoundedSink::default())),
+                false => {
+                    Self::RawDeflate(flate2::write::DeflateDecoder::new(BoundedSink::default()))
+                }
             };
             return self.decode(&held);
         }
@@ -131,7 +137,7 @@ impl Coding {
         Ok(self.sink().map(|sink| std::mem::take(&mut sink.0)).unwrap_or_default())
     }
 
-    fn sink(&mut self) -> Option<&mut Sink> {
+    fn sink(&mut self) -> Option<&mut BoundedSink> {
         Some(match self {
             Self::Gzip(decoder) => decoder.get_mut(),
             Self::Zlib(decoder) => decoder.get_mut(),
@@ -172,15 +178,15 @@ mod tests {
         let zeros = vec![0_u8; 64 * 1024 * 1024];
         let packed = zstd::encode_all(&zeros[..], 3).unwrap();
         assert!(packed.len() < 100_000);
-        assert_eq!(decoder("zstd").decode(&packed), Err(Unreadable));
+        assert_eq!(decoder("zstd").decode(&packed), Err(DecodeError));
 
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         gzip.write_all(&zeros).unwrap();
-        assert_eq!(decoder("gzip").decode(&gzip.finish().unwrap()), Err(Unreadable));
+        assert_eq!(decoder("gzip").decode(&gzip.finish().unwrap()), Err(DecodeError));
 
         let mut packed = Vec::new();
         brotli::BrotliCompress(&mut &zeros[..], &mut packed, &Default::default()).unwrap();
-        assert_eq!(decoder("br").decode(&packed), Err(Unreadable));
+        assert_eq!(decoder("br").decode(&packed), Err(DecodeError));
     }
 
     #[test]
@@ -188,14 +194,14 @@ mod tests {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(27).unwrap();
         encoder.write_all(b"data: [DONE]\n\n").unwrap();
-        assert_eq!(decoder("zstd").decode(&encoder.finish().unwrap()), Err(Unreadable));
+        assert_eq!(decoder("zstd").decode(&encoder.finish().unwrap()), Err(DecodeError));
     }
 
     #[test]
     fn broken_data_and_unknown_codings_are_unreadable() {
         for encoding in ["gzip", "deflate", "br", "zstd", "gzip, br"] {
             let result = decoder(encoding).decode(b"\xff\xffthis is not packed at all, not at all");
-            assert_eq!(result, Err(Unreadable), "{encoding}");
+            assert_eq!(result, Err(DecodeError), "{encoding}");
         }
         for encoding in ["lz4", "gzip, compress", "gzip,gzip,gzip,gzip"] {
             let mut headers = HeaderMap::new();

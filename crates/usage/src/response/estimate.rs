@@ -12,7 +12,7 @@
 
 use tollgate_pricing::Usage;
 
-use crate::request::CallBody;
+use crate::request::InspectedBody;
 
 /// The tokens in a number of bytes of text.
 pub(super) fn tokens(bytes: u64) -> u64 {
@@ -23,11 +23,11 @@ pub(super) fn tokens(bytes: u64) -> u64 {
 
 /// The usage of a call that was sent and got no answer: its input, as an estimate. It is not known
 /// whether the provider accepted it, so it does not count as a request.
-pub fn estimate_input(request: &CallBody) -> Usage {
+pub fn estimate_input(request: &InspectedBody) -> Usage {
     Usage::tokens(tokens(request.input_bytes), 0)
 }
 
-impl CallBody {
+impl InspectedBody {
     /// A body with these characters to be read aloud and microseconds of sound. For answers that
     /// report less than the request.
     pub fn of_media(characters: u64, audio_micros: u64) -> Self {

@@ -13,7 +13,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A step of the reader through the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum EventReaderStep {
     /// A line with a field ended. `name` and `data` are the event as far as it is known.
     Field,
     /// An empty line ended the event.
@@ -43,7 +43,7 @@ pub(super) struct EventReader {
 
 impl EventReader {
     /// Reads on to the next step; `None` at the end of `bytes`.
-    pub(super) fn step(&mut self, bytes: &mut &[u8]) -> Option<Step> {
+    pub(super) fn step(&mut self, bytes: &mut &[u8]) -> Option<EventReaderStep> {
         loop {
             self.swallow_line_feed(bytes);
             let Some(end) = memchr2(b'\n', b'\r', bytes) else {
@@ -63,12 +63,12 @@ impl EventReader {
     }
 
     /// Ends the line and the event that are open at the end of the body.
-    pub(super) fn end(&mut self) -> Option<Step> {
+    pub(super) fn end(&mut self) -> Option<EventReaderStep> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() || self.long_line.is_some() {
             self.end_line(&line);
         }
-        (self.has_data || !self.name.is_empty()).then_some(Step::Event)
+        (self.has_data || !self.name.is_empty()).then_some(EventReaderStep::Event)
     }
 
     /// The `event` field.
@@ -157,12 +157,12 @@ impl EventReader {
         }
     }
 
-    fn end_line(&mut self, end: &[u8]) -> Option<Step> {
+    fn end_line(&mut self, end: &[u8]) -> Option<EventReaderStep> {
         if let Some(mut long) = self.long_line.take() {
             long.push(end);
             self.long_field = Some(long);
             self.has_data = true;
-            return Some(Step::Field);
+            return Some(EventReaderStep::Field);
         }
         if self.line.is_empty() {
             return self.read_line(end);
@@ -175,13 +175,13 @@ impl EventReader {
         step
     }
 
-    fn read_line(&mut self, line: &[u8]) -> Option<Step> {
+    fn read_line(&mut self, line: &[u8]) -> Option<EventReaderStep> {
         let line = match std::mem::replace(&mut self.first_line_read, true) {
             false => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
             true => line,
         };
         if line.is_empty() {
-            return Some(Step::Event);
+            return Some(EventReaderStep::Event);
         }
         let colon = line.iter().position(|&b| b == b':').unwrap_or(line.len());
         let (field, value) = line.split_at_checked(colon)?;
@@ -196,7 +196,7 @@ impl EventReader {
             // Comments, ids, retry times.
             _ => return None,
         }
-        Some(Step::Field)
+        Some(EventReaderStep::Field)
     }
 
     fn add_data(&mut self, value: &[u8]) {
@@ -222,7 +222,7 @@ mod tests {
         for piece in pieces {
             let mut bytes = *piece;
             while let Some(step) = reader.step(&mut bytes) {
-                if step == Step::Event {
+                if step == EventReaderStep::Event {
                     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                     events.push((text(reader.name()), text(reader.data())));
                     reader.next_event();
@@ -259,11 +259,11 @@ mod tests {
         }
         assert!(reader.capacity() < 8 * KEPT_CAPACITY_BYTES);
         let mut rest = &b"\n\ndata: after\n\n"[..];
-        assert_eq!(reader.step(&mut rest), Some(Step::Field));
+        assert_eq!(reader.step(&mut rest), Some(EventReaderStep::Field));
         assert!(reader.long_field().is_some());
-        assert_eq!(reader.step(&mut rest), Some(Step::Event));
+        assert_eq!(reader.step(&mut rest), Some(EventReaderStep::Event));
         reader.next_event();
-        assert_eq!(reader.step(&mut rest), Some(Step::Field));
+        assert_eq!(reader.step(&mut rest), Some(EventReaderStep::Field));
         assert_eq!(reader.data(), b"after");
     }
 

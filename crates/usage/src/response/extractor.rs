@@ -1,6 +1,6 @@
 //! The interface of an extractor: the parts of an answer that it reads, and the usage it finds.
 
-use tollgate_pricing::{Amount, Part, PerUnit};
+use tollgate_pricing::{Amount, PerModelUsage, PerUnit};
 
 use super::excerpt::Excerpt;
 
@@ -8,11 +8,11 @@ use super::excerpt::Excerpt;
 /// effects.
 ///
 /// A new kind is a file beside this one and an arm in [`extractor`](super::formats::extractor).
-pub(super) trait Extract {
+pub(super) trait UsageExtractor {
     /// The starts of the lines that end an event stream, in all spellings that are sent. A piece
     /// that is cut within such a line is kept back until the line is whole. If there are none, a
     /// stream ends with its body.
-    fn ends(&self) -> &'static [&'static [u8]] {
+    fn end_markers(&self) -> &'static [&'static [u8]] {
         &[]
     }
 
@@ -33,7 +33,7 @@ pub(super) trait Extract {
     }
 
     /// Takes one event of a stream: its name, which may be empty, and its data.
-    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind;
+    fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind;
 
     /// Takes the beginning and end of an event, or an item of a stream, that was too large to be
     /// kept.
@@ -47,12 +47,12 @@ pub(super) trait Extract {
     fn body(&mut self, body: &[u8]) -> bool;
 
     /// The result.
-    fn found(self: Box<Self>) -> Found;
+    fn found(self: Box<Self>) -> ExtractedUsage;
 }
 
 /// The meaning of an event for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EventKind {
+pub(super) enum StreamEventKind {
     /// An event that the client expects.
     Content,
     /// The additional event of `include_usage`, with usage and no choices. An event with neither is
@@ -62,7 +62,7 @@ pub(super) enum EventKind {
 
 /// The findings in an answer, as disjoint quantities. A side without a readable report is `None`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ExtractedUsage {
     /// Tokens of the prompt.
     pub(super) input: Option<PerUnit<u64>>,
     /// Tokens of the answer.
@@ -70,21 +70,21 @@ pub(super) struct Found {
     /// Other units: searches, seconds, characters, images, pages.
     pub(super) others: PerUnit<u64>,
     /// The usage of each model, if several served the call.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<PerModelUsage>,
     /// The cost that the provider states.
     pub(super) cost: Option<Amount>,
     /// Whether the sum of the parts differs from the stated total.
     pub(super) total_differs: bool,
     /// Whether both sides are reported and nothing can be added.
     pub(super) is_final: bool,
-    pub(super) facts: Facts,
+    pub(super) facts: ResponseFacts,
     /// The text that passed, for an estimate.
     pub(super) text_bytes: u64,
 }
 
 /// The facts of an answer, beside its usage.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct ResponseFacts {
     pub(super) model: Option<String>,
     pub(super) response_id: Option<String>,
     pub(super) created_unix_s: Option<i64>,
@@ -99,35 +99,35 @@ pub(super) struct Facts {
 pub(super) const MAX_PARTS: usize = 32;
 
 /// The sums of all parts: input and output.
-pub(super) fn sides(parts: &[Part]) -> (PerUnit<u64>, PerUnit<u64>) {
-    let add = |all: PerUnit<u64>, part: &Part| PerUnit::sum(&all, &part.quantities);
+pub(super) fn sides(parts: &[PerModelUsage]) -> (PerUnit<u64>, PerUnit<u64>) {
+    let add = |all: PerUnit<u64>, part: &PerModelUsage| PerUnit::sum(&all, &part.quantities);
     let all = parts.iter().fold(PerUnit::default(), add);
     (all.inputs(), all.outputs())
 }
 
 /// The extractor for unknown answers: their bytes are counted as they come.
-pub(super) struct Opaque;
+pub(super) struct OpaqueExtractor;
 
-impl Extract for Opaque {
+impl UsageExtractor for OpaqueExtractor {
     fn tells_text(&self) -> bool {
         false
     }
 
-    fn event(&mut self, _: &[u8], _: &[u8]) -> EventKind {
-        EventKind::Content
+    fn event(&mut self, _: &[u8], _: &[u8]) -> StreamEventKind {
+        StreamEventKind::Content
     }
 
     fn body(&mut self, _: &[u8]) -> bool {
         true
     }
 
-    fn found(self: Box<Self>) -> Found {
-        Found::default()
+    fn found(self: Box<Self>) -> ExtractedUsage {
+        ExtractedUsage::default()
     }
 }
 
 /// Whether a line with this start may turn out to end the stream.
-pub(super) fn may_end_stream(extractor: &dyn Extract, line: &[u8]) -> bool {
+pub(super) fn may_end_stream(extractor: &dyn UsageExtractor, line: &[u8]) -> bool {
     let may = |end: &&[u8]| end.starts_with(line) || line.starts_with(end);
-    !line.is_empty() && extractor.ends().iter().any(may)
+    !line.is_empty() && extractor.end_markers().iter().any(may)
 }

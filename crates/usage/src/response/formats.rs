@@ -2,41 +2,43 @@
 
 use crate::headers::Headers;
 
-use super::anthropic::Anthropic;
-use super::bedrock::{Converse, Invoke};
-use super::cohere::Cohere;
-use super::deepgram::Deepgram;
-use super::elevenlabs::ElevenLabs;
-use super::extractor::{Extract, Opaque};
-use super::google::Google;
-use super::openai::{Media, OpenAi, Thoughts};
+use super::anthropic::AnthropicExtractor;
+use super::bedrock::{ConverseExtractor, InvokeExtractor};
+use super::cohere::CohereExtractor;
+use super::deepgram::DeepgramExtractor;
+use super::elevenlabs::ElevenLabsExtractor;
+use super::extractor::{OpaqueExtractor, UsageExtractor};
+use super::google::GoogleExtractor;
+use super::openai::{MediaExtractor, OpenAiExtractor, ReasoningPlacement};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
-use crate::request::CallBody;
+use crate::request::InspectedBody;
 
 /// The extractor for an endpoint's answer to a request, with these headers.
 pub(super) fn extractor(
     endpoint: &EndpointFormat,
     headers: &dyn Headers,
-    request: &CallBody,
-) -> Box<dyn Extract> {
+    request: &InspectedBody,
+) -> Box<dyn UsageExtractor> {
     let api = endpoint.api();
     let path = endpoint.operation.map(|operation| operation.path);
     let asked = || endpoint.named_model().or_else(|| request.model.clone());
     match api {
-        Api::Chat | Api::Responses | Api::Embeddings | Api::Rerank | Api::Ocr => {
-            Box::new(OpenAi::new(api, Thoughts::of(&endpoint.provider.price_list)))
+        Api::Chat | Api::Responses | Api::Embeddings | Api::Rerank | Api::Ocr => Box::new(
+            OpenAiExtractor::new(api, ReasoningPlacement::of(&endpoint.provider.price_list)),
+        ),
+        Api::Transcription | Api::Speech | Api::Images => {
+            Box::new(MediaExtractor::new(api, request))
         }
-        Api::Transcription | Api::Speech | Api::Images => Box::new(Media::new(api, request)),
-        Api::Messages => Box::new(Anthropic::new(request.hour_cache)),
+        Api::Messages => Box::new(AnthropicExtractor::new(request.hour_cache)),
         Api::GenerateContent | Api::EmbedContent | Api::Predict => {
-            Box::new(Google::new(api, headers, asked(), request.choices))
+            Box::new(GoogleExtractor::new(api, headers, asked(), request.choices))
         }
-        Api::Cohere => Box::new(Cohere::default()),
-        Api::Converse => Box::new(Converse::new(headers)),
-        Api::Invoke => Box::new(Invoke::new(headers, request)),
-        Api::ElevenLabs => Box::new(ElevenLabs::new(path, headers, request)),
-        Api::Deepgram => Box::new(Deepgram::new(path, headers, request)),
-        Api::Opaque => Box::new(Opaque),
+        Api::Cohere => Box::new(CohereExtractor::default()),
+        Api::Converse => Box::new(ConverseExtractor::new(headers)),
+        Api::Invoke => Box::new(InvokeExtractor::new(headers, request)),
+        Api::ElevenLabs => Box::new(ElevenLabsExtractor::new(path, headers, request)),
+        Api::Deepgram => Box::new(DeepgramExtractor::new(path, headers, request)),
+        Api::Opaque => Box::new(OpaqueExtractor),
     }
 }

@@ -8,7 +8,7 @@
 //! often it searched; from Gemini 3 on each query costs. A model with an unknown number is counted
 //! by the newer rule.
 
-mod figures;
+mod counts;
 
 use std::sync::LazyLock;
 
@@ -16,18 +16,18 @@ use crate::headers::{Headers, header};
 use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
-use self::figures::Figures;
+use self::counts::GoogleCounts;
 use super::excerpt::Excerpt;
-use super::extractor::{EventKind, Extract, Facts, Found};
-use super::json::{Figure, Keys, unix_seconds};
+use super::extractor::{ExtractedUsage, ResponseFacts, StreamEventKind, UsageExtractor};
+use super::json::{KeySearcher, ReportedCount, unix_seconds};
 use crate::dialect::Api;
-use crate::object::Object;
+use crate::object::JsonObject;
 
 /// The first version of Gemini that bills each search.
 const EACH_SEARCH_COSTS_FROM: u32 = 3;
 
 /// Gathers the usage of an answer.
-pub(super) struct Google {
+pub(super) struct GoogleExtractor {
     api: Api,
     /// The requested model, for answers that do not name the one that served.
     asked: Option<String>,
@@ -35,19 +35,19 @@ pub(super) struct Google {
     asked_images: u64,
     /// The tier that served the call, from a header. It may be lower than the requested one.
     served_tier: Option<String>,
-    figures: Figures,
+    figures: GoogleCounts,
     malformed: bool,
     /// Whether nothing will be added.
     closed: bool,
-    characters: Figure,
+    characters: ReportedCount,
     images: Option<u64>,
     /// The most queries that one report names.
     searches: u64,
-    facts: Facts,
+    facts: ResponseFacts,
     text_bytes: u64,
 }
 
-impl Google {
+impl GoogleExtractor {
     pub(super) fn new(
         api: Api,
         headers: &dyn Headers,
@@ -60,21 +60,21 @@ impl Google {
             asked,
             asked_images,
             served_tier: served_tier.map(|word| tier(word.to_owned())),
-            figures: Figures::default(),
+            figures: GoogleCounts::default(),
             malformed: false,
             closed: false,
-            characters: Figure::Absent,
+            characters: ReportedCount::Absent,
             images: None,
             searches: 0,
-            facts: Facts::default(),
+            facts: ResponseFacts::default(),
             text_bytes: 0,
         }
     }
 
-    fn absorb(&mut self, answer: &Object<'_>) {
+    fn absorb(&mut self, answer: &JsonObject<'_>) {
         let facts = &mut self.facts;
-        answer.tell("modelVersion", &mut facts.model);
-        answer.tell("responseId", &mut facts.response_id);
+        answer.update_text("modelVersion", &mut facts.model);
+        answer.update_text("responseId", &mut facts.response_id);
         let created = answer.text("createTime").and_then(|text| unix_seconds(&text));
         facts.created_unix_s = created.or(facts.created_unix_s);
         facts.provider_error |= answer.object("error").is_some();
@@ -93,7 +93,7 @@ impl Google {
             self.absorb_usage(usage);
         }
         if let Some(metadata) = answer.object("metadata") {
-            self.characters.take(metadata.get("billableCharacterCount"));
+            self.characters.update(metadata.get("billableCharacterCount"));
         }
         if self.api == Api::Predict && answer.get("predictions").is_some() {
             let predictions = answer.objects("predictions");
@@ -104,7 +104,7 @@ impl Google {
     }
 
     fn absorb_usage(&mut self, usage: &RawValue) {
-        let Some(usage) = Object::in_value(usage) else {
+        let Some(usage) = JsonObject::in_value(usage) else {
             self.malformed = true;
             return;
         };
@@ -151,7 +151,7 @@ impl Google {
     }
 }
 
-impl Extract for Google {
+impl UsageExtractor for GoogleExtractor {
     fn usage_key(&self) -> &'static str {
         "usageMetadata"
     }
@@ -163,15 +163,15 @@ impl Extract for Google {
         self.closed |= excerpt.mentions(b"\"finishReason\"");
     }
 
-    fn event(&mut self, _: &[u8], data: &[u8]) -> EventKind {
+    fn event(&mut self, _: &[u8], data: &[u8]) -> StreamEventKind {
         let seen = KEYS.look(data);
         self.text_bytes = self.text_bytes.saturating_add(seen.text_bytes);
         if seen.tells
-            && let Some(event) = Object::of(data)
+            && let Some(event) = JsonObject::of(data)
         {
             self.absorb(&event);
         }
-        EventKind::Content
+        StreamEventKind::Content
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
@@ -181,23 +181,27 @@ impl Extract for Google {
             let Ok(answers) = serde_json::from_slice::<Vec<&RawValue>>(body) else {
                 return self.text_bytes > 0;
             };
-            answers.into_iter().filter_map(Object::in_value).for_each(|each| self.absorb(&each));
+            answers
+                .into_iter()
+                .filter_map(JsonObject::in_value)
+                .for_each(|each| self.absorb(&each));
             return true;
         }
-        let Some(answer) = Object::of(body) else { return self.text_bytes > 0 };
+        let Some(answer) = JsonObject::of(body) else { return self.text_bytes > 0 };
         self.absorb(&answer);
         self.closed = true;
         true
     }
 
-    fn found(mut self: Box<Self>) -> Found {
+    fn found(mut self: Box<Self>) -> ExtractedUsage {
         self.facts.service_tier = self.served_tier.take().or(self.facts.service_tier.take());
-        let readable =
-            !self.malformed && self.figures.readable() && self.characters != Figure::Unreadable;
+        let readable = !self.malformed
+            && self.figures.readable()
+            && self.characters != ReportedCount::Unreadable;
         let input = self.input().filter(|_| readable);
         let output = self.output().filter(|_| readable);
         let counted = self.api != Api::Predict || self.images.is_some();
-        Found {
+        ExtractedUsage {
             is_final: self.closed && counted && input.is_some() && output.is_some(),
             total_differs: self.figures.total_differs(),
             input,
@@ -214,13 +218,13 @@ impl Extract for Google {
             },
             facts: self.facts,
             text_bytes: self.text_bytes,
-            ..Found::default()
+            ..ExtractedUsage::default()
         }
     }
 }
 
 /// The number of searches in a report, without empty queries.
-fn queries(grounding: &Object<'_>) -> u64 {
+fn queries(grounding: &JsonObject<'_>) -> u64 {
     let queries = grounding.get("webSearchQueries");
     let queries = queries.and_then(|list| serde_json::from_str::<Vec<String>>(list.get()).ok());
     let queries = queries.unwrap_or_default();
@@ -247,9 +251,9 @@ fn tier(word: String) -> String {
     }
 }
 
-static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+static KEYS: LazyLock<KeySearcher> = LazyLock::new(|| {
     let telling = ["usageMetadata", "finishReason", "blockReason", "groundingMetadata", "error"];
-    Keys::new(&["text"], &telling)
+    KeySearcher::new(&["text"], &telling)
 });
 
 #[cfg(test)]
@@ -260,7 +264,8 @@ mod tests {
     fn a_search_costs_by_the_model_that_made_it() {
         let searches = |model: Option<&str>, asked: Option<&str>| {
             let asked = asked.map(str::to_owned);
-            let mut google = Google::new(Api::GenerateContent, &http::HeaderMap::new(), asked, 1);
+            let mut google =
+                GoogleExtractor::new(Api::GenerateContent, &http::HeaderMap::new(), asked, 1);
             google.facts.model = model.map(str::to_owned);
             google.searches = 3;
             google.billed_searches()

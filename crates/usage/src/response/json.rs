@@ -10,7 +10,7 @@ use crate::number::count;
 
 /// A figure that may be reported several times: the last value that is not null counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Figure {
+pub(super) enum ReportedCount {
     /// Never reported, or only as null.
     #[default]
     Absent,
@@ -20,9 +20,9 @@ pub(super) enum Figure {
     Unreadable,
 }
 
-impl Figure {
+impl ReportedCount {
     /// Takes a newer report.
-    pub(super) fn take(&mut self, newer: Option<&RawValue>) {
+    pub(super) fn update(&mut self, newer: Option<&RawValue>) {
         if let Some(newer) = newer {
             *self = count(newer.get()).map_or(Self::Unreadable, Self::Count);
         }
@@ -31,7 +31,7 @@ impl Figure {
     /// Adds a report of a part. An unreadable one makes the sum unreadable.
     pub(super) fn add(&mut self, part: Option<&RawValue>) {
         let mut figure = Self::Absent;
-        figure.take(part);
+        figure.update(part);
         *self = match (*self, figure) {
             (Self::Unreadable, _) | (_, Self::Unreadable) => Self::Unreadable,
             (sum, Self::Absent) => sum,
@@ -53,7 +53,7 @@ impl Figure {
 
 /// Subtracts a detail from the rest of its total. A larger detail is cut, so the sum of the parts
 /// is never more than the total that the provider bills.
-pub(super) fn part_of(rest: &mut u64, detail: Figure) -> u64 {
+pub(super) fn split_detail(rest: &mut u64, detail: ReportedCount) -> u64 {
     let part = detail.or_zero().min(*rest);
     *rest = rest.saturating_sub(part);
     part
@@ -66,7 +66,7 @@ pub(super) fn unix_seconds(text: &str) -> Option<i64> {
 
 /// The findings in a piece of JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct KeyMatches {
     /// The number of bytes of text in it.
     pub(super) text_bytes: u64,
     /// Whether one of the telling keys has a value.
@@ -75,7 +75,7 @@ pub(super) struct Look {
 
 /// Keys that are searched in JSON without parsing it. Every event of a stream is searched, so all
 /// keys are searched at once.
-pub(super) struct Keys {
+pub(super) struct KeySearcher {
     /// The keys with their quotes, first the keys of texts.
     quoted: Vec<memmem::Finder<'static>>,
     texts: usize,
@@ -83,7 +83,7 @@ pub(super) struct Keys {
     together: Option<packed::Searcher>,
 }
 
-impl Keys {
+impl KeySearcher {
     /// The keys of text, and the keys whose values are reported as telling.
     pub(super) fn new(texts: &[&str], telling: &[&str]) -> Self {
         let quoted = texts.iter().chain(telling).map(|key| format!("\"{key}\""));
@@ -94,8 +94,8 @@ impl Keys {
 
     /// Searches for text, and for a value other than null below a telling key. A key in the text of
     /// an answer does not match: its quotes are escaped there.
-    pub(super) fn look(&self, json: &[u8]) -> Look {
-        let mut seen = Look::default();
+    pub(super) fn look(&self, json: &[u8]) -> KeyMatches {
+        let mut seen = KeyMatches::default();
         let mut found = |key: usize, end: usize| {
             let value =
                 json.get(end..).and_then(|after| after.trim_ascii_start().strip_prefix(b":"));
@@ -163,8 +163,8 @@ mod tests {
     use super::*;
 
     /// The findings, which are the same with all keys searched at once and one after the other.
-    fn look(json: &str, texts: &[&str], telling: &[&str]) -> Look {
-        let mut keys = Keys::new(texts, telling);
+    fn look(json: &str, texts: &[&str], telling: &[&str]) -> KeyMatches {
+        let mut keys = KeySearcher::new(texts, telling);
         let seen = keys.look(json.as_bytes());
         keys.together = None;
         assert_eq!(keys.look(json.as_bytes()), seen, "{json}");

@@ -6,21 +6,24 @@ use std::sync::Arc;
 use crate::headers::{Headers, text_of};
 use bytes::{Bytes, BytesMut};
 use tollgate_pricing::UsageSource;
-use tollgate_pricing::{Part, PerUnit, Usage};
+use tollgate_pricing::{PerModelUsage, PerUnit, Usage};
 
+use super::body_buffer::{BodyBuffer, ResponseMemory};
 use super::decode::Decoder;
 use super::estimate;
-use super::events::{EventReader, MAX_EVENT_BYTES, Step};
+use super::events::{EventReader, EventReaderStep, MAX_EVENT_BYTES};
 use super::excerpt::Excerpt;
-use super::extractor::{EventKind, Extract, Facts, Found, MAX_PARTS, Opaque, may_end_stream};
+use super::extractor::{
+    ExtractedUsage, MAX_PARTS, OpaqueExtractor, ResponseFacts, StreamEventKind, UsageExtractor,
+    may_end_stream,
+};
 use super::formats::extractor;
 use super::frames::FrameReader;
-use super::kept::{AnswerMemory, Kept};
 use super::objects::ObjectReader;
-use super::reading::{Ended, Fed, Reading};
+use super::reading::{MeteredPiece, ResponseEnd, UsageReading};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
-use crate::request::CallBody;
+use crate::request::InspectedBody;
 
 /// Providers that state the cost of a call. At others, a field of that name has no meaning.
 const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
@@ -30,9 +33,9 @@ const MAX_WORD_BYTES: usize = 512;
 
 /// Measures one answer while it passes.
 pub struct ResponseMeter {
-    extractor: Box<dyn Extract>,
-    form: Form,
-    memory: Arc<AnswerMemory>,
+    extractor: Box<dyn UsageExtractor>,
+    form: BodyReader,
+    memory: Arc<ResponseMemory>,
     decoder: Option<Decoder>,
     /// Bytes that passed unread, because the body cannot be unpacked or is too large.
     unread_bytes: u64,
@@ -51,15 +54,15 @@ pub struct ResponseMeter {
 }
 
 /// The way in which a body is read.
-enum Form {
+enum BodyReader {
     /// Not read: nothing in it is billed, or it cannot be understood.
     Unread,
     /// Read as a whole, at its end.
-    Whole(Kept),
+    Whole(BodyBuffer),
     /// Only the beginning and end, for their usage: the body is too large.
     Excerpt(Excerpt),
     /// Read event by event.
-    Events(Box<Events>),
+    Events(Box<EventStream>),
     /// Read object by object: a stream of JSON, whose last item is not marked.
     Objects(ObjectReader),
     /// Read frame by frame: a binary stream, whose last frame is not marked.
@@ -67,7 +70,7 @@ enum Form {
 }
 
 #[derive(Default)]
-struct Events {
+struct EventStream {
     reader: EventReader,
     /// Whether the event that carries only usage is removed. Then only complete events pass.
     strip: bool,
@@ -79,13 +82,13 @@ struct Events {
     removed: Vec<Range<u64>>,
     /// Whether the removed event ended in a CR: an LF that follows is removed too.
     drop_line_feed: bool,
-    end: End,
+    end: StreamEnd,
     last_event_start: u64,
 }
 
 /// The progress of the end of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     /// Not seen yet.
     #[default]
     Open,
@@ -102,17 +105,17 @@ impl ResponseMeter {
         endpoint: &EndpointFormat,
         status: u16,
         headers: &dyn Headers,
-        request: &CallBody,
+        request: &InspectedBody,
         strip_usage_chunk: bool,
     ) -> Self {
         #[cfg(feature = "faults")]
         panic_if(headers.line("x-fault", 0), "panic");
         let content_type = headers.line("content-type", 0).and_then(text_of);
         let content_type = content_type.map(str::to_ascii_lowercase);
-        let form = Form::of(content_type.as_deref(), endpoint.api(), request.stream);
+        let form = BodyReader::of(content_type.as_deref(), endpoint.api(), request.stream);
         let mut meter = Self {
             extractor: extractor(endpoint, headers, request),
-            form: Form::Unread,
+            form: BodyReader::Unread,
             memory: Arc::default(),
             decoder: None,
             unread_bytes: 0,
@@ -130,7 +133,7 @@ impl ResponseMeter {
             // A body that is packed against the request cannot be cut without packing it again.
             let strips = strip_usage_chunk && decoder.is_none();
             meter.form = form;
-            if let Form::Events(events) = &mut meter.form {
+            if let BodyReader::Events(events) = &mut meter.form {
                 events.strip = strips;
             }
             meter.decoder = decoder;
@@ -140,25 +143,25 @@ impl ResponseMeter {
 
     /// Counts the kept bytes of the answer against the bound of all answers together.
     #[must_use]
-    pub fn within(mut self, memory: &Arc<AnswerMemory>) -> Self {
+    pub fn with_memory(mut self, memory: &Arc<ResponseMemory>) -> Self {
         self.memory = Arc::clone(memory);
         self
     }
 
     /// Takes the next piece of the body.
-    pub fn feed(&mut self, piece: Bytes) -> Fed {
+    pub fn feed(&mut self, piece: Bytes) -> MeteredPiece {
         #[cfg(feature = "faults")]
         panic_if(self.fault.as_deref(), "panic while reading");
         let Some(decoder) = &mut self.decoder else { return self.feed_plain(piece) };
         match decoder.decode(&piece) {
             Ok(plain) => self.feed_packed(piece, &plain),
             // All that counts was read.
-            Err(_) if self.done() => Fed { pass: piece, held: None },
+            Err(_) if self.done() => MeteredPiece { pass: piece, held: None },
             // Bytes after held ones must not overtake them.
-            Err(_) if self.ending() => Fed { pass: Bytes::new(), held: Some(piece) },
+            Err(_) if self.ending() => MeteredPiece { pass: Bytes::new(), held: Some(piece) },
             Err(_) => {
                 self.stop_reading(piece.len());
-                Fed { pass: piece, held: None }
+                MeteredPiece { pass: piece, held: None }
             }
         }
     }
@@ -166,57 +169,57 @@ impl ResponseMeter {
     /// Whether the whole last event of the stream was seen: the call is settled, then the held
     /// bytes are sent.
     pub fn done(&self) -> bool {
-        matches!(&self.form, Form::Events(events) if events.end == End::Seen)
+        matches!(&self.form, BodyReader::Events(events) if events.end == StreamEnd::Seen)
     }
 
     /// Whether something is held.
     fn ending(&self) -> bool {
-        matches!(&self.form, Form::Events(events) if events.end == End::Begun)
+        matches!(&self.form, BodyReader::Events(events) if events.end == StreamEnd::Begun)
     }
 
     /// The reading, at the end of the body.
-    pub fn finish(mut self, how: Ended) -> Reading {
+    pub fn finish(mut self, how: ResponseEnd) -> UsageReading {
         #[cfg(feature = "faults")]
         panic_if(self.fault.as_deref(), "panic at the end");
         let mut rest = Bytes::new();
-        let mut complete = how == Ended::Complete;
+        let mut complete = how == ResponseEnd::Complete;
         match &mut self.form {
-            Form::Unread => {}
-            Form::Objects(_) => {}
-            Form::Frames(frames) => complete &= !frames.broken(),
+            BodyReader::Unread => {}
+            BodyReader::Objects(_) => {}
+            BodyReader::Frames(frames) => complete &= !frames.broken(),
             // Not JSON, nor similar: all of it may be text.
-            Form::Whole(body) if !self.extractor.body(&body.bytes) => {
+            BodyReader::Whole(body) if !self.extractor.body(&body.bytes) => {
                 self.unread_bytes = length(&body.bytes);
             }
-            Form::Whole(_) => {}
-            Form::Excerpt(excerpt) => {
+            BodyReader::Whole(_) => {}
+            BodyReader::Excerpt(excerpt) => {
                 if let Some(usage) = excerpt.object(self.extractor.usage_key()) {
                     // All bytes are counted already, in case this is no usage.
                     self.extractor.body(usage.as_bytes());
                 }
             }
-            Form::Events(events) => {
+            BodyReader::Events(events) => {
                 events.finish(how, self.extractor.as_mut());
                 rest = events.open.split().freeze();
-                complete =
-                    events.end == End::Seen || (complete && self.extractor.ends().is_empty());
+                complete = events.end == StreamEnd::Seen
+                    || (complete && self.extractor.end_markers().is_empty());
             }
         }
-        let found = std::mem::replace(&mut self.extractor, Box::new(Opaque)).found();
+        let found = std::mem::replace(&mut self.extractor, Box::new(OpaqueExtractor)).found();
         // A stream may end without its last event and still have reported all that counts.
-        complete |= how == Ended::Complete && found.is_final;
+        complete |= how == ResponseEnd::Complete && found.is_final;
         let unread = if self.textual { self.unread_bytes } else { 0 };
         let text_bytes = found.text_bytes.saturating_add(unread);
         let text_tokens = estimate::tokens(text_bytes).min(self.most_output.unwrap_or(u64::MAX));
         let (usage, source) = self.usage(&found, complete, text_tokens);
-        Reading {
+        UsageReading {
             usage,
             source,
             tiers: tiers(&found.facts),
-            model: found.facts.model.map(short),
-            response_id: found.facts.response_id.map(short),
+            model: found.facts.model.map(truncate_word),
+            response_id: found.facts.response_id.map(truncate_word),
             created_unix_s: found.facts.created_unix_s,
-            parts: few(found.parts),
+            parts: limit_parts(found.parts),
             total_differs: found.total_differs && source == UsageSource::Reported,
             provider_error: found.facts.provider_error && self.accepted(),
             complete,
@@ -229,7 +232,12 @@ impl ResponseMeter {
     }
 
     /// The usage to be priced: reported figures, and estimates for a side without a report.
-    fn usage(&self, found: &Found, complete: bool, text_tokens: u64) -> (Usage, UsageSource) {
+    fn usage(
+        &self,
+        found: &ExtractedUsage,
+        complete: bool,
+        text_tokens: u64,
+    ) -> (Usage, UsageSource) {
         if !self.metered || (!self.accepted() && !found.is_final) {
             return (Usage::default(), UsageSource::None);
         }
@@ -254,9 +262,9 @@ impl ResponseMeter {
     }
 
     /// Takes a piece that is not packed.
-    fn feed_plain(&mut self, piece: Bytes) -> Fed {
+    fn feed_plain(&mut self, piece: Bytes) -> MeteredPiece {
         match &mut self.form {
-            Form::Events(events) => {
+            BodyReader::Events(events) => {
                 if !self.extractor.tells_text() {
                     self.unread_bytes = self.unread_bytes.saturating_add(length(&piece));
                 }
@@ -264,28 +272,28 @@ impl ResponseMeter {
             }
             _ => {
                 self.keep(&piece);
-                Fed { pass: piece, held: None }
+                MeteredPiece { pass: piece, held: None }
             }
         }
     }
 
     /// Takes a packed piece and its unpacked bytes. It passes whole or not at all.
-    fn feed_packed(&mut self, piece: Bytes, plain: &[u8]) -> Fed {
+    fn feed_packed(&mut self, piece: Bytes, plain: &[u8]) -> MeteredPiece {
         match &mut self.form {
-            Form::Events(events) => {
+            BodyReader::Events(events) => {
                 if !self.extractor.tells_text() {
                     self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
                 }
                 let before = events.end;
                 events.read(plain, self.extractor.as_mut());
-                match before != End::Seen && events.end != End::Open {
-                    true => Fed { pass: Bytes::new(), held: Some(piece) },
-                    false => Fed { pass: piece, held: None },
+                match before != StreamEnd::Seen && events.end != StreamEnd::Open {
+                    true => MeteredPiece { pass: Bytes::new(), held: Some(piece) },
+                    false => MeteredPiece { pass: piece, held: None },
                 }
             }
             _ => {
                 self.keep(plain);
-                Fed { pass: piece, held: None }
+                MeteredPiece { pass: piece, held: None }
             }
         }
     }
@@ -294,7 +302,7 @@ impl ResponseMeter {
     fn keep(&mut self, mut plain: &[u8]) {
         let tells_text = self.extractor.tells_text();
         match &mut self.form {
-            Form::Objects(objects) if tells_text => {
+            BodyReader::Objects(objects) if tells_text => {
                 while objects.step(&mut plain) {
                     match objects.long_item() {
                         Some(long) => self.extractor.excerpt(b"", long),
@@ -302,20 +310,20 @@ impl ResponseMeter {
                     }
                 }
             }
-            Form::Frames(frames) if tells_text => {
+            BodyReader::Frames(frames) if tells_text => {
                 while frames.step(&mut plain) {
                     self.extractor.event(frames.name(), frames.payload());
                 }
             }
-            Form::Whole(body) if tells_text => {
+            BodyReader::Whole(body) if tells_text => {
                 if !body.push(plain, &self.memory) {
                     let mut excerpt = Excerpt::of(&body.bytes);
                     excerpt.push(plain);
                     self.unread_bytes = length(&body.bytes).saturating_add(length(plain));
-                    self.form = Form::Excerpt(excerpt);
+                    self.form = BodyReader::Excerpt(excerpt);
                 }
             }
-            Form::Excerpt(excerpt) => {
+            BodyReader::Excerpt(excerpt) => {
                 excerpt.push(plain);
                 self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
             }
@@ -326,10 +334,10 @@ impl ResponseMeter {
     /// Stops reading the body. Figures that were read before still count.
     fn stop_reading(&mut self, passed_bytes: usize) {
         let mut passed = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
-        if let Form::Whole(body) = &self.form {
+        if let BodyReader::Whole(body) = &self.form {
             passed = passed.saturating_add(length(&body.bytes));
         }
-        self.form = Form::Unread;
+        self.form = BodyReader::Unread;
         self.decoder = None;
         self.unread_bytes = self.unread_bytes.saturating_add(passed);
     }
@@ -338,17 +346,17 @@ impl ResponseMeter {
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         match &self.form {
-            Form::Unread => 0,
-            Form::Whole(body) => body.bytes.capacity(),
-            Form::Excerpt(excerpt) => excerpt.capacity(),
-            Form::Events(events) => events.reader.capacity() + events.open.capacity(),
-            Form::Objects(objects) => objects.capacity(),
-            Form::Frames(frames) => frames.capacity(),
+            BodyReader::Unread => 0,
+            BodyReader::Whole(body) => body.bytes.capacity(),
+            BodyReader::Excerpt(excerpt) => excerpt.capacity(),
+            BodyReader::Events(events) => events.reader.capacity() + events.open.capacity(),
+            BodyReader::Objects(objects) => objects.capacity(),
+            BodyReader::Frames(frames) => frames.capacity(),
         }
     }
 }
 
-impl Form {
+impl BodyReader {
     /// The way to read a body of this type. `streams` is whether a stream was requested, for
     /// answers without a type.
     fn of(content_type: Option<&str>, api: Api, streams: bool) -> Self {
@@ -365,22 +373,22 @@ impl Form {
                 Self::Objects(ObjectReader::default())
             }
             None if streams => events(),
-            _ => Self::Whole(Kept::default()),
+            _ => Self::Whole(BodyBuffer::default()),
         }
     }
 }
 
-impl Events {
+impl EventStream {
     /// Takes a piece that is not packed. The bytes before the last event pass, except a line that
     /// may begin it, and the event that is to be removed.
-    fn feed(&mut self, piece: Bytes, extractor: &mut dyn Extract) -> Fed {
+    fn feed(&mut self, piece: Bytes, extractor: &mut dyn UsageExtractor) -> MeteredPiece {
         match self.end {
-            End::Seen => return Fed { pass: piece, held: None },
-            End::Begun => {
+            StreamEnd::Seen => return MeteredPiece { pass: piece, held: None },
+            StreamEnd::Begun => {
                 self.read(&piece, extractor);
-                return Fed { pass: Bytes::new(), held: Some(piece) };
+                return MeteredPiece { pass: Bytes::new(), held: Some(piece) };
             }
-            End::Open => {}
+            StreamEnd::Open => {}
         }
         let piece_start = self.reader.position();
         if std::mem::take(&mut self.drop_line_feed) && piece.first() == Some(&b'\n') {
@@ -389,74 +397,76 @@ impl Events {
         self.read(&piece, extractor);
         let piece_end = piece_start.saturating_add(length(&piece));
         let until = match self.end {
-            End::Open if self.strip => self.reader.event_start(),
-            End::Open if may_end_stream(extractor, self.reader.open_line()) => {
+            StreamEnd::Open if self.strip => self.reader.event_start(),
+            StreamEnd::Open if may_end_stream(extractor, self.reader.open_line()) => {
                 piece_end.saturating_sub(length(self.reader.open_line()))
             }
-            End::Open => piece_end,
-            End::Begun | End::Seen => self.last_event_start.max(self.offset),
+            StreamEnd::Open => piece_end,
+            StreamEnd::Begun | StreamEnd::Seen => self.last_event_start.max(self.offset),
         };
         let pass = self.pass_until(piece, until);
-        if self.end == End::Open {
+        if self.end == StreamEnd::Open {
             if self.open.len() > MAX_EVENT_BYTES {
                 // No event is that long. The bytes pass, and the client decides about them.
                 self.strip = false;
             }
-            return Fed { pass, held: None };
+            return MeteredPiece { pass, held: None };
         }
-        Fed { pass, held: Some(self.open.split().freeze()) }
+        MeteredPiece { pass, held: Some(self.open.split().freeze()) }
     }
 
     /// Reads on, and notes the start of the last event and the events to be removed.
-    fn read(&mut self, mut bytes: &[u8], extractor: &mut dyn Extract) {
-        while self.end != End::Seen
+    fn read(&mut self, mut bytes: &[u8], extractor: &mut dyn UsageExtractor) {
+        while self.end != StreamEnd::Seen
             && let Some(step) = self.reader.step(&mut bytes)
         {
             match step {
-                Step::Field => self.read_field(extractor),
-                Step::Event => self.read_event(extractor),
+                EventReaderStep::Field => self.read_field(extractor),
+                EventReaderStep::Event => self.read_event(extractor),
             }
         }
     }
 
-    fn read_field(&mut self, extractor: &dyn Extract) {
-        if self.end == End::Open && extractor.ends_stream(self.reader.name(), self.reader.data()) {
-            self.end = End::Begun;
+    fn read_field(&mut self, extractor: &dyn UsageExtractor) {
+        if self.end == StreamEnd::Open
+            && extractor.ends_stream(self.reader.name(), self.reader.data())
+        {
+            self.end = StreamEnd::Begun;
             self.last_event_start = self.reader.event_start();
         }
     }
 
-    fn read_event(&mut self, extractor: &mut dyn Extract) {
+    fn read_event(&mut self, extractor: &mut dyn UsageExtractor) {
         let kind = match self.reader.long_field() {
             Some(long) => {
                 extractor.excerpt(self.reader.name(), long);
-                EventKind::Content
+                StreamEventKind::Content
             }
             None => extractor.event(self.reader.name(), self.reader.data()),
         };
         let start = self.reader.event_start();
         self.reader.next_event();
-        if self.strip && kind == EventKind::UsageOnly {
+        if self.strip && kind == StreamEventKind::UsageOnly {
             self.removed.push(start..self.reader.event_start());
             self.drop_line_feed = self.reader.after_cr();
         } else {
             self.drop_line_feed = false;
         }
-        if self.end == End::Begun {
-            self.end = End::Seen;
+        if self.end == StreamEnd::Begun {
+            self.end = StreamEnd::Seen;
         }
     }
 
     /// Ends a stream that may have left its last event open. That event ends the stream only if the
     /// provider ended the body.
-    fn finish(&mut self, how: Ended, extractor: &mut dyn Extract) {
-        if self.end == End::Seen || self.reader.end().is_none() {
+    fn finish(&mut self, how: ResponseEnd, extractor: &mut dyn UsageExtractor) {
+        if self.end == StreamEnd::Seen || self.reader.end().is_none() {
             return;
         }
         self.read_field(extractor);
         let before = self.end;
         self.read_event(extractor);
-        if how != Ended::Complete {
+        if how != ResponseEnd::Complete {
             self.end = before;
         }
     }
@@ -507,7 +517,7 @@ fn panic_if(fault: Option<&[u8]>, ordered: &str) {
 
 /// The most output tokens of a call, if known. Estimates are limited to it, so that other content
 /// is not billed as text.
-fn most_output(api: Api, request: &CallBody) -> Option<u64> {
+fn most_output(api: Api, request: &InspectedBody) -> Option<u64> {
     let makes_no_text = matches!(
         api,
         Api::Embeddings
@@ -531,26 +541,26 @@ fn length(bytes: &[u8]) -> u64 {
 
 /// The price lists' names of how a call was served, without the providers' names for their
 /// standard.
-fn tiers(facts: &Facts) -> Vec<String> {
+fn tiers(facts: &ResponseFacts) -> Vec<String> {
     const STANDARD: [&str; 6] =
         ["default", "standard", "standard_only", "on_demand", "auto", "global"];
     let words = facts.service_tier.iter().chain(&facts.modes);
     let words = words.map(|word| word.to_ascii_lowercase());
     let words = words.filter(|word| !word.is_empty() && !STANDARD.contains(&word.as_str()));
-    words.map(short).collect()
+    words.map(truncate_word).collect()
 }
 
 /// The parts, at most the number that a record keeps. Others count as the call's own model.
-fn few(mut parts: Vec<Part>) -> Vec<Part> {
+fn limit_parts(mut parts: Vec<PerModelUsage>) -> Vec<PerModelUsage> {
     parts.truncate(MAX_PARTS);
     for part in &mut parts {
-        part.model = part.model.take().map(short);
+        part.model = part.model.take().map(truncate_word);
     }
     parts
 }
 
 /// A provider's word, cut to the length that a record keeps.
-fn short(mut word: String) -> String {
+fn truncate_word(mut word: String) -> String {
     if word.len() > MAX_WORD_BYTES {
         let mut ends = (0..=MAX_WORD_BYTES).rev();
         word.truncate(ends.find(|end| word.is_char_boundary(*end)).unwrap_or(0));

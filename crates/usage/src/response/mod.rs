@@ -7,6 +7,7 @@
 
 mod anthropic;
 mod bedrock;
+mod body_buffer;
 mod cohere;
 mod decode;
 mod deepgram;
@@ -19,13 +20,12 @@ mod formats;
 mod frames;
 mod google;
 mod json;
-mod kept;
 mod meter;
 mod objects;
 mod openai;
 mod reading;
 
+pub use self::body_buffer::ResponseMemory;
 pub use self::estimate::estimate_input;
-pub use self::kept::AnswerMemory;
 pub use self::meter::ResponseMeter;
-pub use self::reading::{Ended, Fed, Reading};
+pub use self::reading::{MeteredPiece, ResponseEnd, UsageReading};

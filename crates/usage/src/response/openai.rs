@@ -6,11 +6,11 @@
 //! use the same format with fields of their own. Each field is read wherever it occurs, because no
 //! two providers use one name for different things.
 
-mod figures;
+mod counts;
 mod media;
 mod text;
 mod tools;
 
-pub(super) use self::figures::Thoughts;
-pub(super) use self::media::Media;
-pub(super) use self::text::OpenAi;
+pub(super) use self::counts::ReasoningPlacement;
+pub(super) use self::media::MediaExtractor;
+pub(super) use self::text::OpenAiExtractor;

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use tollgate_pricing::UsageSource;
-use tollgate_pricing::{Part, Usage};
+use tollgate_pricing::{PerModelUsage, Usage};
 
 /// The bytes of one piece that pass, and those that wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fed {
+pub struct MeteredPiece {
     /// The bytes that may go to the client now. May be empty, and may begin with bytes of earlier
     /// pieces.
     pub pass: Bytes,
@@ -18,7 +18,7 @@ pub struct Fed {
 
 /// The way in which reading the provider's answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ResponseEnd {
     /// The provider sent the whole answer.
     Complete,
     /// The provider broke off, or was silent for too long.
@@ -29,7 +29,7 @@ pub enum Ended {
 
 /// The result of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct UsageReading {
     /// The usage to be priced.
     pub usage: Usage,
     /// The source of the usage.
@@ -43,7 +43,7 @@ pub struct Reading {
     /// The tiers that served the call, other than the provider's standard: `priority`, `flex`.
     pub tiers: Vec<String>,
     /// The usage of each model, if several served the call.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PerModelUsage>,
     /// Whether the sum of the parts differs from the total that the provider states.
     pub total_differs: bool,
     /// Whether the provider answered 2xx and then reported an error, in an event or as the body.

@@ -7,7 +7,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
 use tollgate_domain::{Issue, MerchantId, Metadata, MeterId, RequestId, RequestRecord};
 use tollgate_store::Conn;
-use tollgate_store::requests::{self, HowEnded, RequestFilter};
+use tollgate_store::requests::{self, EndingFilter, RequestFilter};
 use utoipa::IntoParams;
 
 use super::{ConnectionQuery, id_filter, optional_id};
@@ -88,7 +88,7 @@ pub(crate) async fn list(
         return Err(ApiError::invalid(issues));
     }
     let read = move |conn: &mut _| {
-        requests::list(conn, caller.merchant_id, &filter, HowEnded::Anyhow, &page)
+        requests::list(conn, caller.merchant_id, &filter, EndingFilter::Anyhow, &page)
     };
     let found = app.store.read(read).await?;
     let shape = app.settings.shape;

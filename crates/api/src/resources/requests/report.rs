@@ -3,19 +3,19 @@
 use actix_web::{HttpResponse, web};
 use deserr::Deserr;
 use tollgate_domain::admission::Refusal;
-use tollgate_domain::{Forwarded, Issue, MissingPrice, PricedUsage, ProviderKeyType};
+use tollgate_domain::{ForwardedRequest, Issue, MissingPrice, PricedUsage, ProviderKeyType};
 use tollgate_pricing::{PerUnit, Usage};
-use tollgate_store::{Reported, ReportedUsage};
+use tollgate_store::{ReportOutcome, ReportedUsage};
 use utoipa::ToSchema;
 
 use super::super::connections::not_found as connection_not_found;
 use super::view::RecordView;
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::body::{Asked, Input};
+use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Count, Issues, MetadataField, Name, Seconds};
-use crate::http::idempotency::{IdempotencyHeader, Reply};
+use crate::http::fields::{CountField, Issues, MetadataField, NameField, SecondsField};
+use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 use crate::tariff::Tariff;
@@ -24,34 +24,34 @@ use crate::tariff::Tariff;
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct ReportUsage {
     /// Your own id of the usage. It is booked once.
-    request_id: Name,
+    request_id: NameField,
     #[schema(value_type = ConnectionId)]
-    connection_id: Name,
-    meter_slug: Name,
+    connection_id: NameField,
+    meter_slug: NameField,
     #[deserr(default)]
-    provider: Option<Name>,
+    provider: Option<NameField>,
     #[deserr(default)]
-    model: Option<Name>,
+    model: Option<NameField>,
     #[deserr(default)]
     metadata: Option<MetadataField>,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>, nullable = false)]
-    input_tokens: Count,
+    #[schema(value_type = Option<CountField>, nullable = false)]
+    input_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>, nullable = false)]
-    output_tokens: Count,
+    #[schema(value_type = Option<CountField>, nullable = false)]
+    output_tokens: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>, nullable = false)]
-    input_characters: Count,
+    #[schema(value_type = Option<CountField>, nullable = false)]
+    input_characters: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Count>, nullable = false)]
-    output_characters: Count,
+    #[schema(value_type = Option<CountField>, nullable = false)]
+    output_characters: CountField,
     #[deserr(default)]
-    #[schema(value_type = Option<Seconds>, nullable = false)]
-    input_seconds: Seconds,
+    #[schema(value_type = Option<SecondsField>, nullable = false)]
+    input_seconds: SecondsField,
     #[deserr(default)]
-    #[schema(value_type = Option<Seconds>, nullable = false)]
-    output_seconds: Seconds,
+    #[schema(value_type = Option<SecondsField>, nullable = false)]
+    output_seconds: SecondsField,
 }
 
 impl Input for ReportUsage {}
@@ -83,7 +83,7 @@ impl ReportUsage {
             reference_id: self.request_id.0,
             connection_id: self.connection_id.0.parse().map_err(|_| connection_not_found())?,
             meter_slug: self.meter_slug.0,
-            forwarded: Forwarded {
+            forwarded: ForwardedRequest {
                 provider: provider.unwrap_or_else(|| "unknown".to_owned()),
                 endpoint: "POST /v1/requests".to_owned(),
                 metered: true,
@@ -118,23 +118,27 @@ impl ReportUsage {
 )]
 pub(crate) async fn report(
     app: web::Data<App>,
-    asked: Asked<Caller, ReportUsage>,
+    asked: ApiRequest<Caller, ReportUsage>,
 ) -> Result<HttpResponse, ApiError> {
     let reported = asked.what.reported(&app.tariff(app.clock.now()))?;
     let (merchant_id, shape, store) =
-        (asked.who.merchant_id, app.settings.shape, app.store.clone());
+        (asked.caller.merchant_id, app.settings.shape, app.store.clone());
     app.write(asked.idempotency_key, move |conn| {
         match store.report(conn, merchant_id, &reported)? {
-            Reported::Booked(record) => Ok(Reply::created(&RecordView::of(&record, shape))),
-            Reported::Known(record) => Ok(Reply::ok(&RecordView::of(&record, shape))),
-            Reported::ConnectionNotFound => Err(connection_not_found()),
-            Reported::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
-            Reported::MeterNotFound => Err(ApiError::not_found(ErrorCode::MeterNotFound, "meter")),
-            Reported::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+            ReportOutcome::Booked(record) => {
+                Ok(ApiResponse::created(&RecordView::of(&record, shape)))
+            }
+            ReportOutcome::Known(record) => Ok(ApiResponse::ok(&RecordView::of(&record, shape))),
+            ReportOutcome::ConnectionNotFound => Err(connection_not_found()),
+            ReportOutcome::ConnectionDisabled => Err(Refusal::ConnectionDisabled.into()),
+            ReportOutcome::MeterNotFound => {
+                Err(ApiError::not_found(ErrorCode::MeterNotFound, "meter"))
+            }
+            ReportOutcome::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
                 [],
                 "costs more than an amount, or the balance after it, can say",
             )])),
-            Reported::ReferenceReused => Err(ApiError::with_issues(
+            ReportOutcome::ReferenceReused => Err(ApiError::with_issues(
                 ErrorCode::IdempotencyKeyReused,
                 "Other usage was reported under this request_id.",
                 vec![Issue::at(["request_id"], "was used before; each usage needs one of its own")],

@@ -33,7 +33,7 @@ pub(crate) struct RecordView {
     #[schema(nullable = false)]
     provider_status: Option<u16>,
     #[serde(flatten)]
-    customer: Customer,
+    customer: CustomerView,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     spend_key_id: Option<SpendKeyId>,
@@ -73,7 +73,7 @@ enum RecordFlag {
 /// The customer, under the name that the shape has for it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RequestCustomer)]
-struct Customer {
+struct CustomerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection_id: Option<ConnectionId>,
@@ -166,7 +166,7 @@ impl RecordView {
             endpoint: record.endpoint.clone(),
             provider_key_type: record.provider_key_type,
             provider_status: record.provider_status,
-            customer: Customer {
+            customer: CustomerView {
                 connection_id: record.connection_id.filter(|_| current),
                 customer_id: record.connection_id.filter(|_| !current),
             },

@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use tollgate_domain::settlement::{self, Ending, Report, Settled};
+use tollgate_domain::settlement::{self, CallReport, Ending, SettlementResult};
 use tollgate_domain::{PendingRecord, RequestId, RequestRecord, TransactionKind, WalletId};
 use tollgate_pricing::{Amount, Overflow};
 
-use super::{Decision, Held};
+use super::{CallHold, GroupDecision};
 use crate::error::StoreError;
 use crate::ledger::command::{SettleOutcome, Settlement};
 use crate::ledger::state::CallState;
 use crate::rows::counter_key;
 use crate::settled_call::SettledCall;
-use crate::write_set::{Reason, out_of_range};
+use crate::write_set::{MovementReason, out_of_range};
 
 /// The end of a call.
-struct End<'a> {
-    report: &'a Report,
+struct CallEnd<'a> {
+    report: &'a CallReport,
     /// Whether the sweeper ended it.
     swept: bool,
     /// The sweeper's settlement of the call, which is corrected.
     before: Option<&'a SettledCall>,
 }
 
-impl Decision<'_> {
+impl GroupDecision<'_> {
     /// Settles a call once.
     pub(super) fn settle(&mut self, settlement: &Settlement) -> Result<SettleOutcome, StoreError> {
         let request_id = settlement.request_id;
@@ -33,31 +33,31 @@ impl Decision<'_> {
         let settled = match known {
             CallState::Open(call) => {
                 self.changes.close_call(request_id);
-                self.end(&call, settlement)?
+                self.book_first(&call, settlement)?
             }
             CallState::Unadmitted(call) => {
                 self.count_call(&call)?;
-                self.end(&call, settlement)?
+                self.book_first(&call, settlement)?
             }
             CallState::Settled(before) => {
                 // The sweeper ends open calls only. A report corrects the sweeper.
                 let Some(report) = settlement.report.as_deref().filter(|_| before.record.swept)
                 else {
-                    self.know_settled(before);
+                    self.remember_settled(before);
                     return Ok(SettleOutcome::AlreadySettled);
                 };
-                let end = End { report, swept: false, before: Some(&before) };
+                let end = CallEnd { report, swept: false, before: Some(&before) };
                 let settled = self.book(&before.call, end)?;
                 self.changes.correct(before, settled.0.clone());
                 settled
             }
         };
         let (settled, outcome) = settled;
-        self.know_settled(settled);
+        self.remember_settled(settled);
         Ok(outcome)
     }
 
-    fn end(
+    fn book_first(
         &mut self,
         call: &Arc<PendingRecord>,
         settlement: &Settlement,
@@ -66,17 +66,17 @@ impl Decision<'_> {
         let report = match settlement.report.as_deref() {
             Some(report) => report,
             None => {
-                lost = Report::unknown(call, Ending::Lost, self.now);
+                lost = CallReport::unknown(call, Ending::Lost, self.now);
                 &lost
             }
         };
-        let end = End { report, swept: settlement.report.is_none(), before: None };
+        let end = CallEnd { report, swept: settlement.report.is_none(), before: None };
         let (settled, outcome) = self.book(call, end)?;
         self.changes.record(settled.clone());
         Ok((settled, outcome))
     }
 
-    fn know_settled(&mut self, settled: SettledCall) {
+    fn remember_settled(&mut self, settled: SettledCall) {
         let id = settled.call.request_id;
         self.state.calls.insert(id, CallState::Settled(settled));
         self.settled.push(id);
@@ -94,7 +94,7 @@ impl Decision<'_> {
     fn book(
         &mut self,
         call: &Arc<PendingRecord>,
-        End { report, swept, before }: End<'_>,
+        CallEnd { report, swept, before }: CallEnd<'_>,
     ) -> Result<(SettledCall, SettleOutcome), StoreError> {
         let request_id = call.request_id;
         if let Some(wallet_id) = call.wallet_id {
@@ -109,13 +109,14 @@ impl Decision<'_> {
         let counted_before = before.map_or(0, |before| before.counted_units);
         let out_of_counter = || out_of_range("tier counter of call", request_id);
         let others = used.checked_sub(counted_before).ok_or_else(out_of_counter)?;
-        let Settled { mut record, counter_moves, overflowed } = settlement::settle(
-            call,
-            report,
-            version.map(|(_, version)| &version.model),
-            others.max(0).unsigned_abs(),
-            self.rules.service_charge_rate,
-        );
+        let SettlementResult { mut record, counter_delta: counter_moves, overflowed } =
+            settlement::settle(
+                call,
+                report,
+                version.map(|(_, version)| &version.model),
+                others.max(0).unsigned_abs(),
+                self.rules.service_charge_rate,
+            );
         record.settled_at = Some(self.now);
         record.swept = swept;
         if overflowed {
@@ -130,7 +131,7 @@ impl Decision<'_> {
         if let Some(key) = counter.filter(|_| counted_units != counted_before) {
             let moved = others.checked_add(counted_units).ok_or_else(out_of_counter)?;
             self.state.counters.insert(key.clone(), moved);
-            self.changes.count(key, used, moved);
+            self.changes.move_counter(key, used, moved);
         }
         let (wallet_paid, merchant_paid) = self.pay(call, &record, before)?;
         record.sequence = match before {
@@ -181,26 +182,26 @@ impl Decision<'_> {
         let of_wallet = match call.wallet_id {
             None => Amount::ZERO,
             Some(wallet_id) => {
-                let held = Held { on_balance: call.wallet_hold, on_credit: call.credit_hold };
-                self.take(wallet_id, held, due, call.request_id, kind)?
+                let held = CallHold { on_balance: call.wallet_hold, on_credit: call.credit_hold };
+                self.charge(wallet_id, held, due, call.request_id, kind)?
             }
         };
         let due = difference(quote.total_merchant_cost, merchant_paid)?;
-        let held = Held { on_balance: call.merchant_hold, on_credit: None };
-        let of_merchant = self.take(call.merchant_wallet_id, held, due, call.request_id, kind)?;
+        let held = CallHold { on_balance: call.merchant_hold, on_credit: None };
+        let of_merchant = self.charge(call.merchant_wallet_id, held, due, call.request_id, kind)?;
         let spent = difference(quote.total_request_cost, sum(wallet_paid, merchant_paid)?)?;
-        self.spend(call, quote.total_request_cost, spent)?;
-        self.changes.ended(call, sum(of_wallet, of_merchant)?, spent)?;
+        self.count_spend(call, quote.total_request_cost, spent)?;
+        self.changes.end_call(call, sum(of_wallet, of_merchant)?, spent)?;
         Ok((sum(wallet_paid, of_wallet)?, sum(merchant_paid, of_merchant)?))
     }
 
     /// Releases the hold of a call on a wallet and takes the amount due: from credit first, then from the balance, each
     /// as a ledger line of its own. An amount that would take the balance out of range is not taken; the record keeps
     /// the whole cost. Returns the amount taken.
-    fn take(
+    fn charge(
         &mut self,
         wallet_id: WalletId,
-        held: Held,
+        held: CallHold,
         due: Amount,
         request_id: RequestId,
         kind: TransactionKind,
@@ -210,13 +211,13 @@ impl Decision<'_> {
         }
         let out_of_range = |Overflow| out_of_range("wallet", wallet_id);
         let wallet = self.state.accounts.wallet_mut(wallet_id)?;
-        let taken = room_for(wallet.wallet.balance, due);
+        let taken = chargeable_part(wallet.wallet.balance, due);
         if taken != due {
             log::error!(
                 "{request_id}: {wallet_id} has room for {taken} of the {due} USD of its cost"
             );
         }
-        self.changes.change(wallet);
+        self.changes.track_wallet(wallet);
         let still_held = wallet.wallet.held.checked_sub(held.on_balance);
         wallet.wallet.held = still_held.map_err(out_of_range)?;
         let of_balance = match held.on_credit {
@@ -224,7 +225,7 @@ impl Decision<'_> {
             None => taken,
         };
         if !of_balance.is_zero() {
-            let reason = Reason {
+            let reason = MovementReason {
                 kind,
                 request_id: Some(request_id),
                 description: None,
@@ -240,7 +241,7 @@ impl Decision<'_> {
 
     /// Counts the cost of a call on its spend key. `more` is the part not counted before. Adds the events of the limits
     /// that the key reaches.
-    fn spend(
+    fn count_spend(
         &mut self,
         pending: &PendingRecord,
         cost: Amount,
@@ -257,14 +258,14 @@ impl Decision<'_> {
         let key = self.change_spend_key(id)?;
         let news = key.settle(pending.created_at, pending.spend_hold, more);
         let news = news.map_err(|Overflow| out_of_range("spend key", id))?;
-        news.iter().for_each(|news| self.changes.tell(pending.merchant_id, news));
+        news.iter().for_each(|news| self.changes.add_event(pending.merchant_id, news));
         Ok(())
     }
 }
 
 /// The part of `due` for which a balance has room. It is less than `due` only for a call that cost far more than it
 /// held.
-pub(super) fn room_for(balance: Amount, due: Amount) -> Amount {
+pub(super) fn chargeable_part(balance: Amount, due: Amount) -> Amount {
     let edge = if due.is_positive() { Amount::from_units(i64::MIN) } else { Amount::MAX };
     match balance.checked_sub(due) {
         Ok(_) => due,

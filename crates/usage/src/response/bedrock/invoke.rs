@@ -7,24 +7,24 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tollgate_pricing::PerUnit;
 
-use super::converse::{Converse, Figures};
+use super::converse::{ConverseCounts, ConverseExtractor};
 use crate::dialect::Api;
 use crate::number::count;
-use crate::object::Object;
-use crate::request::CallBody;
-use crate::response::anthropic::Anthropic;
-use crate::response::extractor::{EventKind, Extract, Found};
-use crate::response::json::{Figure, Keys};
-use crate::response::openai::{OpenAi, Thoughts};
+use crate::object::JsonObject;
+use crate::request::InspectedBody;
+use crate::response::anthropic::AnthropicExtractor;
+use crate::response::extractor::{ExtractedUsage, StreamEventKind, UsageExtractor};
+use crate::response::json::{KeySearcher, ReportedCount};
+use crate::response::openai::{OpenAiExtractor, ReasoningPlacement};
 
 /// Gathers the usage of an answer of `invoke`. Each vendor's events are read in its own format.
 /// Bedrock's count replaces figures that a vendor does not report.
-pub(in crate::response) struct Invoke {
+pub(in crate::response) struct InvokeExtractor {
     /// The vendor of the answer, known from its first event.
-    vendor: Vendor,
+    vendor: VendorExtractor,
     hour_cache: bool,
     /// Bedrock's own count.
-    counted: Figures,
+    counted: ConverseCounts,
     closed: bool,
     images: u64,
     response_id: Option<String>,
@@ -32,44 +32,46 @@ pub(in crate::response) struct Invoke {
     text_bytes: u64,
 }
 
-enum Vendor {
+enum VendorExtractor {
     Unknown,
-    Anthropic(Box<Anthropic>),
-    OpenAi(Box<OpenAi>),
+    Anthropic(Box<AnthropicExtractor>),
+    OpenAi(Box<OpenAiExtractor>),
     /// Nova's events have the format of `converse`.
-    Converse(Box<Converse>),
+    Converse(Box<ConverseExtractor>),
     /// Llama and Titan report flat fields, with names of their own.
-    Flat(Flat),
+    Flat(FlatExtractor),
 }
 
 #[derive(Default)]
-struct Flat {
-    input: Figure,
-    output: Figure,
+struct FlatExtractor {
+    input: ReportedCount,
+    output: ReportedCount,
     text_bytes: u64,
 }
 
-impl Invoke {
-    pub(in crate::response) fn new(headers: &dyn Headers, request: &CallBody) -> Self {
+impl InvokeExtractor {
+    pub(in crate::response) fn new(headers: &dyn Headers, request: &InspectedBody) -> Self {
         let figure = |name| {
             let count = header(headers, name).map(count);
-            count.map_or(Figure::Absent, |count| count.map_or(Figure::Unreadable, Figure::Count))
+            count.map_or(ReportedCount::Absent, |count| {
+                count.map_or(ReportedCount::Unreadable, ReportedCount::Count)
+            })
         };
         let input = figure("x-amzn-bedrock-input-token-count");
         let mut output = figure("x-amzn-bedrock-output-token-count");
-        if output == Figure::Absent && input.count().is_some() {
+        if output == ReportedCount::Absent && input.count().is_some() {
             // Embeddings have no output.
-            output = Figure::Count(0);
+            output = ReportedCount::Count(0);
         }
-        let counted = Figures {
+        let counted = ConverseCounts {
             input,
             output,
             cache_read: figure("x-amzn-bedrock-cache-read-input-token-count"),
             cache_write: figure("x-amzn-bedrock-cache-write-input-token-count"),
-            ..Figures::default()
+            ..ConverseCounts::default()
         };
         Self {
-            vendor: Vendor::Unknown,
+            vendor: VendorExtractor::Unknown,
             hour_cache: request.hour_cache,
             counted,
             closed: false,
@@ -81,8 +83,8 @@ impl Invoke {
     }
 
     /// Selects the reader by the first event.
-    fn recognise(&mut self, answer: &Object<'_>) {
-        if !matches!(self.vendor, Vendor::Unknown) {
+    fn recognise(&mut self, answer: &JsonObject<'_>) {
+        if !matches!(self.vendor, VendorExtractor::Unknown) {
             return;
         }
         let has = |key: &str| answer.get(key).is_some();
@@ -92,40 +94,45 @@ impl Invoke {
         let kind = kind.as_deref().unwrap_or_default();
         let nova = ["messageStart", "contentBlockStart", "contentBlockDelta", "metadata"];
         if kind == "message" || kind.starts_with("message_") || kind.starts_with("content_block_") {
-            self.vendor = Vendor::Anthropic(Box::new(Anthropic::new(self.hour_cache)));
+            self.vendor =
+                VendorExtractor::Anthropic(Box::new(AnthropicExtractor::new(self.hour_cache)));
         } else if has("choices") || reports("prompt_tokens") {
-            self.vendor = Vendor::OpenAi(Box::new(OpenAi::new(Api::Chat, Thoughts::Within)));
+            self.vendor = VendorExtractor::OpenAi(Box::new(OpenAiExtractor::new(
+                Api::Chat,
+                ReasoningPlacement::Within,
+            )));
         } else if reports("inputTokens") || nova.iter().any(|key| has(key)) {
-            self.vendor = Vendor::Converse(Box::default());
+            self.vendor = VendorExtractor::Converse(Box::default());
         } else if reports("input_tokens") {
-            self.vendor = Vendor::Anthropic(Box::new(Anthropic::new(self.hour_cache)));
+            self.vendor =
+                VendorExtractor::Anthropic(Box::new(AnthropicExtractor::new(self.hour_cache)));
         } else if FLAT_KEYS.iter().any(|key| has(key)) {
-            self.vendor = Vendor::Flat(Flat::default());
+            self.vendor = VendorExtractor::Flat(FlatExtractor::default());
         }
     }
 
     /// Reads an event in the vendor's format.
-    fn vendor_event(&mut self, data: &[u8], event: &Object<'_>) {
+    fn vendor_event(&mut self, data: &[u8], event: &JsonObject<'_>) {
         self.recognise(event);
         match &mut self.vendor {
-            Vendor::Unknown => {
+            VendorExtractor::Unknown => {
                 let text = KEYS.text_bytes(data);
                 self.text_bytes = self.text_bytes.saturating_add(text);
             }
-            Vendor::Anthropic(reader) => {
+            VendorExtractor::Anthropic(reader) => {
                 let name = event.text("type").unwrap_or_default();
                 reader.event(name.as_bytes(), data);
             }
-            Vendor::OpenAi(reader) => {
+            VendorExtractor::OpenAi(reader) => {
                 reader.event(b"", data);
             }
-            Vendor::Converse(reader) => {
+            VendorExtractor::Converse(reader) => {
                 reader.event(b"", data);
                 if let Some(metadata) = event.object("metadata") {
                     reader.absorb(&metadata);
                 }
             }
-            Vendor::Flat(reader) => {
+            VendorExtractor::Flat(reader) => {
                 reader.text_bytes = reader.text_bytes.saturating_add(KEYS.text_bytes(data));
                 reader.absorb(event);
             }
@@ -137,57 +144,58 @@ impl Invoke {
     }
 }
 
-impl Flat {
-    fn absorb(&mut self, answer: &Object<'_>) {
-        self.input.take(answer.any(&["prompt_token_count", "inputTextTokenCount"]));
-        self.output.take(answer.any(&["generation_token_count", "totalOutputTextTokenCount"]));
+impl FlatExtractor {
+    fn absorb(&mut self, answer: &JsonObject<'_>) {
+        self.input.update(answer.get_any(&["prompt_token_count", "inputTextTokenCount"]));
+        self.output
+            .update(answer.get_any(&["generation_token_count", "totalOutputTextTokenCount"]));
         for result in answer.objects("results") {
             self.output.add(result.get("tokenCount"));
         }
         if answer.get("embedding").is_some() {
-            self.output = Figure::Count(0);
+            self.output = ReportedCount::Count(0);
         }
     }
 
-    fn found(self, closed: bool) -> Found {
+    fn found(self, closed: bool) -> ExtractedUsage {
         let input = self.input.count().map(|input| PerUnit { input, ..PerUnit::default() });
         let output = self.output.count().map(|output| PerUnit { output, ..PerUnit::default() });
-        Found {
+        ExtractedUsage {
             is_final: closed && input.is_some() && output.is_some(),
             input,
             output,
             text_bytes: self.text_bytes,
-            ..Found::default()
+            ..ExtractedUsage::default()
         }
     }
 }
 
-impl Extract for Invoke {
+impl UsageExtractor for InvokeExtractor {
     /// Reads a frame, which holds the vendor's event in base64.
-    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind {
         self.provider_error |= name == b"error";
-        let Some(frame) = Object::of(data) else { return EventKind::Content };
-        let Some(packed) = frame.text("bytes") else { return EventKind::Content };
-        let Ok(inner) = STANDARD.decode(packed) else { return EventKind::Content };
-        if let Some(event) = Object::of(&inner) {
+        let Some(frame) = JsonObject::of(data) else { return StreamEventKind::Content };
+        let Some(packed) = frame.text("bytes") else { return StreamEventKind::Content };
+        let Ok(inner) = STANDARD.decode(packed) else { return StreamEventKind::Content };
+        if let Some(event) = JsonObject::of(&inner) {
             self.vendor_event(&inner, &event);
         }
-        EventKind::Content
+        StreamEventKind::Content
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
-        let Some(answer) = Object::of(body) else {
+        let Some(answer) = JsonObject::of(body) else {
             self.text_bytes = KEYS.text_bytes(body);
             return self.text_bytes > 0;
         };
         self.closed = true;
         self.recognise(&answer);
         match &mut self.vendor {
-            Vendor::Unknown => self.text_bytes = KEYS.text_bytes(body),
-            Vendor::Anthropic(reader) => drop(reader.body(body)),
-            Vendor::OpenAi(reader) => drop(reader.body(body)),
-            Vendor::Converse(reader) => drop(reader.body(body)),
-            Vendor::Flat(reader) => {
+            VendorExtractor::Unknown => self.text_bytes = KEYS.text_bytes(body),
+            VendorExtractor::Anthropic(reader) => drop(reader.body(body)),
+            VendorExtractor::OpenAi(reader) => drop(reader.body(body)),
+            VendorExtractor::Converse(reader) => drop(reader.body(body)),
+            VendorExtractor::Flat(reader) => {
                 reader.text_bytes = KEYS.text_bytes(body);
                 reader.absorb(&answer);
             }
@@ -200,13 +208,15 @@ impl Extract for Invoke {
         true
     }
 
-    fn found(self: Box<Self>) -> Found {
+    fn found(self: Box<Self>) -> ExtractedUsage {
         let mut found = match self.vendor {
-            Vendor::Unknown => Found { text_bytes: self.text_bytes, ..Found::default() },
-            Vendor::Anthropic(reader) => reader.found(),
-            Vendor::OpenAi(reader) => reader.found(),
-            Vendor::Converse(reader) => reader.found(),
-            Vendor::Flat(reader) => reader.found(self.closed),
+            VendorExtractor::Unknown => {
+                ExtractedUsage { text_bytes: self.text_bytes, ..ExtractedUsage::default() }
+            }
+            VendorExtractor::Anthropic(reader) => reader.found(),
+            VendorExtractor::OpenAi(reader) => reader.found(),
+            VendorExtractor::Converse(reader) => reader.found(),
+            VendorExtractor::Flat(reader) => reader.found(self.closed),
         };
         found.facts.provider_error |= self.provider_error;
         found.facts.response_id = found.facts.response_id.or(self.response_id);
@@ -235,6 +245,6 @@ const FLAT_KEYS: [&str; 6] = [
     "outputText",
 ];
 
-static KEYS: LazyLock<Keys> = LazyLock::new(|| {
-    Keys::new(&["text", "generation", "outputText", "content", "completion"], &[])
+static KEYS: LazyLock<KeySearcher> = LazyLock::new(|| {
+    KeySearcher::new(&["text", "generation", "outputText", "content", "completion"], &[])
 });

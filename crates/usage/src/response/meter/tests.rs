@@ -31,7 +31,8 @@ fn a_line_of_twenty_megabytes_passes_and_costs_bounded_memory() {
     for strip in [false, true] {
         for kind in ["text/event-stream", "application/json"] {
             let headers = headers(kind, "identity");
-            let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &CallBody::empty(), strip);
+            let mut meter =
+                ResponseMeter::new(&endpoint, 200, &headers, &InspectedBody::empty(), strip);
             let piece = Bytes::from(vec![b'x'; 1024 * 1024]);
             let mut passed = 0;
             for _ in 0..20 {
@@ -41,7 +42,7 @@ fn a_line_of_twenty_megabytes_passes_and_costs_bounded_memory() {
             let fed = meter.feed(Bytes::from_static(b"\n\n"));
             assert!(meter.capacity() <= 64 * 1024 + 10 * 1024 * 1024, "{}", meter.capacity());
             passed += fed.pass.len();
-            let reading = meter.finish(Ended::Complete);
+            let reading = meter.finish(ResponseEnd::Complete);
             assert_eq!(passed + reading.rest.len(), 20 * 1024 * 1024 + 2, "{kind} {strip}");
             assert_ne!(reading.source, UsageSource::Reported);
         }
@@ -52,9 +53,10 @@ fn a_line_of_twenty_megabytes_passes_and_costs_bounded_memory() {
 fn what_cannot_be_read_is_estimated_by_its_bytes_if_it_may_be_text() {
     let output = |content_type, encoding, body: &'static [u8]| {
         let headers = headers(content_type, encoding);
-        let mut meter = ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+        let mut meter =
+            ResponseMeter::new(&endpoint(), 200, &headers, &InspectedBody::empty(), false);
         assert_eq!(meter.feed(Bytes::from_static(body)).pass, body);
-        let reading = meter.finish(Ended::Complete);
+        let reading = meter.finish(ResponseEnd::Complete);
         assert_eq!(reading.source, UsageSource::Estimated);
         assert!(reading.complete);
         reading.usage.quantities.output
@@ -73,7 +75,8 @@ fn the_line_that_ends_a_stream_waits_though_others_of_its_event_may_have_passed(
     let before = stream.find("data: [DONE]").unwrap();
     let headers = headers("text/event-stream", "identity");
     for cut in 0..=stream.len() {
-        let mut meter = ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+        let mut meter =
+            ResponseMeter::new(&endpoint(), 200, &headers, &InspectedBody::empty(), false);
         let (mut passed, mut held) = (Vec::new(), Vec::new());
         for piece in [&stream.as_bytes()[..cut], &stream.as_bytes()[cut..]] {
             let fed = meter.feed(Bytes::copy_from_slice(piece));
@@ -91,20 +94,25 @@ fn what_follows_the_end_cannot_undo_it() {
                   data: [DONE]\n\n";
     let packed = zstd::encode_all(stream.as_bytes(), 3).unwrap();
     let headers = headers("text/event-stream", "zstd");
-    let mut meter = ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+    let mut meter = ResponseMeter::new(&endpoint(), 200, &headers, &InspectedBody::empty(), false);
     let fed = meter.feed(Bytes::from(packed.clone()));
     assert_eq!((fed.pass.len(), fed.held.map(|held| held.len())), (0, Some(packed.len())));
     assert!(meter.done());
     let garbage = Bytes::from_static(b"garbage behind the end");
-    assert_eq!(meter.feed(garbage.clone()), Fed { pass: garbage, held: None });
+    assert_eq!(meter.feed(garbage.clone()), MeteredPiece { pass: garbage, held: None });
     assert!(meter.done());
-    let reading = meter.finish(Ended::Broken);
+    let reading = meter.finish(ResponseEnd::Broken);
     assert_eq!((reading.source, reading.complete), (UsageSource::Reported, true));
     assert_eq!(reading.usage.quantities.output, 2);
 }
 
 /// The reading of a body of nine megabytes with this beginning and end.
-fn read_large(path: &str, encoding: &'static str, call: &CallBody, ends: [&str; 2]) -> Reading {
+fn read_large(
+    path: &str,
+    encoding: &'static str,
+    call: &InspectedBody,
+    ends: [&str; 2],
+) -> UsageReading {
     let [first, last] = ends;
     let body = format!("{first}{}{last}", "0.25,".repeat(9 * 1024 * 1024 / 5));
     let body = match encoding {
@@ -116,7 +124,7 @@ fn read_large(path: &str, encoding: &'static str, call: &CallBody, ends: [&str; 
     for piece in body.chunks(50_001) {
         assert_eq!(meter.feed(Bytes::copy_from_slice(piece)).pass, piece);
     }
-    meter.finish(Ended::Complete)
+    meter.finish(ResponseEnd::Complete)
 }
 
 #[test]
@@ -124,13 +132,14 @@ fn the_usage_at_the_end_of_a_body_beyond_the_bound_is_read() {
     let start = r#"{"data":[{"embedding":["#;
     let end = r#"1]}],"usage":{"prompt_tokens":8,"total_tokens":8},"model":"e"}"#;
     for encoding in ["identity", "zstd"] {
-        let reading = read_large("/embeddings", encoding, &CallBody::empty(), [start, end]);
+        let reading = read_large("/embeddings", encoding, &InspectedBody::empty(), [start, end]);
         let quantities = reading.usage.quantities;
         assert_eq!((reading.source, reading.complete), (UsageSource::Reported, true));
         assert_eq!((quantities.input, quantities.output), (8, 0), "{encoding}");
     }
     let end = r#"1]}],"usage":{"prompt_tokens":5,"completion_tokens":7}}"#;
-    let reading = read_large("/chat/completions", "identity", &CallBody::empty(), [start, end]);
+    let reading =
+        read_large("/chat/completions", "identity", &InspectedBody::empty(), [start, end]);
     let quantities = reading.usage.quantities;
     assert_eq!(
         (reading.source, quantities.input, quantities.output),
@@ -139,14 +148,14 @@ fn the_usage_at_the_end_of_a_body_beyond_the_bound_is_read() {
 }
 
 /// The reading of Google's answer of nine megabytes with this beginning and end.
-fn read_large_of_google(path: &str, ends: [&str; 2]) -> Reading {
+fn read_large_of_google(path: &str, ends: [&str; 2]) -> UsageReading {
     let endpoint = at_google(path);
     let headers = headers("application/json", "identity");
-    let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &CallBody::empty(), false);
+    let mut meter = ResponseMeter::new(&endpoint, 200, &headers, &InspectedBody::empty(), false);
     for piece in [ends[0].to_owned(), "A".repeat(9 * 1024 * 1024), ends[1].to_owned()] {
         meter.feed(Bytes::from(piece));
     }
-    meter.finish(Ended::Complete)
+    meter.finish(ResponseEnd::Complete)
 }
 
 #[test]
@@ -164,14 +173,14 @@ fn a_large_image_is_billed_by_its_figures_or_as_one_image_and_never_as_text() {
     assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Estimated, quantities));
 
     let ends = [r#"{"data":[{"b64_json":""#, r#""}]}"#];
-    let reading = read_large("/images/generations", "identity", &CallBody::empty(), ends);
+    let reading = read_large("/images/generations", "identity", &InspectedBody::empty(), ends);
     assert_eq!((reading.source, reading.usage.quantities), (UsageSource::Estimated, quantities));
 }
 
 #[test]
 fn an_estimate_keeps_to_what_the_call_can_bring() {
     let output = |path, body: &str| {
-        let call = CallBody::inspect(body.as_bytes(), &endpoint_at(path), false).unwrap();
+        let call = InspectedBody::inspect(body.as_bytes(), &endpoint_at(path), false).unwrap();
         let reading = read_large(path, "identity", &call, [r#"{"data":["#, "1]}"]);
         assert_eq!(reading.source, UsageSource::Estimated);
         reading.usage.quantities.output
@@ -188,7 +197,7 @@ fn an_estimate_keeps_to_what_the_call_can_bring() {
 fn a_fault_comes_when_it_is_ordered() {
     let mut headers = headers("application/json", "identity");
     headers.insert(header::HeaderName::from_static("x-fault"), "panic".parse().unwrap());
-    ResponseMeter::new(&endpoint(), 200, &headers, &CallBody::empty(), false);
+    ResponseMeter::new(&endpoint(), 200, &headers, &InspectedBody::empty(), false);
 }
 
 /// Images come as text of many megabytes, in a body, an event or an item. The usage beside them
@@ -233,7 +242,7 @@ fn usage_beside_something_very_large_is_read() {
         ),
     ];
     for (endpoint, kind, body) in cases {
-        let mut request = CallBody::empty();
+        let mut request = InspectedBody::empty();
         request.stream = true;
         let headers = headers(kind, "identity");
         let mut meter = ResponseMeter::new(endpoint, 200, &headers, &request, false);
@@ -242,7 +251,7 @@ fn usage_beside_something_very_large_is_read() {
             let fed = meter.feed(Bytes::copy_from_slice(piece));
             bytes += fed.pass.len() + fed.held.map_or(0, |held| held.len());
         }
-        let reading = meter.finish(Ended::Complete);
+        let reading = meter.finish(ResponseEnd::Complete);
         assert_eq!(bytes + reading.rest.len(), body.len(), "{} {kind}", endpoint.path);
         let usage = reading.usage;
         assert_eq!(

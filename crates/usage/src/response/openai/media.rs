@@ -9,24 +9,24 @@
 
 use tollgate_pricing::PerUnit;
 
-use super::figures::Thoughts;
-use super::text::{DELTA_KEYS, OpenAi};
+use super::counts::ReasoningPlacement;
+use super::text::{DELTA_KEYS, OpenAiExtractor};
 use crate::dialect::Api;
 use crate::number::micros;
-use crate::object::Object;
-use crate::request::{CallBody, Sound};
+use crate::object::JsonObject;
+use crate::request::{AudioLength, InspectedBody};
 use crate::response::estimate;
-use crate::response::extractor::{EventKind, Extract, Found};
+use crate::response::extractor::{ExtractedUsage, StreamEventKind, UsageExtractor};
 
 /// Gathers the usage of an answer.
-pub(in crate::response) struct Media {
-    usage: OpenAi,
+pub(in crate::response) struct MediaExtractor {
+    usage: OpenAiExtractor,
     api: Api,
     /// Microseconds of sound: as stated in the answer, and by its last timestamp.
     heard: Option<u64>,
     told: Option<u64>,
     images: Option<u64>,
-    sent: Sound,
+    sent: AudioLength,
     characters: u64,
     asked_images: u64,
     /// Whether the model is billed by tokens. Without a report, they are estimated.
@@ -44,11 +44,11 @@ const CHARACTERS_PER_TOKEN: u64 = 4;
 const TOKENS_PER_IMAGE: u64 = 4_160;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-impl Media {
-    pub(in crate::response) fn new(api: Api, request: &CallBody) -> Self {
+impl MediaExtractor {
+    pub(in crate::response) fn new(api: Api, request: &InspectedBody) -> Self {
         let by_tokens = request.model.as_deref().is_some_and(|model| model.contains("gpt-"));
         Self {
-            usage: OpenAi::new(api, Thoughts::Within),
+            usage: OpenAiExtractor::new(api, ReasoningPlacement::Within),
             api,
             heard: None,
             told: None,
@@ -67,11 +67,11 @@ impl Media {
 
     /// Adds the usage that follows without a report. A stated length or count is as good as a
     /// report. The last timestamp is not: silence may follow it, and a cut answer has another one.
-    fn unreported(&self, found: &mut Found) {
+    fn unreported(&self, found: &mut ExtractedUsage) {
         let mut tokens = (PerUnit::default(), PerUnit::default());
         let stated = match self.api {
             Api::Transcription => {
-                let length = self.heard.unwrap_or_else(|| self.sent.or_told(self.told));
+                let length = self.heard.unwrap_or_else(|| self.sent.with_reported(self.told));
                 found.others.input_second = length;
                 if self.by_tokens {
                     let seconds = length.div_ceil(MICROS_PER_SECOND);
@@ -108,8 +108,8 @@ impl Media {
     }
 }
 
-impl Extract for Media {
-    fn ends(&self) -> &'static [&'static [u8]] {
+impl UsageExtractor for MediaExtractor {
+    fn end_markers(&self) -> &'static [&'static [u8]] {
         match self.api {
             Api::Transcription | Api::Speech => &[
                 b"event: transcript.text.done",
@@ -127,10 +127,10 @@ impl Extract for Media {
             && [&b"transcript.text.done"[..], b"speech.audio.done"]
                 .iter()
                 .any(|end| memchr::memmem::find(data, end).is_some());
-        let says_so = |event: Object<'_>| {
+        let says_so = |event: JsonObject<'_>| {
             event.text("type").is_some_and(|kind| Self::is_last(kind.as_bytes()))
         };
-        Self::is_last(name) || (unnamed && Object::of(data).is_some_and(says_so))
+        Self::is_last(name) || (unnamed && JsonObject::of(data).is_some_and(says_so))
     }
 
     /// Sound is not kept for reading.
@@ -138,13 +138,13 @@ impl Extract for Media {
         self.api != Api::Speech
     }
 
-    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind {
         let seen = DELTA_KEYS.look(data);
         if seen.tells {
             self.usage.event(name, data);
             self.closed = true;
             self.usage.closed = true;
-            if let Some(event) = Object::of(data)
+            if let Some(event) = JsonObject::of(data)
                 && event.text("type").is_some_and(|kind| kind.ends_with(".completed"))
             {
                 self.images = Some(self.images.unwrap_or(0).saturating_add(1));
@@ -152,12 +152,12 @@ impl Extract for Media {
         } else {
             self.usage.text_bytes = self.usage.text_bytes.saturating_add(seen.text_bytes);
         }
-        EventKind::Content
+        StreamEventKind::Content
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
         self.closed = true;
-        if let Some(answer) = Object::of(body) {
+        if let Some(answer) = JsonObject::of(body) {
             self.usage.body(body);
             self.heard = answer.get("duration").and_then(|length| micros(text_of(length.get())));
             if answer.get("data").is_some() {
@@ -171,8 +171,11 @@ impl Extract for Media {
         true
     }
 
-    fn found(mut self: Box<Self>) -> Found {
-        let usage = std::mem::replace(&mut self.usage, OpenAi::new(self.api, Thoughts::Within));
+    fn found(mut self: Box<Self>) -> ExtractedUsage {
+        let usage = std::mem::replace(
+            &mut self.usage,
+            OpenAiExtractor::new(self.api, ReasoningPlacement::Within),
+        );
         let mut found = Box::new(usage).found();
         if found.input.is_none() && found.others.input_second > 0 {
             // `usage` states only seconds.

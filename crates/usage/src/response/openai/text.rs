@@ -4,21 +4,23 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
-use tollgate_pricing::{Amount, Part, PerUnit};
+use tollgate_pricing::{Amount, PerModelUsage, PerUnit};
 
-use super::figures::{Figures, Thoughts};
+use super::counts::{OpenAiCounts, ReasoningPlacement};
 use super::tools;
 use crate::dialect::Api;
 use crate::number::amount;
-use crate::object::{Inner, Object};
-use crate::response::extractor::{EventKind, Extract, Facts, Found, sides};
-use crate::response::json::{Figure, Keys};
+use crate::object::{JsonObject, NestedKeys};
+use crate::response::extractor::{
+    ExtractedUsage, ResponseFacts, StreamEventKind, UsageExtractor, sides,
+};
+use crate::response::json::{KeySearcher, ReportedCount};
 
 /// The number of first events that are parsed for the model. Streams name it in their first event.
 const INTRODUCTORY_EVENTS: u32 = 4;
 
 /// The keys of objects that are parsed wherever they occur in an answer.
-const LOOKED_INTO: Inner = |key| {
+const LOOKED_INTO: NestedKeys = |key| {
     matches!(
         key,
         "usage"
@@ -34,11 +36,11 @@ const RESPONSE_ENDS: [&[u8]; 3] =
     [b"response.completed", b"response.incomplete", b"response.failed"];
 
 /// Gathers the usage of an answer.
-pub(in crate::response) struct OpenAi {
+pub(in crate::response) struct OpenAiExtractor {
     api: Api,
-    thoughts: Thoughts,
+    thoughts: ReasoningPlacement,
     events: u32,
-    figures: Figures,
+    figures: OpenAiCounts,
     /// Whether the last usage was not an object.
     malformed: bool,
     /// Whether no figures are added any more. Some providers report in every event, so only the
@@ -46,49 +48,49 @@ pub(in crate::response) struct OpenAi {
     pub(super) closed: bool,
     tools: PerUnit<u64>,
     /// The usage of images in the answer, by the model that drew them.
-    images: Option<Part>,
-    pages: Figure,
+    images: Option<PerModelUsage>,
+    pages: ReportedCount,
     seconds: Option<u64>,
     cost: Option<Amount>,
     /// The usage of each model, if several served the call.
-    parts: Vec<Part>,
-    facts: Facts,
+    parts: Vec<PerModelUsage>,
+    facts: ResponseFacts,
     pub(super) text_bytes: u64,
 }
 
-impl OpenAi {
-    pub(in crate::response) fn new(api: Api, thoughts: Thoughts) -> Self {
+impl OpenAiExtractor {
+    pub(in crate::response) fn new(api: Api, thoughts: ReasoningPlacement) -> Self {
         Self {
             api,
             thoughts,
             events: 0,
-            figures: Figures::default(),
+            figures: OpenAiCounts::default(),
             malformed: false,
             closed: false,
             tools: PerUnit::default(),
             images: None,
-            pages: Figure::Absent,
+            pages: ReportedCount::Absent,
             seconds: None,
             cost: None,
             parts: Vec::new(),
-            facts: Facts::default(),
+            facts: ResponseFacts::default(),
             text_bytes: 0,
         }
     }
 
-    fn stream_keys(&self) -> &'static Keys {
+    fn stream_keys(&self) -> &'static KeySearcher {
         // The last events of a response repeat the text of its deltas.
         if self.api == Api::Chat { &BODY_KEYS } else { &DELTA_KEYS }
     }
 
     /// Takes the facts of an answer, and its usage.
-    fn absorb(&mut self, answer: &Object<'_>, usage: Option<Stated<'_, '_>>) {
+    fn absorb(&mut self, answer: &JsonObject<'_>, usage: Option<StatedUsage<'_, '_>>) {
         let facts = &mut self.facts;
-        answer.tell("model", &mut facts.model);
-        answer.tell("id", &mut facts.response_id);
-        answer.tell("service_tier", &mut facts.service_tier);
-        let mut created = Figure::Absent;
-        created.take(answer.any(&["created", "created_at"]));
+        answer.update_text("model", &mut facts.model);
+        answer.update_text("id", &mut facts.response_id);
+        answer.update_text("service_tier", &mut facts.service_tier);
+        let mut created = ReportedCount::Absent;
+        created.update(answer.get_any(&["created", "created_at"]));
         facts.created_unix_s =
             created.count().and_then(|s| i64::try_from(s).ok()).or(facts.created_unix_s);
         facts.provider_error |=
@@ -99,11 +101,15 @@ impl OpenAi {
             self.images = tools::images(answer, &items).or(self.images.take());
         }
         if let Some(read) = answer.object("usage_info") {
-            self.pages.take(read.get("pages_processed"));
+            self.pages.update(read.get("pages_processed"));
         }
-        if self.api == Api::Ocr && self.pages == Figure::Absent && answer.get("pages").is_some() {
+        if self.api == Api::Ocr
+            && self.pages == ReportedCount::Absent
+            && answer.get("pages").is_some()
+        {
             // No usage is reported beside the pages.
-            self.pages = Figure::Count(u64::try_from(answer.objects("pages").len()).unwrap_or(0));
+            self.pages =
+                ReportedCount::Count(u64::try_from(answer.objects("pages").len()).unwrap_or(0));
         }
         if let Some(usage) = usage {
             self.absorb_usage(usage);
@@ -113,12 +119,12 @@ impl OpenAi {
         }
     }
 
-    fn absorb_usage(&mut self, usage: Stated<'_, '_>) {
+    fn absorb_usage(&mut self, usage: StatedUsage<'_, '_>) {
         self.malformed = usage.is_err();
         let Ok(usage) = usage else { return };
-        self.figures.take(&usage);
+        self.figures.update(&usage);
         self.seconds = usage
-            .any(&["seconds", "prompt_audio_seconds"])
+            .get_any(&["seconds", "prompt_audio_seconds"])
             .and_then(|seconds| crate::number::micros(seconds.get()))
             .or(self.seconds);
         self.cost = cost(&usage).or(self.cost);
@@ -146,34 +152,34 @@ impl OpenAi {
 }
 
 /// A usage, if the value under its key is one.
-type Stated<'o, 'a> = Result<Cow<'o, Object<'a>>, Malformed>;
+type StatedUsage<'o, 'a> = Result<Cow<'o, JsonObject<'a>>, MalformedUsage>;
 
-struct Malformed;
+struct MalformedUsage;
 
 /// The usage in its usual place, or where Groq and Moonshot put it in a stream. Moonshot puts it
 /// within the last choice.
-fn usage_of<'o, 'a>(answer: &'o Object<'a>) -> Option<Stated<'o, 'a>> {
+fn usage_of<'o, 'a>(answer: &'o JsonObject<'a>) -> Option<StatedUsage<'o, 'a>> {
     if answer.has("usage") {
-        return Some(answer.object("usage").ok_or(Malformed));
+        return Some(answer.object("usage").ok_or(MalformedUsage));
     }
-    let within = |inner: &Object<'a>| {
+    let within = |inner: &JsonObject<'a>| {
         let usage = inner.object("usage").map(|usage| Cow::Owned(usage.into_owned()));
-        inner.has("usage").then(|| usage.ok_or(Malformed))
+        inner.has("usage").then(|| usage.ok_or(MalformedUsage))
     };
     let of_groq = answer.object("x_groq").and_then(|groq| within(&groq));
     of_groq.or_else(|| answer.objects("choices").iter().find_map(within))
 }
 
 /// The cost that a provider states, under each provider's names.
-fn cost(usage: &Object<'_>) -> Option<Amount> {
+fn cost(usage: &JsonObject<'_>) -> Option<Amount> {
     // The unit of xAI is the smallest amount, with ten decimals.
     if let Some(ticks) = usage.get("cost_in_usd_ticks") {
         let ticks: i64 = ticks.get().trim_matches('"').parse().ok()?;
         return Some(ticks).filter(|ticks| *ticks >= 0).map(Amount::from_units);
     }
-    let stated = usage.any(&["cost", "estimated_cost"])?;
+    let stated = usage.get_any(&["cost", "estimated_cost"])?;
     // Perplexity states the cost in parts.
-    if let Some(parts) = Object::in_value(stated) {
+    if let Some(parts) = JsonObject::in_value(stated) {
         return amount(parts.get("total_cost")?.get());
     }
     let own = amount(stated.get())?;
@@ -187,16 +193,18 @@ fn cost(usage: &Object<'_>) -> Option<Amount> {
 }
 
 /// The usage of one model of several, as Groq's compound systems report it.
-fn part(entry: &Object<'_>) -> Option<Part> {
-    let mut figures = Figures::default();
-    figures.take(entry.object("usage")?.as_ref());
-    let quantities =
-        PerUnit::sum(&figures.input(Api::Chat)?, &figures.output(Api::Chat, Thoughts::Within)?);
-    Some(Part { model: entry.text("model"), quantities })
+fn part(entry: &JsonObject<'_>) -> Option<PerModelUsage> {
+    let mut figures = OpenAiCounts::default();
+    figures.update(entry.object("usage")?.as_ref());
+    let quantities = PerUnit::sum(
+        &figures.input(Api::Chat)?,
+        &figures.output(Api::Chat, ReasoningPlacement::Within)?,
+    );
+    Some(PerModelUsage { model: entry.text("model"), quantities })
 }
 
-impl Extract for OpenAi {
-    fn ends(&self) -> &'static [&'static [u8]] {
+impl UsageExtractor for OpenAiExtractor {
+    fn end_markers(&self) -> &'static [&'static [u8]] {
         &[
             b"data: [DONE]",
             b"data:[DONE]",
@@ -220,13 +228,13 @@ impl Extract for OpenAi {
         let unnamed_end = self.api != Api::Chat
             && name.is_empty()
             && RESPONSE_ENDS.iter().any(|end| memchr::memmem::find(data, end).is_some());
-        unnamed_end && Object::of(data).is_some_and(|event| is_end(&event))
+        unnamed_end && JsonObject::of(data).is_some_and(|event| is_end(&event))
     }
 
-    fn event(&mut self, name: &[u8], data: &[u8]) -> EventKind {
+    fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind {
         if data.trim_ascii() == b"[DONE]" {
             self.closed = true;
-            return EventKind::Content;
+            return StreamEventKind::Content;
         }
         self.events = self.events.saturating_add(1);
         let seen = self.stream_keys().look(data);
@@ -234,10 +242,10 @@ impl Extract for OpenAi {
         let introduced = self.facts.model.is_some() || self.events > INTRODUCTORY_EVENTS;
         let telling = name == b"error" || seen.tells;
         if introduced && !telling {
-            return EventKind::Content;
+            return StreamEventKind::Content;
         }
-        let event = Object::with_inner(data, LOOKED_INTO);
-        let Some(event) = event else { return EventKind::Content };
+        let event = JsonObject::with_inner(data, LOOKED_INTO);
+        let Some(event) = event else { return StreamEventKind::Content };
         let is_empty = event.get("choices").map(is_empty_list);
         // Without a telling key, there is no usage to search for.
         let usage = seen.tells.then(|| usage_of(&event)).flatten();
@@ -255,14 +263,14 @@ impl Extract for OpenAi {
             None => self.absorb(&event, usage),
         }
         match event.has("usage") && is_empty == Some(true) {
-            true => EventKind::UsageOnly,
-            false => EventKind::Content,
+            true => StreamEventKind::UsageOnly,
+            false => StreamEventKind::Content,
         }
     }
 
     fn body(&mut self, body: &[u8]) -> bool {
         let body = without_comments(body);
-        let answer = Object::with_inner(body, LOOKED_INTO);
+        let answer = JsonObject::with_inner(body, LOOKED_INTO);
         if let Some(answer) = &answer {
             self.closed = true;
             self.absorb(answer, usage_of(answer));
@@ -274,7 +282,7 @@ impl Extract for OpenAi {
         answer.is_some() || self.text_bytes > 0
     }
 
-    fn found(mut self: Box<Self>) -> Found {
+    fn found(mut self: Box<Self>) -> ExtractedUsage {
         let (mut input, mut output) = self.reported();
         if let Some(images) = self.images.take() {
             let add = |side: PerUnit<u64>, more| PerUnit::sum(&side, &more);
@@ -282,7 +290,7 @@ impl Extract for OpenAi {
             output = output.map(|output| add(output, images.quantities.outputs()));
             self.parts.push(images);
         }
-        Found {
+        ExtractedUsage {
             is_final: self.closed && input.is_some() && output.is_some(),
             total_differs: self.figures.total_differs(self.api, self.thoughts),
             input,
@@ -300,15 +308,16 @@ impl Extract for OpenAi {
     }
 }
 
-static BODY_KEYS: LazyLock<Keys> = LazyLock::new(|| {
+static BODY_KEYS: LazyLock<KeySearcher> = LazyLock::new(|| {
     let texts = ["content", "reasoning_content", "reasoning", "arguments", "refusal", "text"];
-    Keys::new(&texts, TELLING)
+    KeySearcher::new(&texts, TELLING)
 });
-pub(super) static DELTA_KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::new(&["delta"], TELLING));
-static FINISH: LazyLock<Keys> = LazyLock::new(|| Keys::new(&[], &["finish_reason"]));
+pub(super) static DELTA_KEYS: LazyLock<KeySearcher> =
+    LazyLock::new(|| KeySearcher::new(&["delta"], TELLING));
+static FINISH: LazyLock<KeySearcher> = LazyLock::new(|| KeySearcher::new(&[], &["finish_reason"]));
 const TELLING: &[&str] = &["usage", "error"];
 
-fn is_end(event: &Object<'_>) -> bool {
+fn is_end(event: &JsonObject<'_>) -> bool {
     event.text("type").is_some_and(|kind| RESPONSE_ENDS.contains(&kind.as_bytes()))
 }
 

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use tollgate_pricing::{Part, PerUnit, Unit};
+use tollgate_pricing::{PerModelUsage, PerUnit, Unit};
 
-use crate::object::Object;
+use crate::object::JsonObject;
 use crate::request::image_model;
-use crate::response::json::{Figure, part_of};
+use crate::response::json::{ReportedCount, split_detail};
 
 /// The calls that are billed each.
-pub(super) fn calls(items: &[Object<'_>]) -> PerUnit<u64> {
+pub(super) fn calls(items: &[JsonObject<'_>]) -> PerUnit<u64> {
     let mut calls = PerUnit::default();
     let mut containers = BTreeSet::new();
     for item in items {
@@ -39,14 +39,14 @@ pub(super) fn most(one: &PerUnit<u64>, other: &PerUnit<u64>) -> PerUnit<u64> {
     most
 }
 
-fn is_page_visit(item: &Object<'_>) -> bool {
+fn is_page_visit(item: &JsonObject<'_>) -> bool {
     let action = item.object("action").and_then(|action| action.text("type"));
     matches!(action.as_deref(), Some("open_page" | "find_in_page"))
 }
 
 /// The usage of images that a response made: the tokens of the model that drew them, as
 /// `tool_usage` states them, else by their sizes and qualities. `usage` does not contain them.
-pub(super) fn images(response: &Object<'_>, items: &[Object<'_>]) -> Option<Part> {
+pub(super) fn images(response: &JsonObject<'_>, items: &[JsonObject<'_>]) -> Option<PerModelUsage> {
     let stated = response.object("tool_usage").and_then(|usage| stated(&usage));
     let made = || {
         let tokens = items.iter().filter_map(tokens_of_image).fold(0, u64::saturating_add);
@@ -59,24 +59,24 @@ pub(super) fn images(response: &Object<'_>, items: &[Object<'_>]) -> Option<Part
     let tools = response.objects("tools");
     let tool = tools.iter().find(|tool| tool.text("type").as_deref() == Some("image_generation"));
     let model = image_model(tool.and_then(|tool| tool.text("model")).as_deref());
-    Some(Part { model: Some(model.to_owned()), quantities })
+    Some(PerModelUsage { model: Some(model.to_owned()), quantities })
 }
 
-fn stated(tool_usage: &Object<'_>) -> Option<PerUnit<u64>> {
+fn stated(tool_usage: &JsonObject<'_>) -> Option<PerUnit<u64>> {
     let usage = tool_usage.object("image_gen")?;
     let figure = |value| {
-        let mut figure = Figure::Absent;
-        figure.take(value);
+        let mut figure = ReportedCount::Absent;
+        figure.update(value);
         figure
     };
     let mut input = figure(usage.get("input_tokens")).count()?;
     let mut output = figure(usage.get("output_tokens")).count()?;
     let details = usage.object("input_tokens_details");
-    let of_images = details.map_or(Figure::Absent, |one| figure(one.get("image_tokens")));
-    let input_image = part_of(&mut input, of_images);
+    let of_images = details.map_or(ReportedCount::Absent, |one| figure(one.get("image_tokens")));
+    let input_image = split_detail(&mut input, of_images);
     let details = usage.object("output_tokens_details");
-    let of_text = details.map_or(Figure::Absent, |one| figure(one.get("text_tokens")));
-    let text = part_of(&mut output, of_text);
+    let of_text = details.map_or(ReportedCount::Absent, |one| figure(one.get("text_tokens")));
+    let text = split_detail(&mut output, of_text);
     let quantities =
         PerUnit { input, input_image, output: text, output_image: output, ..PerUnit::default() };
     Some(quantities)
@@ -84,7 +84,7 @@ fn stated(tool_usage: &Object<'_>) -> Option<PerUnit<u64>> {
 
 /// The tokens of an image by its quality and size (OpenAI, "Image generation: cost and latency").
 /// An unstated value counts as the largest.
-fn tokens_of_image(item: &Object<'_>) -> Option<u64> {
+fn tokens_of_image(item: &JsonObject<'_>) -> Option<u64> {
     item.text("type").filter(|kind| kind == "image_generation_call")?;
     if item.text("status").as_deref() == Some("failed") {
         return None;

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::endpoint::Dialect;
+use crate::endpoint::SimulatedDialect;
 
 /// An answer that is an error.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct SimulatedError {
     pub(crate) status: u16,
     message: String,
     pub(crate) retry_after_s: Option<u32>,
 }
 
-impl Fault {
+impl SimulatedError {
     pub(crate) fn new(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after_s: None }
     }
@@ -24,16 +24,16 @@ impl Fault {
     }
 
     /// The error in the format of the dialect.
-    pub(crate) fn body(&self, dialect: Dialect, request_id: &str) -> Value {
+    pub(crate) fn body(&self, dialect: SimulatedDialect, request_id: &str) -> Value {
         let message = &self.message;
         match dialect {
-            Dialect::OpenAi => json!({"error": {
+            SimulatedDialect::OpenAi => json!({"error": {
                 "message": message,
                 "type": openai_type(self.status),
                 "param": null,
                 "code": openai_code(self.status),
             }}),
-            Dialect::Anthropic => json!({
+            SimulatedDialect::Anthropic => json!({
                 "type": "error",
                 "error": {"type": anthropic_type(self.status), "message": message},
                 "request_id": request_id,

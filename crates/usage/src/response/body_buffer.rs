@@ -11,19 +11,19 @@ const FREE_BYTES: usize = 128 * 1024;
 
 /// The memory of all kept answers together, and its bound.
 #[derive(Debug)]
-pub struct AnswerMemory {
+pub struct ResponseMemory {
     most: usize,
     taken: AtomicUsize,
 }
 
 /// Without a bound.
-impl Default for AnswerMemory {
+impl Default for ResponseMemory {
     fn default() -> Self {
         Self::new(usize::MAX)
     }
 }
 
-impl AnswerMemory {
+impl ResponseMemory {
     /// A bound in bytes. The first 128 KiB of each answer do not count.
     pub fn new(most: usize) -> Self {
         Self { most, taken: AtomicUsize::new(0) }
@@ -37,26 +37,26 @@ impl AnswerMemory {
 
 /// An answer that is kept.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct BodyBuffer {
     pub(super) bytes: Vec<u8>,
     /// The share of the common memory that it has taken.
-    room: Option<Room>,
+    room: Option<MemoryReservation>,
 }
 
-struct Room {
-    memory: Arc<AnswerMemory>,
+struct MemoryReservation {
+    memory: Arc<ResponseMemory>,
     bytes: usize,
 }
 
-impl Drop for Room {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.memory.taken.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Kept {
+impl BodyBuffer {
     /// Keeps a piece; false if there is no room for it.
-    pub(super) fn push(&mut self, piece: &[u8], memory: &Arc<AnswerMemory>) -> bool {
+    pub(super) fn push(&mut self, piece: &[u8], memory: &Arc<ResponseMemory>) -> bool {
         let length = self.bytes.len().saturating_add(piece.len());
         if length > MAX_BODY_BYTES {
             return false;
@@ -64,8 +64,9 @@ impl Kept {
         if length > self.bytes.capacity() && length > FREE_BYTES {
             // A buffer that grows at least doubles.
             let capacity = length.max(self.bytes.capacity().saturating_mul(2));
-            let room =
-                self.room.get_or_insert_with(|| Room { memory: Arc::clone(memory), bytes: 0 });
+            let room = self
+                .room
+                .get_or_insert_with(|| MemoryReservation { memory: Arc::clone(memory), bytes: 0 });
             let more = capacity.saturating_sub(room.bytes);
             if !room.memory.take(more) {
                 return false;
@@ -85,9 +86,9 @@ mod tests {
     #[test]
     fn what_all_keep_is_bounded_and_comes_back_when_one_is_dropped() {
         static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
-        let memory = Arc::new(AnswerMemory::new(4 * 1024 * 1024));
+        let memory = Arc::new(ResponseMemory::new(4 * 1024 * 1024));
         let fill = || {
-            let mut kept = Kept::default();
+            let mut kept = BodyBuffer::default();
             while kept.push(&PIECE, &memory) {}
             kept
         };
@@ -100,7 +101,7 @@ mod tests {
         drop((first, second));
         assert_eq!(memory.taken.load(Ordering::Relaxed), 0);
         let unbounded = Arc::default();
-        let mut kept = Kept::default();
+        let mut kept = BodyBuffer::default();
         while kept.push(&PIECE, &unbounded) {}
         assert_eq!(kept.bytes.len(), MAX_BODY_BYTES);
     }

@@ -7,21 +7,21 @@ use tokio::sync::{Semaphore, watch};
 
 /// One scripted answer.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct ScriptedResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
-    pub(super) framing: Framing,
+    pub(super) framing: ResponseFraming,
     /// The offsets at which the body is cut into pieces, ascending.
     pub(super) edges: Vec<usize>,
     pub(super) head_gate: Option<Gate>,
     pub(super) piece_gate: Option<Gate>,
-    pub(super) ending: Ending,
+    pub(super) ending: ScriptedEnding,
 }
 
 /// The way in which the client finds the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum ResponseFraming {
     ContentLength,
     Chunked,
     UntilClose,
@@ -30,7 +30,7 @@ pub(super) enum Framing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum ScriptedEnding {
     /// The answer ends as HTTP requires.
     Complete,
     /// The connection breaks after this number of bytes of the body, without an end mark.
@@ -47,18 +47,18 @@ pub(super) enum Ending {
     Kept,
 }
 
-impl Reply {
+impl ScriptedResponse {
     /// An answer with an empty body.
     pub fn status(status: u16) -> Self {
         Self {
             status,
             headers: Vec::new(),
             body: Vec::new(),
-            framing: Framing::ContentLength,
+            framing: ResponseFraming::ContentLength,
             edges: Vec::new(),
             head_gate: None,
             piece_gate: None,
-            ending: Ending::Complete,
+            ending: ScriptedEnding::Complete,
         }
     }
 
@@ -95,7 +95,7 @@ impl Reply {
 
     /// No answer: the connection stays open until the client leaves.
     pub fn silence() -> Self {
-        Self { ending: Ending::Silence, ..Self::status(200) }
+        Self { ending: ScriptedEnding::Silence, ..Self::status(200) }
     }
 
     /// No answer: the connection is closed after the request is read.
@@ -105,7 +105,7 @@ impl Reply {
 
     /// These bytes in place of an HTTP answer; then the connection is closed.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
-        Self { body: bytes.into(), framing: Framing::Raw, ..Self::status(200) }
+        Self { body: bytes.into(), framing: ResponseFraming::Raw, ..Self::status(200) }
     }
 
     /// Adds a header.
@@ -125,19 +125,19 @@ impl Reply {
     /// Frames the body by `content-length`, the default for answers without events.
     #[must_use]
     pub fn content_length(self) -> Self {
-        Self { framing: Framing::ContentLength, ..self }
+        Self { framing: ResponseFraming::ContentLength, ..self }
     }
 
     /// Frames the body in chunks, one for each piece.
     #[must_use]
     pub fn chunked(self) -> Self {
-        Self { framing: Framing::Chunked, ..self }
+        Self { framing: ResponseFraming::Chunked, ..self }
     }
 
     /// Frames the body by the end of the connection.
     #[must_use]
     pub fn until_close(self) -> Self {
-        Self { framing: Framing::UntilClose, ..self }
+        Self { framing: ResponseFraming::UntilClose, ..self }
     }
 
     /// Cuts the body into pieces that end at these offsets, each written alone. On the wire only chunks
@@ -188,31 +188,31 @@ impl Reply {
     /// reset.
     #[must_use]
     pub fn cut_at(self, body_bytes: usize) -> Self {
-        Self { ending: Ending::CutInBody(body_bytes), ..self }
+        Self { ending: ScriptedEnding::CutInBody(body_bytes), ..self }
     }
 
     /// Breaks the connection after `head_bytes` bytes of status line and headers.
     #[must_use]
     pub fn cut_in_head_at(self, head_bytes: usize) -> Self {
-        Self { ending: Ending::CutInHead(head_bytes), ..self }
+        Self { ending: ScriptedEnding::CutInHead(head_bytes), ..self }
     }
 
     /// Repeats the last piece of the body until the client leaves.
     #[must_use]
     pub fn endless(self) -> Self {
-        Self { ending: Ending::Endless, ..self }
+        Self { ending: ScriptedEnding::Endless, ..self }
     }
 
     /// Sends nothing after the pieces of the body, and keeps the connection open.
     #[must_use]
     pub fn stalled(self) -> Self {
-        Self { ending: Ending::Stalled, ..self }
+        Self { ending: ScriptedEnding::Stalled, ..self }
     }
 
     /// Reads the next call on the same connection, even if this answer has no visible end.
     #[must_use]
     pub fn kept(self) -> Self {
-        Self { ending: Ending::Kept, ..self }
+        Self { ending: ScriptedEnding::Kept, ..self }
     }
 
     /// Whether the status excludes a body, whatever the headers say.
@@ -224,22 +224,22 @@ impl Reply {
     pub(super) fn head(&self) -> String {
         use std::fmt::Write;
 
-        if self.framing == Framing::Raw {
+        if self.framing == ResponseFraming::Raw {
             return String::new();
         }
         let mut head = format!("HTTP/1.1 {} Scripted\r\n", self.status);
         for (name, value) in &self.headers {
             write!(head, "{name}: {value}\r\n").expect("text can be appended to text");
         }
-        let cut_at_end = self.ending == Ending::CutInBody(self.body.len());
+        let cut_at_end = self.ending == ScriptedEnding::CutInBody(self.body.len());
         let framing = match self.framing {
             _ if self.has_no_body() => String::new(),
-            Framing::ContentLength => {
+            ResponseFraming::ContentLength => {
                 format!("content-length: {}\r\n", self.body.len() + usize::from(cut_at_end))
             }
-            Framing::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
-            Framing::UntilClose => "connection: close\r\n".to_owned(),
-            Framing::Raw => String::new(),
+            ResponseFraming::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
+            ResponseFraming::UntilClose => "connection: close\r\n".to_owned(),
+            ResponseFraming::Raw => String::new(),
         };
         head + &framing + "\r\n"
     }
@@ -296,7 +296,7 @@ impl Gate {
     pub async fn wait_for_arrivals(&self, count: usize) {
         let mut arrivals = self.arrivals.subscribe();
         let reached = arrivals.wait_for(|&arrived| arrived >= count).await;
-        reached.expect("the gate counts as long as it stands");
+        reached.expect("the gate is still there");
     }
 
     pub(super) async fn wait(&self) {

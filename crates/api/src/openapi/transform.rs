@@ -33,7 +33,7 @@ pub(super) fn let_bodies_be_empty(document: &mut Value) {
 
 /// Describes parameters that are objects or lists as JSON in a string. Generators of clients would leave them
 /// out as `content`.
-pub(super) fn say_what_is_json(document: &mut Value) {
+pub(super) fn describe_json_parameters(document: &mut Value) {
     let whole = document.clone();
     let is_json = |schema: &Value| {
         let place = schema.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
@@ -58,7 +58,7 @@ pub(super) fn say_what_is_json(document: &mut Value) {
 
 /// Closes every object against fields that its schema does not name. A part of a composed object stays open,
 /// because the other parts name more fields.
-pub(super) fn close(document: &mut Value) {
+pub(super) fn close_objects(document: &mut Value) {
     let mut parts = BTreeSet::new();
     find_parts(document, &mut parts);
     for place in ["/components/schemas", "/components/responses", "/paths", "/webhooks"] {

@@ -12,46 +12,46 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::call::Call;
-use crate::database::Database;
-use crate::http::{self, ask, request};
-use crate::load::{Driven, Load, Until, drive};
+use crate::call::ChatCall;
+use crate::database::BenchDatabase;
+use crate::http::{self, request, request_json};
+use crate::load::{Load, LoadResult, StopCondition, drive};
 use crate::nginx::{self, Buffering};
-use crate::program::{Program, built};
-use crate::service::Service;
+use crate::program::{ChildProgram, program_path};
+use crate::service::BenchService;
 
 /// Everything that is measured. The programs end when this is dropped: proxies first, their
 /// files last.
-pub(crate) struct Stand {
-    services: Vec<Service>,
-    nginx: BTreeMap<Buffering, (Program, SocketAddr)>,
-    provider: Provider,
+pub(crate) struct Testbed {
+    services: Vec<BenchService>,
+    nginx: BTreeMap<Buffering, (ChildProgram, SocketAddr)>,
+    provider: ProviderProcess,
     tollgate: PathBuf,
     folder: TempDir,
 }
 
 /// The simulated provider.
-struct Provider {
-    program: Program,
+struct ProviderProcess {
+    program: ChildProgram,
     address: SocketAddr,
 }
 
 /// A program that a load is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Target {
+pub(crate) enum LoadTarget {
     Direct,
     Nginx(Buffering),
     /// The service of this place.
     Tollgate(usize),
 }
 
-impl Target {
+impl LoadTarget {
     pub(crate) const fn is_tollgate(self) -> bool {
         matches!(self, Self::Tollgate(_))
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for LoadTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Direct => f.write_str("direct"),
@@ -61,12 +61,12 @@ impl fmt::Display for Target {
     }
 }
 
-impl Stand {
+impl Testbed {
     /// A provider, and nginx before it if that is compared with.
     pub(crate) async fn start(with_nginx: bool) -> anyhow::Result<Self> {
-        let tollgate = built(&["-p", "tollgate"], "tollgate")?;
+        let tollgate = program_path(&["-p", "tollgate"], "tollgate")?;
         let folder = tempfile::Builder::new().prefix("tollgate-bench-").tempdir()?;
-        let provider = Provider::start(&tollgate, folder.path())?;
+        let provider = ProviderProcess::start(&tollgate, folder.path())?;
         let mut nginx = BTreeMap::new();
         let program = nginx::find();
         if with_nginx && program.is_none() {
@@ -86,11 +86,16 @@ impl Stand {
     }
 
     /// Starts a number of Tollgate nodes on a database.
-    pub(crate) async fn serve(&mut self, database: Database, nodes: usize) -> anyhow::Result<()> {
+    pub(crate) async fn serve(
+        &mut self,
+        database: BenchDatabase,
+        nodes: usize,
+    ) -> anyhow::Result<()> {
         let folder = self.folder.path().join(format!("service-{}", self.services.len()));
         std::fs::create_dir(&folder)?;
         let provider = self.provider.address;
-        let service = Service::start(&self.tollgate, database, provider, &folder, nodes).await?;
+        let service =
+            BenchService::start(&self.tollgate, database, provider, &folder, nodes).await?;
         self.services.push(service);
         Ok(())
     }
@@ -106,59 +111,59 @@ impl Stand {
         self.folder.path()
     }
 
-    pub(crate) fn service(&self, place: usize) -> anyhow::Result<&Service> {
+    pub(crate) fn service(&self, place: usize) -> anyhow::Result<&BenchService> {
         self.services.get(place).context("there is no such service")
     }
 
-    pub(crate) fn services(&self) -> impl Iterator<Item = (usize, &Service)> {
+    pub(crate) fn services(&self) -> impl Iterator<Item = (usize, &BenchService)> {
         self.services.iter().enumerate()
     }
 
     /// The services, to be ended while what they have written is still there.
-    pub(crate) fn take_services(&mut self) -> Vec<Service> {
+    pub(crate) fn take_services(&mut self) -> Vec<BenchService> {
         std::mem::take(&mut self.services)
     }
 
     /// The targets that are compared: the provider alone, nginx if it is there, and the first service.
-    pub(crate) fn targets(&self) -> Vec<Target> {
-        let nginx = self.nginx.keys().map(|buffering| Target::Nginx(*buffering));
-        [Target::Direct].into_iter().chain(nginx).chain([Target::Tollgate(0)]).collect()
+    pub(crate) fn targets(&self) -> Vec<LoadTarget> {
+        let nginx = self.nginx.keys().map(|buffering| LoadTarget::Nginx(*buffering));
+        [LoadTarget::Direct].into_iter().chain(nginx).chain([LoadTarget::Tollgate(0)]).collect()
     }
 
     /// The processes whose trees are the target.
-    pub(crate) fn processes(&self, target: Target) -> Vec<u32> {
+    pub(crate) fn processes(&self, target: LoadTarget) -> Vec<u32> {
         let nodes =
-            |service: &Service| service.nodes.iter().map(|node| node.program.id()).collect();
+            |service: &BenchService| service.nodes.iter().map(|node| node.program.id()).collect();
         match target {
-            Target::Direct => vec![self.provider.program.id()],
-            Target::Nginx(buffering) => {
+            LoadTarget::Direct => vec![self.provider.program.id()],
+            LoadTarget::Nginx(buffering) => {
                 self.nginx.get(&buffering).iter().map(|(program, _)| program.id()).collect()
             }
-            Target::Tollgate(place) => self.services.get(place).map(nodes).unwrap_or_default(),
+            LoadTarget::Tollgate(place) => self.services.get(place).map(nodes).unwrap_or_default(),
         }
     }
 
     /// A load of one call on a target; on Tollgate with the spend key that has every limit.
     pub(crate) fn load(
         &self,
-        target: Target,
-        call: &Call,
+        target: LoadTarget,
+        call: &ChatCall,
         concurrency: usize,
     ) -> anyhow::Result<Load> {
         let (address, credential) = match target {
-            Target::Direct => (self.provider.address, "simulated"),
-            Target::Nginx(buffering) => {
+            LoadTarget::Direct => (self.provider.address, "simulated"),
+            LoadTarget::Nginx(buffering) => {
                 let nginx = self.nginx.get(&buffering).context("there is no nginx")?;
                 (nginx.1, "simulated")
             }
-            Target::Tollgate(place) => {
+            LoadTarget::Tollgate(place) => {
                 let service = self.service(place)?;
                 (service.address()?, service.spend_key.as_str())
             }
         };
         Ok(Load {
             addresses: [address].into(),
-            requests: [call.to(address, credential)].into(),
+            requests: [call.request_to(address, credential)].into(),
             status: 200,
             concurrency,
             apart: Duration::ZERO,
@@ -170,14 +175,14 @@ impl Stand {
     /// with 200 counts as a call.
     pub(crate) async fn drive(
         &mut self,
-        target: Target,
+        target: LoadTarget,
         load: &Load,
-        until: Until,
-    ) -> anyhow::Result<Driven> {
+        until: StopCondition,
+    ) -> anyhow::Result<LoadResult> {
         let before = self.provider.calls().await?;
         let driven = drive(load, until).await.with_context(|| format!("calling {target}"))?;
         let provided = self.provider.calls().await? - before;
-        if let Target::Tollgate(place) = target {
+        if let LoadTarget::Tollgate(place) = target {
             let service = self.services.get_mut(place).context("there is no such service")?;
             service.provided += provided;
             match load.status {
@@ -197,7 +202,7 @@ impl Stand {
     ) -> anyhow::Result<()> {
         let before = self.provider.calls().await?;
         let address = self.service(place)?.address()?;
-        let status = http::Connection::open(address).await?.call(request, false).await?;
+        let status = http::HttpConnection::open(address).await?.call(request, false).await?;
         let provided = self.provider.calls().await? - before;
         let service = self.services.get_mut(place).context("there is no such service")?;
         service.provided += provided;
@@ -206,12 +211,12 @@ impl Stand {
     }
 }
 
-impl Provider {
+impl ProviderProcess {
     fn start(tollgate: &Path, folder: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(tollgate);
         // With the role, the end, the usage and the end mark that is a stream of 24 events.
         command.args(["simulator", "--listen", "127.0.0.1:0", "--set", "words=20"]);
-        let mut program = Program::start("simulator", &mut command, folder)?;
+        let mut program = ChildProgram::start("simulator", &mut command, folder)?;
         let address = program.printed_address()?.parse()?;
         Ok(Self { program, address })
     }
@@ -219,7 +224,8 @@ impl Provider {
     /// How many calls it has answered.
     async fn calls(&self) -> anyhow::Result<u64> {
         let host = self.address.to_string();
-        let stats = ask(self.address, &request("GET", "/stats", &host, "-", &[], "")).await?;
+        let stats =
+            request_json(self.address, &request("GET", "/stats", &host, "-", &[], "")).await?;
         let count = |name: &str| stats.get(name).and_then(Value::as_u64).context("no count");
         ensure!(count("errors")? == 0, "the provider refused calls: {stats}");
         count("calls")

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails by panicking")]
 #![expect(unreachable_pub, reason = "it is all of one program")]
 
-use tollgate_domain::admission::{Account, Call, CallKey, CostBound, Facts, Refusal, decide};
+use tollgate_domain::admission::{
+    AdmissionFacts, Call, CallKey, CostBound, MerchantAccount, Refusal, decide,
+};
 use tollgate_domain::*;
 use tollgate_pricing::*;
 
@@ -17,7 +19,7 @@ pub fn amount(text: &str) -> Amount {
 
 /// An admitted call.
 #[derive(Clone, Copy, Debug)]
-pub struct Made {
+pub struct ModelledCall {
     pub admitted_at: Timestamp,
     pub hold: Amount,
     /// The cost, once the call has ended.
@@ -26,7 +28,7 @@ pub struct Made {
     pub corrected: bool,
 }
 
-impl Made {
+impl ModelledCall {
     /// The amount that it takes from a limit: its hold, then its cost.
     pub fn weight(&self) -> Amount {
         self.cost.unwrap_or(self.hold)
@@ -34,15 +36,15 @@ impl Made {
 }
 
 #[derive(Clone, Debug)]
-pub struct Desk {
+pub struct SpendKeyModel {
     pub key: SpendKey,
     pub wallet: Wallet,
-    pub calls: Vec<Made>,
+    pub calls: Vec<ModelledCall>,
     pub told: Vec<(u8, Timestamp)>,
     merchants_own: WalletId,
 }
 
-impl Desk {
+impl SpendKeyModel {
     /// Creates a key with these rules and a wallet with this balance.
     pub fn new(rules: SpendRules, balance: &str) -> Self {
         let now = at("2026-01-01T00:00:00Z");
@@ -75,8 +77,8 @@ impl Desk {
 
     /// Requests the admission of `call`, and books it if it is admitted.
     pub fn admit(&mut self, call: &Call) -> Result<usize, Refusal> {
-        let facts = Facts {
-            account: Some(Account { wallet_id: self.merchants_own, guarded: None }),
+        let facts = AdmissionFacts {
+            account: Some(MerchantAccount { wallet_id: self.merchants_own, guarded: None }),
             spend_key: Some(&self.key),
             connection: None,
             key_connection: None,
@@ -88,7 +90,7 @@ impl Desk {
         let pending = admission.pending;
         self.key.counters = admission.counters.unwrap();
         self.wallet.held = self.wallet.held.checked_add(pending.wallet_hold).unwrap();
-        self.calls.push(Made {
+        self.calls.push(ModelledCall {
             admitted_at: pending.created_at,
             hold: pending.spend_hold,
             cost: None,
@@ -108,8 +110,8 @@ impl Desk {
         let admitted_at = call.admitted_at;
         for news in self.key.settle(admitted_at, hold, more).unwrap() {
             let percent = match news {
-                News::SpendKeyThresholdReached { threshold, .. } => threshold,
-                News::SpendKeyLimitReached { .. } => 100,
+                EventPayload::SpendKeyThresholdReached { threshold, .. } => threshold,
+                EventPayload::SpendKeyLimitReached { .. } => 100,
                 other => panic!("not of a spend key: {other:?}"),
             };
             self.told.push((percent, self.key.counters.last_used_at.unwrap()));
@@ -127,7 +129,7 @@ impl Desk {
     /// The amount that the calls admitted in the cycle of `at` take from a limit.
     pub fn weight_in(&self, cycle: Cycle, at: Timestamp) -> Amount {
         let of_cycle = self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, at));
-        Amount::sum(of_cycle.map(Made::weight)).unwrap()
+        Amount::sum(of_cycle.map(ModelledCall::weight)).unwrap()
     }
 
     /// Asserts that every counter is the sum over the calls.
@@ -160,7 +162,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
         connection_id: None,
         meter_slug: None,
         disable_billing: false,
-        forwarded: Forwarded {
+        forwarded: ForwardedRequest {
             provider: "house".to_owned(),
             endpoint: "POST https://house.example/v1/chat/completions".to_owned(),
             metered: true,

@@ -2,16 +2,16 @@
 
 /// A sound, by its length in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sound {
+pub(crate) struct AudioLength {
     pub(crate) micros: u64,
     /// Whether the length is stated, not guessed.
     pub(crate) is_exact: bool,
 }
 
-impl Sound {
+impl AudioLength {
     /// The length for an answer that states only the end of the last word. An exact length counts
     /// if it is longer, because silence may follow.
-    pub(crate) fn or_told(self, told: Option<u64>) -> u64 {
+    pub(crate) fn with_reported(self, told: Option<u64>) -> u64 {
         match told {
             Some(told) if self.is_exact => told.max(self.micros),
             Some(told) => told,
@@ -26,13 +26,13 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// The length of a sound in a file: by the header of a WAV file that is not packed, else by the
 /// size.
-pub(super) fn length(file: &[u8]) -> Sound {
+pub(super) fn length(file: &[u8]) -> AudioLength {
     match wav(file) {
-        Some(micros) => Sound { micros, is_exact: true },
+        Some(micros) => AudioLength { micros, is_exact: true },
         None => {
             let bytes = u64::try_from(file.len()).unwrap_or(u64::MAX);
             let micros = micros(bytes, PACKED_BYTES_PER_SECOND).unwrap_or(u64::MAX);
-            Sound { micros, is_exact: false }
+            AudioLength { micros, is_exact: false }
         }
     }
 }
@@ -102,11 +102,11 @@ mod tests {
     #[test]
     fn a_wav_file_says_how_long_it_is_and_all_else_is_guessed() {
         let plain = file(1, 16_000, &[0; 24_000]);
-        assert_eq!(length(&plain), Sound { micros: 1_500_000, is_exact: true });
+        assert_eq!(length(&plain), AudioLength { micros: 1_500_000, is_exact: true });
         for cut in 0..56 {
             assert!(!length(&plain[..cut]).is_exact, "cut at {cut}");
         }
-        assert_eq!(length(&[0; 4_001]), Sound { micros: 1_000_250, is_exact: false });
+        assert_eq!(length(&[0; 4_001]), AudioLength { micros: 1_000_250, is_exact: false });
     }
 
     #[test]
@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn silence_behind_the_last_word_counts_where_the_length_is_known() {
-        let sound = |is_exact| Sound { micros: 600, is_exact };
-        assert_eq!(sound(true).or_told(Some(2)), 600);
-        assert_eq!(sound(true).or_told(Some(601)), 601);
-        assert_eq!(sound(false).or_told(Some(2)), 2, "a guess gives way");
-        assert_eq!((sound(true).or_told(None), sound(false).or_told(None)), (600, 600));
+        let sound = |is_exact| AudioLength { micros: 600, is_exact };
+        assert_eq!(sound(true).with_reported(Some(2)), 600);
+        assert_eq!(sound(true).with_reported(Some(601)), 601);
+        assert_eq!(sound(false).with_reported(Some(2)), 2, "a guess gives way");
+        assert_eq!((sound(true).with_reported(None), sound(false).with_reported(None)), (600, 600));
     }
 }

@@ -3,30 +3,30 @@
 use tollgate_pricing::PerUnit;
 
 use crate::dialect::Api;
-use crate::object::Object;
-use crate::response::json::{Figure, part_of};
+use crate::object::JsonObject;
+use crate::response::json::{ReportedCount, split_detail};
 
 /// The latest figures of an answer. There are two families of names, and some providers report
 /// under both.
 #[derive(Default)]
-pub(super) struct Figures {
-    prompt: Figure,
-    completion: Figure,
-    total: Figure,
-    cached: Figure,
-    cached_audio: Figure,
-    cache_write: Figure,
-    input_audio: Figure,
-    input_image: Figure,
-    input_video: Figure,
-    reasoning: Figure,
-    output_audio: Figure,
-    output_image: Figure,
+pub(super) struct OpenAiCounts {
+    prompt: ReportedCount,
+    completion: ReportedCount,
+    total: ReportedCount,
+    cached: ReportedCount,
+    cached_audio: ReportedCount,
+    cache_write: ReportedCount,
+    input_audio: ReportedCount,
+    input_image: ReportedCount,
+    input_video: ReportedCount,
+    reasoning: ReportedCount,
+    output_audio: ReportedCount,
+    output_image: ReportedCount,
 }
 
 /// The place of a host's reasoning tokens, if the total does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::response) enum Thoughts {
+pub(in crate::response) enum ReasoningPlacement {
     /// Within the answer.
     Within,
     /// Sometimes within it, sometimes beside it.
@@ -35,7 +35,7 @@ pub(in crate::response) enum Thoughts {
     Unsaid,
 }
 
-impl Thoughts {
+impl ReasoningPlacement {
     /// The place at the host of a price list.
     pub(in crate::response) fn of(price_list: &str) -> Self {
         match price_list {
@@ -51,29 +51,29 @@ impl Thoughts {
 /// full price. Its tokens at a lower price are in the details.
 const CACHED: [&str; 3] = ["cached_tokens", "prompt_cache_hit_tokens", "cached_prompt_text_tokens"];
 
-impl Figures {
-    pub(super) fn take(&mut self, usage: &Object<'_>) {
-        self.prompt.take(usage.any(&["prompt_tokens", "input_tokens"]));
-        self.completion.take(usage.any(&["completion_tokens", "output_tokens"]));
-        self.total.take(usage.get("total_tokens"));
-        self.cached.take(usage.any(&CACHED));
-        self.reasoning.take(usage.get("reasoning_tokens"));
+impl OpenAiCounts {
+    pub(super) fn update(&mut self, usage: &JsonObject<'_>) {
+        self.prompt.update(usage.get_any(&["prompt_tokens", "input_tokens"]));
+        self.completion.update(usage.get_any(&["completion_tokens", "output_tokens"]));
+        self.total.update(usage.get("total_tokens"));
+        self.cached.update(usage.get_any(&CACHED));
+        self.reasoning.update(usage.get("reasoning_tokens"));
         let input = ["prompt_tokens_details", "input_tokens_details", "input_token_details"];
         if let Some(input) = input.iter().find_map(|key| usage.object(key)) {
-            self.cached.take(input.get("cached_tokens"));
-            self.cache_write.take(input.get("cache_write_tokens"));
-            self.input_audio.take(input.get("audio_tokens"));
-            self.input_image.take(input.get("image_tokens"));
-            self.input_video.take(input.get("video_tokens"));
+            self.cached.update(input.get("cached_tokens"));
+            self.cache_write.update(input.get("cache_write_tokens"));
+            self.input_audio.update(input.get("audio_tokens"));
+            self.input_image.update(input.get("image_tokens"));
+            self.input_video.update(input.get("video_tokens"));
             if let Some(cached) = input.object("cached_tokens_details") {
-                self.cached_audio.take(cached.get("audio_tokens"));
+                self.cached_audio.update(cached.get("audio_tokens"));
             }
         }
         let output = ["completion_tokens_details", "output_tokens_details", "output_token_details"];
         if let Some(output) = output.iter().find_map(|key| usage.object(key)) {
-            self.reasoning.take(output.get("reasoning_tokens"));
-            self.output_audio.take(output.get("audio_tokens"));
-            self.output_image.take(output.get("image_tokens"));
+            self.reasoning.update(output.get("reasoning_tokens"));
+            self.output_audio.update(output.get("audio_tokens"));
+            self.output_image.update(output.get("image_tokens"));
         }
     }
 
@@ -92,7 +92,7 @@ impl Figures {
             self.output_audio,
             self.output_image,
         ];
-        !all.contains(&Figure::Unreadable)
+        !all.contains(&ReportedCount::Unreadable)
     }
 
     pub(super) fn input(&self, api: Api) -> Option<PerUnit<u64>> {
@@ -105,23 +105,23 @@ impl Figures {
             }
         })?;
         let mut rest = total;
-        let mut cached = part_of(&mut rest, self.cached);
-        let cached_input_audio = part_of(&mut cached, self.cached_audio);
+        let mut cached = split_detail(&mut rest, self.cached);
+        let cached_input_audio = split_detail(&mut cached, self.cached_audio);
         let mut input_audio = self.input_audio.or_zero();
         input_audio = input_audio.saturating_sub(cached_input_audio);
         Some(PerUnit {
             cached_input: cached,
             cached_input_audio,
-            cache_write: part_of(&mut rest, self.cache_write),
-            input_audio: part_of(&mut rest, Figure::Count(input_audio)),
-            input_image: part_of(&mut rest, self.input_image),
-            input_video: part_of(&mut rest, self.input_video),
+            cache_write: split_detail(&mut rest, self.cache_write),
+            input_audio: split_detail(&mut rest, ReportedCount::Count(input_audio)),
+            input_image: split_detail(&mut rest, self.input_image),
+            input_video: split_detail(&mut rest, self.input_video),
             input: rest,
             ..PerUnit::default()
         })
     }
 
-    pub(super) fn output(&self, api: Api, thoughts: Thoughts) -> Option<PerUnit<u64>> {
+    pub(super) fn output(&self, api: Api, thoughts: ReasoningPlacement) -> Option<PerUnit<u64>> {
         if only_takes(api) {
             return self.input(api).map(|_| PerUnit::default());
         }
@@ -131,17 +131,17 @@ impl Figures {
             .or_else(|| self.total.count()?.checked_sub(self.prompt.count()?))?;
         let beside = self.reasoning_beside(stated, thoughts);
         let mut rest = stated.saturating_add(beside);
-        let reasoning = Figure::Count(self.reasoning.or_zero().max(beside));
+        let reasoning = ReportedCount::Count(self.reasoning.or_zero().max(beside));
         let mut output = PerUnit {
-            reasoning: part_of(&mut rest, reasoning),
-            output_audio: part_of(&mut rest, self.output_audio),
-            output_image: part_of(&mut rest, self.output_image),
+            reasoning: split_detail(&mut rest, reasoning),
+            output_audio: split_detail(&mut rest, self.output_audio),
+            output_image: split_detail(&mut rest, self.output_image),
             ..PerUnit::default()
         };
         match api {
             // These bill only the images or the sound, unless the answer reports them apart.
-            Api::Images if self.output_image == Figure::Absent => output.output_image = rest,
-            Api::Speech if self.output_audio == Figure::Absent => output.output_audio = rest,
+            Api::Images if self.output_image == ReportedCount::Absent => output.output_image = rest,
+            Api::Speech if self.output_audio == ReportedCount::Absent => output.output_audio = rest,
             _ => output.output = rest,
         }
         Some(output)
@@ -149,11 +149,11 @@ impl Figures {
 
     /// The reasoning tokens beyond the `completion` tokens. Most providers count them within, a few
     /// beside, and some either way: then the total decides.
-    fn reasoning_beside(&self, completion: u64, thoughts: Thoughts) -> u64 {
+    fn reasoning_beside(&self, completion: u64, thoughts: ReasoningPlacement) -> u64 {
         let reasoning = self.reasoning.or_zero();
         // A count above the whole answer cannot be a part of it.
         let beyond = match thoughts {
-            Thoughts::Either if reasoning > completion => reasoning,
+            ReasoningPlacement::Either if reasoning > completion => reasoning,
             _ => 0,
         };
         let (Some(prompt), Some(total)) = (self.prompt.count(), self.total.count()) else {
@@ -161,7 +161,7 @@ impl Figures {
         };
         let unexplained = total.saturating_sub(prompt.saturating_add(completion));
         let is_reasoning = unexplained > 0 && self.reasoning.count() == Some(unexplained);
-        let is_unsaid = thoughts == Thoughts::Unsaid && reasoning == 0;
+        let is_unsaid = thoughts == ReasoningPlacement::Unsaid && reasoning == 0;
         match is_reasoning || is_unsaid {
             true => unexplained,
             false if unexplained == 0 => 0,
@@ -170,7 +170,7 @@ impl Figures {
     }
 
     /// Whether the sum of the parts differs from the stated total, if there is one.
-    pub(super) fn total_differs(&self, api: Api, thoughts: Thoughts) -> bool {
+    pub(super) fn total_differs(&self, api: Api, thoughts: ReasoningPlacement) -> bool {
         let Some(total) = self.total.count() else { return false };
         let (input, output) = (self.input(api), self.output(api, thoughts));
         let (Some(input), Some(output)) = (input, output) else { return false };

@@ -14,7 +14,7 @@ const GROUPS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128];
 
 /// The metrics of the ledger of this process.
 #[derive(Debug)]
-pub struct Vitals {
+pub struct LedgerMetrics {
     /// The number of admissions and settlements in each group.
     pub groups: Histogram,
     /// The time of admissions, from the queue to their answer.
@@ -25,7 +25,7 @@ pub struct Vitals {
     pub sqlite_log_pages: Arc<Gauge>,
 }
 
-impl Default for Vitals {
+impl Default for LedgerMetrics {
     fn default() -> Self {
         Self {
             groups: Histogram::of_numbers(GROUPS),

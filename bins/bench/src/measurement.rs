@@ -4,23 +4,23 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::database::Host;
-use crate::load::{Driven, Load, Until, percentile_us};
-use crate::options::Options;
+use crate::database::DatabaseHost;
+use crate::load::{Load, LoadResult, StopCondition, percentile_us};
+use crate::options::BenchOptions;
 use crate::process::CpuClock;
-use crate::stand::{Stand, Target};
+use crate::testbed::{LoadTarget, Testbed};
 
 /// A load on a target, and its result in each round.
-pub(crate) struct Line {
+pub(crate) struct Measurement {
     pub(crate) name: String,
-    pub(crate) target: Target,
+    pub(crate) target: LoadTarget,
     pub(crate) load: Load,
-    pub(crate) rounds: Vec<Figures>,
+    pub(crate) rounds: Vec<RoundResult>,
 }
 
 /// The result of one target under one load in one round; times in µs, CPU time per call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Figures {
+pub(crate) struct RoundResult {
     pub(crate) calls_per_s: f64,
     /// The data sent and received.
     pub(crate) megabytes_per_s: f64,
@@ -40,21 +40,21 @@ pub(crate) struct Figures {
     pub(crate) generator: f64,
 }
 
-impl Line {
-    pub(crate) fn new(name: &str, target: Target, load: Load) -> Self {
+impl Measurement {
+    pub(crate) fn new(name: &str, target: LoadTarget, load: Load) -> Self {
         Self { name: name.to_owned(), target, load, rounds: Vec::new() }
     }
 
-    pub(crate) fn median(&self, of: fn(&Figures) -> f64) -> f64 {
+    pub(crate) fn median(&self, of: fn(&RoundResult) -> f64) -> f64 {
         median(self.rounds.iter().map(of))
     }
 
     /// The median of the comparisons with the same rounds of another line: only rounds that ran side by
     /// side are compared.
-    pub(crate) fn beside(
+    pub(crate) fn median_against(
         &self,
         other: &Self,
-        of: fn(&Figures) -> f64,
+        of: fn(&RoundResult) -> f64,
         compare: fn(f64, f64) -> f64,
     ) -> f64 {
         let pairs = self.rounds.iter().map(of).zip(other.rounds.iter().map(of));
@@ -66,15 +66,15 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Drives every line in every round, in an order that changes from round to round.
 pub(crate) async fn drive(
-    stand: &mut Stand,
-    lines: &mut [Line],
-    options: &Options,
+    stand: &mut Testbed,
+    lines: &mut [Measurement],
+    options: &BenchOptions,
 ) -> anyhow::Result<()> {
     let mut cold: BTreeSet<_> = lines.iter().map(|line| line.target).collect();
     for line in lines.iter() {
         if cold.remove(&line.target) {
             eprintln!("{}: processes {:?}", line.target, stand.processes(line.target));
-            stand.drive(line.target, &line.load, Until::After(WARM_UP)).await?;
+            stand.drive(line.target, &line.load, StopCondition::After(WARM_UP)).await?;
         }
     }
     for round in 1..=options.rounds.get() {
@@ -92,24 +92,25 @@ pub(crate) async fn drive(
 
 /// Measures one round of one line.
 pub(crate) async fn measure(
-    stand: &mut Stand,
-    line: &mut Line,
-    options: &Options,
+    stand: &mut Testbed,
+    line: &mut Measurement,
+    options: &BenchOptions,
 ) -> anyhow::Result<()> {
     let time = Duration::from_secs(options.seconds.get().into());
     // One call before the measurement uses up limits that allow a single call.
-    if let (Target::Tollgate(place), Some(request)) = (line.target, line.load.requests.first()) {
+    if let (LoadTarget::Tollgate(place), Some(request)) = (line.target, line.load.requests.first())
+    {
         stand.send_through(place, request).await?;
     }
-    let before = Reading::take(stand, line.target)?;
-    let driven = stand.drive(line.target, &line.load, Until::After(time)).await?;
-    let after = Reading::take(stand, line.target)?;
-    line.rounds.push(Figures::of(&driven, &before, &after));
+    let before = CpuReading::take(stand, line.target)?;
+    let driven = stand.drive(line.target, &line.load, StopCondition::After(time)).await?;
+    let after = CpuReading::take(stand, line.target)?;
+    line.rounds.push(RoundResult::of(&driven, &before, &after));
     Ok(())
 }
 
 /// The CPU time used so far, in µs.
-struct Reading {
+struct CpuReading {
     target: u64,
     ledger: u64,
     workers: u64,
@@ -117,8 +118,8 @@ struct Reading {
     generator: u64,
 }
 
-impl Reading {
-    fn take(stand: &Stand, target: Target) -> anyhow::Result<Self> {
+impl CpuReading {
+    fn take(stand: &Testbed, target: LoadTarget) -> anyhow::Result<Self> {
         let clock = CpuClock::new()?;
         let (mut tree, mut ledger, mut workers, mut database) = (0, 0, 0, 0);
         for process in stand.processes(target) {
@@ -126,11 +127,11 @@ impl Reading {
             ledger += clock.of_threads_micros(process, "ledger-")?;
             workers += clock.of_threads_micros(process, "actix-rt|")?;
         }
-        if let Target::Tollgate(place) = target {
+        if let LoadTarget::Tollgate(place) = target {
             database = match stand.service(place)?.database.host {
-                Host::Sqlite => 0,
-                Host::Server(postmaster) => clock.of_tree_micros(postmaster)?,
-                Host::Elsewhere => clock.of_name_micros("postgres")?,
+                DatabaseHost::Sqlite => 0,
+                DatabaseHost::Server(postmaster) => clock.of_tree_micros(postmaster)?,
+                DatabaseHost::Elsewhere => clock.of_name_micros("postgres")?,
             };
         }
         let generator = clock.of_process_micros(std::process::id())?;
@@ -138,11 +139,11 @@ impl Reading {
     }
 }
 
-impl Figures {
-    fn of(driven: &Driven, before: &Reading, after: &Reading) -> Self {
+impl RoundResult {
+    fn of(driven: &LoadResult, before: &CpuReading, after: &CpuReading) -> Self {
         let seconds = driven.elapsed.as_secs_f64();
         // A process or thread that ended in between takes its CPU time out of the sum.
-        let used = |of: fn(&Reading) -> u64| of(after).saturating_sub(of(before)) as f64;
+        let used = |of: fn(&CpuReading) -> u64| of(after).saturating_sub(of(before)) as f64;
         let per_call = |of| used(of) / driven.answered.max(1) as f64;
         let latency = |share| percentile_us(&driven.latencies_ns, share);
         let event = |share| percentile_us(&driven.events_ns, share);

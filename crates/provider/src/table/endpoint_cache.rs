@@ -19,11 +19,11 @@ const MAX_TEXT_BYTES: usize = 512;
 /// The same text leads to the same endpoint while the table is unchanged. A text that may carry a
 /// secret is not kept.
 #[derive(Default)]
-pub(super) struct Known(RwLock<HashMap<String, Arc<Endpoint>>>);
+pub(super) struct EndpointCache(RwLock<HashMap<String, Arc<Endpoint>>>);
 
-impl Known {
+impl EndpointCache {
     /// The endpoint that is kept for `text`, else the one that `find` returns.
-    pub(super) fn get_or<E>(
+    pub(super) fn get_or_insert_with<E>(
         &self,
         method: &Method,
         text: &str,
@@ -47,13 +47,13 @@ impl Known {
 }
 
 /// An empty cache: a change of the copied table may invalidate the entries.
-impl Clone for Known {
+impl Clone for EndpointCache {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for EndpointCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Known(…)")
     }

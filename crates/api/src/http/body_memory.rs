@@ -8,23 +8,23 @@ use super::error::{ApiError, ErrorCode};
 
 /// The semaphore of the memory of all bodies together, in KiB. A body that is read in one piece does not
 /// count: it is part of its connection's buffer.
-pub(crate) fn room_for_bodies(bytes: usize) -> Arc<Semaphore> {
+pub(crate) fn body_memory(bytes: usize) -> Arc<Semaphore> {
     Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS)))
 }
 
 /// The memory of one body, given back when it is dropped.
-pub(super) struct Room {
+pub(super) struct BodyMemory {
     all: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl BodyMemory {
     pub(super) fn of(all: &Arc<Semaphore>) -> Self {
         Self { all: Arc::clone(all), taken: None }
     }
 
     /// Takes the memory that a body of `bytes` needs beyond what it has.
-    pub(super) fn make_for(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), ApiError> {
         let has = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let needs = bytes.div_ceil(1024);
         if needs <= has {

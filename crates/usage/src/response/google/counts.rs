@@ -2,42 +2,42 @@
 
 use tollgate_pricing::PerUnit;
 
-use crate::object::Object;
-use crate::response::json::{Figure, part_of};
+use crate::object::JsonObject;
+use crate::response::json::{ReportedCount, split_detail};
 
 /// The latest figures.
 #[derive(Default)]
-pub(super) struct Figures {
-    prompt: Figure,
-    tools: Figure,
-    cached: Figure,
-    candidates: Figure,
-    thoughts: Figure,
-    total: Figure,
-    prompt_kinds: Kinds,
-    tool_kinds: Kinds,
-    cached_kinds: Kinds,
-    output_kinds: Kinds,
+pub(super) struct GoogleCounts {
+    prompt: ReportedCount,
+    tools: ReportedCount,
+    cached: ReportedCount,
+    candidates: ReportedCount,
+    thoughts: ReportedCount,
+    total: ReportedCount,
+    prompt_kinds: ModalityCounts,
+    tool_kinds: ModalityCounts,
+    cached_kinds: ModalityCounts,
+    output_kinds: ModalityCounts,
 }
 
 /// The counts of kinds other than text.
 #[derive(Clone, Copy, Default)]
-struct Kinds {
+struct ModalityCounts {
     audio: u64,
     image: u64,
     video: u64,
     unreadable: bool,
 }
 
-impl Figures {
-    pub(super) fn take(&mut self, usage: &Object<'_>) {
-        self.prompt.take(usage.get("promptTokenCount"));
-        self.tools.take(usage.get("toolUsePromptTokenCount"));
-        self.cached.take(usage.get("cachedContentTokenCount"));
+impl GoogleCounts {
+    pub(super) fn take(&mut self, usage: &JsonObject<'_>) {
+        self.prompt.update(usage.get("promptTokenCount"));
+        self.tools.update(usage.get("toolUsePromptTokenCount"));
+        self.cached.update(usage.get("cachedContentTokenCount"));
         // The second is the name in live answers.
-        self.candidates.take(usage.any(&["candidatesTokenCount", "responseTokenCount"]));
-        self.thoughts.take(usage.get("thoughtsTokenCount"));
-        self.total.take(usage.get("totalTokenCount"));
+        self.candidates.update(usage.get_any(&["candidatesTokenCount", "responseTokenCount"]));
+        self.thoughts.update(usage.get("thoughtsTokenCount"));
+        self.total.update(usage.get("totalTokenCount"));
         self.prompt_kinds.take(usage, &["promptTokensDetails", "promptTokenDetails"]);
         self.tool_kinds.take(usage, &["toolUsePromptTokensDetails"]);
         self.cached_kinds.take(usage, &["cacheTokensDetails"]);
@@ -48,30 +48,31 @@ impl Figures {
         let all =
             [self.prompt, self.tools, self.cached, self.candidates, self.thoughts, self.total];
         let kinds = [self.prompt_kinds, self.tool_kinds, self.cached_kinds, self.output_kinds];
-        !all.contains(&Figure::Unreadable) && !kinds.iter().any(|kinds| kinds.unreadable)
+        !all.contains(&ReportedCount::Unreadable) && !kinds.iter().any(|kinds| kinds.unreadable)
     }
 
     pub(super) fn input(&self) -> Option<PerUnit<u64>> {
         let mut rest = self.prompt.count()?;
-        let mut cached = part_of(&mut rest, self.cached);
-        let cached_input_audio = part_of(&mut cached, Figure::Count(self.cached_kinds.audio));
+        let mut cached = split_detail(&mut rest, self.cached);
+        let cached_input_audio =
+            split_detail(&mut cached, ReportedCount::Count(self.cached_kinds.audio));
         // Cached tokens of a kind are subtracted from that kind.
-        let uncached = |all: u64, cached: u64| Figure::Count(all.saturating_sub(cached));
+        let uncached = |all: u64, cached: u64| ReportedCount::Count(all.saturating_sub(cached));
         let (all, kept) = (self.prompt_kinds, self.cached_kinds);
         let prompt = PerUnit {
             cached_input: cached,
             cached_input_audio,
-            input_audio: part_of(&mut rest, uncached(all.audio, cached_input_audio)),
-            input_image: part_of(&mut rest, uncached(all.image, kept.image)),
-            input_video: part_of(&mut rest, uncached(all.video, kept.video)),
+            input_audio: split_detail(&mut rest, uncached(all.audio, cached_input_audio)),
+            input_image: split_detail(&mut rest, uncached(all.image, kept.image)),
+            input_video: split_detail(&mut rest, uncached(all.video, kept.video)),
             input: rest,
             ..PerUnit::default()
         };
         let mut rest = self.tools.or_zero();
         let tools = PerUnit {
-            input_audio: part_of(&mut rest, Figure::Count(self.tool_kinds.audio)),
-            input_image: part_of(&mut rest, Figure::Count(self.tool_kinds.image)),
-            input_video: part_of(&mut rest, Figure::Count(self.tool_kinds.video)),
+            input_audio: split_detail(&mut rest, ReportedCount::Count(self.tool_kinds.audio)),
+            input_image: split_detail(&mut rest, ReportedCount::Count(self.tool_kinds.image)),
+            input_video: split_detail(&mut rest, ReportedCount::Count(self.tool_kinds.video)),
             input: rest,
             ..PerUnit::default()
         };
@@ -92,8 +93,8 @@ impl Figures {
         };
         Some(PerUnit {
             reasoning: self.thoughts.or_zero(),
-            output_audio: part_of(&mut rest, Figure::Count(self.output_kinds.audio)),
-            output_image: part_of(&mut rest, Figure::Count(self.output_kinds.image)),
+            output_audio: split_detail(&mut rest, ReportedCount::Count(self.output_kinds.audio)),
+            output_image: split_detail(&mut rest, ReportedCount::Count(self.output_kinds.image)),
             output: rest,
             ..PerUnit::default()
         })
@@ -112,15 +113,15 @@ impl Figures {
     }
 }
 
-impl Kinds {
+impl ModalityCounts {
     /// Takes the first of several lists that is present.
-    fn take(&mut self, usage: &Object<'_>, keys: &[&str]) {
+    fn take(&mut self, usage: &JsonObject<'_>, keys: &[&str]) {
         let Some(key) = keys.iter().find(|key| usage.get(key).is_some()) else { return };
         *self = Self::default();
         for entry in usage.objects(key) {
-            let mut count = Figure::Absent;
-            count.take(entry.get("tokenCount"));
-            self.unreadable |= count == Figure::Unreadable;
+            let mut count = ReportedCount::Absent;
+            count.update(entry.get("tokenCount"));
+            self.unreadable |= count == ReportedCount::Unreadable;
             let kind = match entry.text("modality").as_deref() {
                 Some("AUDIO") => &mut self.audio,
                 // A document is read page by page, as images.
@@ -161,8 +162,8 @@ mod tests {
                 "cachedContentTokenCount":{cached},"candidatesTokenCount":{candidates},
                 "thoughtsTokenCount":{thoughts},{lists}}}"#
             );
-            let mut figures = Figures::default();
-            figures.take(&Object::of(usage.as_bytes()).unwrap());
+            let mut figures = GoogleCounts::default();
+            figures.take(&JsonObject::of(usage.as_bytes()).unwrap());
             let quantities =
                 PerUnit::sum(&figures.input().unwrap(), &figures.output(true).unwrap());
             let usage = tollgate_pricing::Usage { quantities, provider_cost: None };
