@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -107,6 +108,68 @@ fn comments_use_plain_words() {
     assert!(found.is_empty(), "{} phrases:\n{}", found.len(), found.join("\n"));
 }
 
+/// String literals of a source, up to its tests.
+fn strings(source: &str) -> Vec<String> {
+    let code = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let mut strings = Vec::new();
+    let mut rest = code;
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        let (before, found) = rest.split_at(at);
+        rest = if let Some(comment) = found.strip_prefix("//") {
+            comment.split_once('\n').map_or("", |(_, rest)| rest)
+        } else if let Some(rest) = found.strip_prefix("'\"'").or(found.strip_prefix("'\\\"'")) {
+            rest
+        } else if let Some(text) = found.strip_prefix('"') {
+            let hashes = before.len() - before.trim_end_matches('#').len();
+            let is_raw = before.trim_end_matches('#').ends_with('r');
+            let end = match is_raw {
+                true => text.find(&format!("\"{}", "#".repeat(hashes))),
+                false => end_of_string(text),
+            };
+            let (string, rest) = text.split_at(end.unwrap_or(text.len()));
+            strings.push(string.to_owned());
+            rest.strip_prefix('"').unwrap_or_default()
+        } else {
+            &found[1..]
+        };
+    }
+    strings
+}
+
+/// The position of the quote that ends a string.
+fn end_of_string(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.char_indices().find_map(|(at, c)| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends.then_some(at)
+    })
+}
+
+#[test]
+fn messages_use_plain_words() {
+    let mut found = Vec::new();
+    // Messages of helpers of tests are for developers.
+    let sources = files().into_iter().filter(|(path, _)| {
+        path.iter().any(|part| part == "src") && !path.starts_with("crates/testkit")
+    });
+    for (path, source) in sources {
+        let here = strings(&source).into_iter().flat_map(|text| phrases(&text));
+        found.extend(here.map(|phrase| format!("{}: {phrase}", path.display())));
+    }
+    assert!(found.is_empty(), "{} phrases:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn a_string_is_found_whatever_it_contains_and_a_comment_is_none() {
+    let source = r##"
+        let a = "one \" two"; // "no"
+        let b = ('"', '\'', "three", r#"four " five"#);
+        #[cfg(test)]
+mod tests { "no" }"##;
+    assert_eq!(strings(source), ["one \\\" two", "three", "four \" five"]);
+}
+
 #[test]
 fn doc_comments_begin_with_a_noun() {
     let mut found = Vec::new();
@@ -128,6 +191,58 @@ fn every_file_says_what_it_is_for() {
     let silent: Vec<_> =
         files().into_iter().filter(|(_, source)| !says(source)).map(|(path, _)| path).collect();
     assert!(silent.is_empty(), "{silent:#?}");
+}
+
+/// The types that the sources of all packages define, each with its files.
+fn type_definitions() -> BTreeMap<String, Vec<PathBuf>> {
+    let mut types: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (path, source) in files() {
+        for line in source.lines() {
+            if let Some(name) = defined_type(line) {
+                types.entry(name.to_owned()).or_default().push(path.clone());
+            }
+        }
+    }
+    types
+}
+
+/// The type that a line defines. An alias within an `impl` or a trait is none.
+fn defined_type(line: &str) -> Option<&str> {
+    let item = line.trim_start();
+    let item = match item.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(')')?.1.trim_start(),
+        Some(rest) => rest.trim_start(),
+        None => item,
+    };
+    let (kind, rest) = item.split_once(' ')?;
+    let is_type = match kind {
+        "struct" | "enum" | "trait" | "union" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    rest.get(..end).filter(|name| is_type && name.starts_with(char::is_uppercase))
+}
+
+#[test]
+fn a_type_name_has_at_most_two_definitions() {
+    let shared: BTreeMap<_, _> =
+        type_definitions().into_iter().filter(|(_, files)| files.len() > 2).collect();
+    assert!(shared.is_empty(), "{shared:#?}");
+}
+
+#[test]
+fn a_definition_is_found_whatever_its_visibility_and_an_associated_type_is_none() {
+    for (line, name) in [
+        ("struct Purse;", Some("Purse")),
+        ("    pub(in crate::a) enum Kind<T> {", Some("Kind")),
+        ("pub type Rows = Vec<Row>;", Some("Rows")),
+        ("    type Item = u8;", None),
+        ("// struct Purse;", None),
+        ("structure Purse", None),
+    ] {
+        assert_eq!(defined_type(line), name, "{line}");
+    }
 }
 
 #[test]
