@@ -1,7 +1,7 @@
 //! Subscriptions: credit that a customer receives cycle by cycle.
 //!
 //! No job runs at the end of a cycle. Each read or draw first
-//! [brings the subscription up to now](Subscription::bring_up_to), through all cycles that have
+//! [renews the subscription](Subscription::renew_until), through all cycles that have
 //! passed. The result is the same as if each cycle had been ended on time.
 
 use tollgate_pricing::{Amount, Overflow};
@@ -195,7 +195,7 @@ impl Subscription {
     }
 
     /// Changes to another configuration. A change to a more expensive one takes effect at once,
-    /// with a new cycle, and returns its step. Any other change takes effect when the cycle ends. A
+    /// with a new cycle, and returns its transition. Any other change takes effect when the cycle ends. A
     /// change to the present configuration cancels the pending change.
     pub fn change(
         &mut self,

@@ -68,7 +68,7 @@ impl Conn {
         self.transaction("BEGIN IMMEDIATE", "BEGIN; SET LOCAL lock_timeout = '2s'", work)
     }
 
-    /// As [`Conn::write_apart`], for work that can be repeated.
+    /// As [`Conn::write_bounded`], for work that can be repeated.
     ///
     /// On SQLite the commit does not wait for the disk. A power cut may take it back, as long as no later
     /// transaction of this connection was committed.
@@ -95,10 +95,10 @@ impl Conn {
         Ok(done?)
     }
 
-    /// As [`Conn::write_apart`], but waits for a locked row for 100 ms at most.
+    /// As [`Conn::write_bounded`], but waits for a locked row for 100 ms at most.
     ///
     /// # Errors
-    /// As [`Conn::write_apart`].
+    /// As [`Conn::write_bounded`].
     pub(crate) fn write_short_wait<T, E>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, E>,

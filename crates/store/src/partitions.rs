@@ -23,7 +23,7 @@ const TABLES: [(&str, &str); 3] = [
 const MONTHS_AHEAD: usize = 2;
 
 /// Creates the missing partitions of this month and the next ones. Must be called in a write transaction of its own
-/// that does not wait [long](Conn::write_soon) for a lock: while it waits for a reader of the default partition, all
+/// that does not wait [long](Conn::write_short_wait) for a lock: while it waits for a reader of the default partition, all
 /// others wait for it. SQLite has no partitions.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use crate::schema::serving;
 
 /// Begins to serve, with the next epoch.
 ///
-/// `lock_file` is the identity of the file whose lock this process holds. [`Begun::alone`] is true if the
+/// `lock_file` is the identity of the file whose lock this process holds. [`ServingStart::alone`] is true if the
 /// process before held the lock of the same file: then it has ended.
 pub(crate) fn begin(
     conn: &mut Conn,

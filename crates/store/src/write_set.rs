@@ -248,7 +248,7 @@ impl WriteSet {
     /// `spent` more.
     ///
     /// # Errors
-    /// As [`WriteSet::open`].
+    /// As [`WriteSet::open_call`].
     pub(crate) fn end_call(
         &mut self,
         call: &PendingRecord,
@@ -356,7 +356,7 @@ impl WriteSet {
         Ok(balance)
     }
 
-    /// Adds the steps of a subscription on the wallet of its credit. [`WriteSet::change`] must have been called for the
+    /// Adds the transitions of a subscription on the wallet of its credit. [`WriteSet::track_wallet`] must have been called for the
     /// wallet.
     pub(crate) fn add_transitions(
         &mut self,

@@ -36,7 +36,7 @@ impl<'a> JsonObject<'a> {
         Self::with_inner(json, none)
     }
 
-    /// As [`Object::of`], with the objects below `inner` keys taken apart as well. Objects that are
+    /// As [`JsonObject::of`], with the objects below `inner` keys taken apart as well. Objects that are
     /// always looked into are then parsed only once.
     pub(crate) fn with_inner(json: &'a [u8], inner: NestedKeys) -> Option<Self> {
         // One check of the whole text, instead of one for each value.
@@ -115,7 +115,7 @@ impl<'a> JsonObject<'a> {
         self.text_ref(key).map(Cow::into_owned)
     }
 
-    /// As [`Object::text`], borrowed if the text has no escapes.
+    /// As [`JsonObject::text`], borrowed if the text has no escapes.
     fn text_ref(&self, key: &str) -> Option<Cow<'a, str>> {
         let json = self.get(key)?.get();
         let quoted = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));

@@ -113,7 +113,7 @@ impl DeliveryView {
     }
 }
 
-/// A URL. [`Target::judged`] checks whether this deployment may call it.
+/// A URL. [`WebhookTarget::check_reach`] checks whether this deployment may call it.
 pub(crate) struct WebhookTarget(String);
 
 impl Deserr<Issues> for WebhookTarget {
@@ -299,7 +299,7 @@ pub(crate) async fn update(
     let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
     let find = move |conn: &mut _| webhooks::find(conn, merchant_id, id);
     let webhook = app.store.read(find).await?.ok_or_else(not_found)?;
-    // An unchanged URL is not judged again, so that a response can be sent back.
+    // An unchanged URL is not checked again, so that a response can be sent back.
     let url = url.0.filter(|url| url.0 != webhook.url);
     let changes = WebhookChanges {
         name: name.0.map(|name| name.0),

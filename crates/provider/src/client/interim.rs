@@ -51,7 +51,7 @@ impl InterimHeadFilter {
     }
 
     /// Reads on. Returns `None` until the final head begins, then the position in `bytes` where it
-    /// continues, behind the bytes of [`AnswerStart::take_held`].
+    /// continues, behind the bytes of [`InterimHeadFilter::take_held`].
     ///
     /// # Errors
     /// The interim heads are too long, or one of them switches protocols, which was not requested.

@@ -18,8 +18,8 @@ use super::interim::InterimHeadFilter;
 ///
 /// The HTTP/1 codec below awc takes the end of a connection for the end of a body, even if
 /// `content-length` or the last chunk say that more is to come. A cut answer would look whole. As
-/// an error, the end is noticed; [`Incoming`](super::Incoming) accepts it for a body that has no
-/// other end. [`AnswerStart`] says why interim heads are removed.
+/// an error, the end is noticed; [`UpstreamResponse`](super::UpstreamResponse) accepts it for a body that has no
+/// other end. [`InterimHeadFilter`] says why interim heads are removed.
 #[derive(Debug)]
 pub(super) struct ProviderStream {
     transport: Transport,

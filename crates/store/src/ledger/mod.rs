@@ -158,7 +158,7 @@ impl Ledger {
         self.run(|conn: &mut Conn| conn.write(work), false).await
     }
 
-    /// As [`Ledger::write_apart`], for work that begins and ends its transactions itself.
+    /// As [`Ledger::write_outside_calls`], for work that begins and ends its transactions itself.
     pub(crate) async fn run_outside_calls<T, E>(
         &self,
         work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,

@@ -31,7 +31,7 @@ pub(crate) struct RollupRow {
     pub(crate) merchant_cost: i64,
 }
 
-/// The sums of one day, or of one part of a `usage::Window`. They are over any number of rows, so each amount is two
+/// The sums of one day, or of one part of a `usage::TrendWindow`. They are over any number of rows, so each amount is two
 /// numbers: the sum of the remainders by [`HIGH`], and the sum of the quotients.
 #[derive(Clone, Debug, QueryableByName)]
 pub(crate) struct PartSums {

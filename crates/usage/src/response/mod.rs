@@ -2,7 +2,7 @@
 //!
 //! [`ResponseMeter`] takes every piece of a body as it comes. It decides which bytes go to the
 //! client at once and which wait for the settlement, keeps bounded memory, and changes no bytes
-//! except for an event that it is set to remove. At the end it returns a [`Reading`], which states
+//! except for an event that it is set to remove. At the end it returns a [`UsageReading`], which states
 //! the source of its figures.
 
 mod anthropic;
