@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tollgate_testkit::{ScriptedResponse, TestResponse};
 
 use crate::support::{
-    self, Gateway, assert_issues, assert_refused, chat_answer, each_gateway, each_gateway_with,
-    settings, text, with,
+    self, Gateway, assert_issues, assert_refused, chat_answer, each_gateway,
+    each_gateway_by_the_stores_clock, each_gateway_with, settings, text, with,
 };
 
 const NOTHING: &str = "0.0000000000";
@@ -107,7 +107,7 @@ fn a_report_is_found_by_our_id_and_by_its_own() {
 
 #[test]
 fn a_report_is_listed_and_filtered_like_a_call() {
-    each_gateway(async |gateway| {
+    each_gateway_by_the_stores_clock(async |gateway| {
         gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let metadata = json!({"metadata": {"user": "ada"}});

@@ -1,5 +1,6 @@
 //! Ids: a prefix that names the kind, and a ULID that grows with time.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -21,14 +22,21 @@ impl fmt::Display for ParseIdError {
 
 impl std::error::Error for ParseIdError {}
 
-/// The generator of all ids. Lists are ordered by id, so the ids of one process grow even within a
-/// millisecond.
-static GENERATOR: Mutex<Option<Generator>> = Mutex::new(None);
+/// The generators of all ids, by the hour of the ids. Lists are ordered by id, so the ids of one
+/// process grow even within a millisecond. With one for each hour, an id is at most an hour ahead of
+/// its time when a clock was set back.
+static GENERATORS: Mutex<BTreeMap<u64, Generator>> = Mutex::new(BTreeMap::new());
+/// The number of generators that are kept.
+const KEPT_GENERATORS: usize = 48;
 
 fn next_ulid(now: Timestamp) -> Ulid {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(millis(now));
-    let mut generator = GENERATOR.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let generator = generator.get_or_insert_with(Generator::new);
+    let hour = millis(now) / 3_600_000;
+    let mut generators = GENERATORS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if generators.len() > KEPT_GENERATORS {
+        generators.retain(|kept, _| *kept == hour);
+    }
+    let generator = generators.entry(hour).or_default();
     // It fails only after 2⁸⁰ ids in one millisecond. A fresh random id serves then.
     generator.generate_from_datetime(at).unwrap_or_else(|_| Ulid::new())
 }
@@ -164,6 +172,17 @@ ids! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_has_the_time_at_which_it_was_made_also_after_a_clock_was_set_back() {
+        let later = Timestamp::from_unix_micros(1_795_219_200_000_000);
+        let earlier = later.plus_millis(-86_400_000);
+        let ids = [later, earlier, later, earlier].map(RequestId::generate);
+        assert!(ids[0] < ids[2] && ids[1] < ids[3], "ids of an hour grow");
+        for id in [ids[1], ids[3]] {
+            assert!(RequestId::least(earlier) < id && id < RequestId::least(later), "{id}");
+        }
+    }
 
     #[test]
     fn ids_grow_within_a_millisecond_and_read_back() {
