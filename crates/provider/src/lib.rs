@@ -14,7 +14,8 @@
 //! # Invariants
 //! - **A key goes to one place.** A URL that can be read in two ways is refused, redirects are not
 //!   followed, and addresses are checked when they are connected to, not when they are looked up.
-//! - **Bodies pass as they are**, whatever their length.
+//! - **Bodies pass as they are**, whatever their length, apart from the bytes of the managed key, which
+//!   are masked.
 //!
 //! # How to add a provider
 //! 1. For a known dialect, add a row to `BUILTIN` in `table/builtin.rs`: name, base URLs, the parts

@@ -55,8 +55,8 @@ impl EndpointFormat {
             price_list: dialect.as_str().to_owned(),
             dialects: vec![dialect],
             allow_stored_state: false,
-            stream_options: dialect == Dialect::OpenAi,
-            max_completion_tokens: dialect == Dialect::OpenAi,
+            stream_options: matches!(dialect, Dialect::OpenAi | Dialect::Azure),
+            max_completion_tokens: matches!(dialect, Dialect::OpenAi | Dialect::Azure),
         };
         Self {
             provider: Arc::new(provider),

@@ -1,5 +1,5 @@
-//! Dialects of providers: their endpoints, the position of the model in a call, the header of the
-//! key, and the answers that report usage.
+//! Dialects of providers: their endpoints, the position of the model in a call, and the answers that
+//! report usage.
 
 mod operation;
 pub mod rows;

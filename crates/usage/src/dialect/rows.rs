@@ -216,7 +216,7 @@ pub const DEEPINFRA: OperationSets =
     &[&CHAT_ROWS, &EMBEDDINGS_ROWS, &TRANSCRIPTION_ROWS, &SPEECH_ROWS, &IMAGE_GENERATION_ROWS];
 /// Moonshot.
 pub const MOONSHOT: OperationSets = &[&CHAT_ROWS, &MOONSHOT_ROWS];
-/// Chat_alone.
+/// Chat without the list of models.
 pub const CHAT_ALONE: OperationSets = &[&CHAT_ALONE_ROWS];
 /// Nebius.
 pub const NEBIUS: OperationSets = &[&CHAT_ROWS, &EMBEDDINGS_ROWS, &IMAGE_GENERATION_ROWS];

@@ -58,7 +58,8 @@ impl Decoder {
     /// The decoder for `content-encoding`; `None` when the body is not packed.
     pub(super) fn of(headers: &dyn Headers) -> Result<Option<Self>, DecodeError> {
         let mut codings = Vec::new();
-        for number in 0.. {
+        // No body has more codings, and each has a line at most.
+        for number in 0..=MAX_CODINGS {
             let Some(value) = headers.line("content-encoding", number) else { break };
             let value = text_of(value).ok_or(DecodeError)?;
             for name in value.split(',').map(|name| name.trim().to_ascii_lowercase()) {
@@ -67,7 +68,8 @@ impl Decoder {
                 }
             }
         }
-        if codings.len() > MAX_CODINGS {
+        let has_more = headers.line("content-encoding", MAX_CODINGS + 1).is_some();
+        if has_more || codings.len() > MAX_CODINGS {
             return Err(DecodeError);
         }
         codings.reverse();
