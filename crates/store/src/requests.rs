@@ -230,10 +230,11 @@ const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 
 /// The number of records that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
-/// The most by which a clock is expected to be set back: a day.
-const CLOCK_SET_BACK_MS: i64 = 24 * 60 * 60 * 1_000;
+/// The most by which an id and the time of its record are expected to differ: a day.
+const CLOCK_DIFFERENCE_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Calls `each` with every settled record of a span that passes the filter. Call it in a snapshot.
+/// Calls `each` with every settled record of a span that passes the filter, and with some of a day before and after it.
+/// Call it in a snapshot.
 pub(crate) fn for_each_settled(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -241,10 +242,11 @@ pub(crate) fn for_each_settled(
     span: Range<Timestamp>,
     mut each: impl FnMut(RequestRow) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    // An id begins with the time at which its call was made, or with a later one while a clock that was set back
-    // catches up.
-    let past = span.end.plus_millis(CLOCK_SET_BACK_MS);
-    let [from, past] = [span.start, past].map(|at| Id(RequestId::least(at)));
+    // An id begins with the time at which its call was made. It is ahead of the record when a clock was set back within
+    // an hour, and behind it when the last call of the spend key was later by the clock of another node.
+    let from = span.start.plus_millis(-CLOCK_DIFFERENCE_MS);
+    let past = span.end.plus_millis(CLOCK_DIFFERENCE_MS);
+    let [from, past] = [from, past].map(|at| Id(RequestId::least(at)));
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
         let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
         records::correct(conn, &mut rows)?;
@@ -286,7 +288,7 @@ fn rarest_first(
     mut conditions: Vec<IndexCondition>,
     span: Range<Id<RequestId>>,
 ) -> Result<Vec<IndexCondition>, StoreError> {
-    for skip in PATIENCE {
+    for skip in PATIENCE.into_iter().chain([200_000, 2_000_000]) {
         for number in 0..conditions.len() {
             let Some(condition) = conditions.get(number) else { break };
             let nth = NthRequestQuery {

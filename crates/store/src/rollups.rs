@@ -14,7 +14,7 @@
 mod queue;
 mod sums;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diesel::prelude::*;
@@ -28,10 +28,10 @@ use crate::ids::{AnyId, Id};
 use crate::missing_prices;
 use crate::records::RecordWalk;
 use crate::rows::{PairRow, RequestIndexRow, RollupRow};
-use crate::schema::{rollup_queue, usage_pairs, usage_rollups};
+use crate::schema::{request_index, rollup_queue, usage_pairs, usage_rollups};
 use crate::tables::webhooks;
 
-pub(crate) use queue::{CONNECTION, FAILURE, METER, QueuedCall, queued, queued_since};
+pub(crate) use queue::{CONNECTION, FAILURE, METER, QueuedCall, index_pairs, queued, queued_since};
 pub use sums::RollupSums;
 pub(crate) use sums::{MODEL, NARROW, RollupKey, STATUS, WIDE, slot, traits};
 
@@ -44,7 +44,7 @@ const FOLDED_AT_ONCE: usize = 128;
 /// The number of groups that are read at once.
 const GROUPS_AT_ONCE: i64 = 64;
 
-/// The pairs that the database has and this process knows of, so that it writes each once.
+/// The listed pairs that this process knows of, so that it writes each once.
 #[derive(Default)]
 pub(crate) struct KnownPairs(Mutex<HashSet<Id<AnyId>>>);
 
@@ -161,7 +161,7 @@ fn index(conn: &mut Conn, calls: &[QueuedCall]) -> Result<(), StoreError> {
 #[derive(Default)]
 pub(crate) struct Rollups {
     sums: BTreeMap<RollupKey, RollupSums>,
-    /// The pairs of merchants, each with its series.
+    /// The pairs that charts list, each with its series.
     pairs: BTreeMap<PairRow, Id<AnyId>>,
 }
 
@@ -179,11 +179,9 @@ impl Rollups {
             self.add_to(Id(spend_key_id).untyped(), &[WIDE], call);
         }
         for (key, value) in &call.traits {
-            self.add_to(series_of(merchant_id, (key, value)), &[WIDE], call);
-        }
-        let traits = call.traits.iter().map(|(key, value)| (key, value));
-        for pair in traits.chain(call.metadata.iter()) {
-            self.pairs.insert(PairRow::new(call.merchant_id, pair), series_of(merchant_id, pair));
+            let series_id = series_of(merchant_id, (key, value));
+            self.add_to(series_id, &[WIDE], call);
+            self.pairs.insert(PairRow::new(call.merchant_id, (key, value)), series_id);
         }
     }
 
@@ -218,7 +216,7 @@ impl Rollups {
         self.sums.iter().map(|(key, sums)| RollupRow::new(*key, sums))
     }
 
-    /// The pairs of the calls.
+    /// The pairs that charts list.
     pub(crate) fn into_pairs(self) -> impl Iterator<Item = PairRow> {
         self.pairs.into_keys()
     }
@@ -234,7 +232,7 @@ pub(crate) fn series_of(owner_id: Id<AnyId>, (key, value): (&String, &String)) -
     Id(AnyId::from_bytes(id.to_be_bytes()))
 }
 
-/// Computes the roll-ups again from all records. Must be called in a write transaction, while no calls are booked.
+/// Computes the roll-ups and the index again from all records. Must be called in a write transaction, while no calls are booked.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
@@ -249,6 +247,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     }
     diesel::delete(usage_rollups::table).execute(conn)?;
     diesel::delete(usage_pairs::table).execute(conn)?;
+    diesel::delete(request_index::table).execute(conn)?;
     known.forget();
     let mut walk = RecordWalk::default();
     loop {
@@ -257,10 +256,17 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
             return Ok(());
         }
         let mut rollups = Rollups::default();
+        let mut entries = BTreeSet::new();
         for row in &rows {
-            rollups.add(&QueuedCall::settled(&row.settled_call(None)?, now));
+            let call = QueuedCall::settled(&row.settled_call(None)?, now);
+            rollups.add(&call);
+            let [gained, _] = call.index_rows();
+            entries.extend(gained);
         }
         rollups.write(conn, &known)?;
+        for rows in Vec::from_iter(entries).chunks(AT_ONCE) {
+            dialect::insert_index_rows(conn, rows)?;
+        }
         known.learn(rollups.pairs.into_values());
     }
 }

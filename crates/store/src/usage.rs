@@ -1,8 +1,8 @@
 //! Sums of calls over time and by dimension, read from the roll-ups.
 //!
 //! A record counts once it has ended, at the time of its admission, with the values that it shows. Each is
-//! added to a few *series*, which `rollups.rs` describes. A query is answered by the sum of some series, so
-//! that no record is read. Calls that are not folded yet are added from their queue. In a
+//! added to a few *series*, which `rollups.rs` describes. A query is answered by the sum of a series; only a
+//! filter by several pairs of metadata reads records. Calls that are not folded yet are added from their queue. In a
 //! [snapshot](Conn::snapshot) every call is counted once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -40,6 +40,11 @@ pub fn by_day(
         Some(_) => return Ok(days),
     };
     let pairs: BTreeSet<_> = filter.metadata.iter().collect();
+    let keys: BTreeSet<_> = pairs.iter().map(|(key, _)| key).collect();
+    if keys.len() < pairs.len() {
+        // No call has two values of a key.
+        return Ok(days);
+    }
     let (wide, narrow) = ranges(span);
     let (series_id, wide, narrow) = match Vec::from_iter(pairs)[..] {
         [] => (owner, wide, narrow),

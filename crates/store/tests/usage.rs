@@ -100,8 +100,8 @@ impl UsageShop {
     fn call(&self, store: &TestStore, dice: &mut UsageRandom) -> Call {
         let pairs: BTreeMap<_, _> = dice.metadata().into_iter().collect();
         let at = Timestamp::from_unix_micros(dice.quarter() + dice.below(900_000_000) as i64);
-        // After a clock was set back, ids are ahead of it.
-        let ahead = dice.one_or_none(&[1, 20_000_000]).unwrap_or_default();
+        // After a clock was set back, ids are ahead of it. With clocks that differ, they may be behind.
+        let ahead = dice.one_or_none(&[-20_000_000, -1, 1, 20_000_000]).unwrap_or_default();
         let mut call = Call {
             request_id: RequestId::least(at.plus_millis(ahead)),
             connection_id: dice.one_or_none(&self.connections),
@@ -484,6 +484,24 @@ fn an_audit_names_what_a_rollup_lost() {
         assert!(expected.iter().all(|name| names.contains(&name.as_str())), "{names:?}");
         assert_eq!(names.len(), expected.len(), "{names:?}");
         execute(&store.store, "UPDATE usage_rollups SET tokens = tokens - 1").await;
+    });
+}
+
+#[test]
+fn an_audit_names_an_entry_that_the_index_lost_and_a_rebuild_restores_it() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        let mut call = store.call(shop.merchant_id, shop.key);
+        call.forwarded.metadata = Metadata::parse(r#"{"env":"prod","team":"a"}"#).unwrap();
+        store.forward(call, 10, "0.5").await.unwrap();
+        store.store.fold().await.unwrap();
+        execute(&store.store, "DELETE FROM request_index WHERE key = 'team'").await;
+        let audit = store.store.audit().await.unwrap();
+        let names: Vec<_> = audit.differences.iter().map(|one| one.what.as_str()).collect();
+        assert_eq!(names, [format!("index of {} by team = a", shop.merchant_id)]);
+        let now = store.clock.now();
+        store.store.write(move |conn| rollups::rebuild(conn, now)).await.unwrap();
+        store.assert_audited().await;
     });
 }
 

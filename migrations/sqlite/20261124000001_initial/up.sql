@@ -380,8 +380,8 @@ CREATE TABLE usage_rollups (
     PRIMARY KEY (series_id, width, slot, meter_id)
 ) WITHOUT ROWID;
 
--- The pairs that calls of a merchant have: of their metadata, and with a key that begins with a colon, of their model and
--- status. The id of the series of a pair is computed from its owner, key and value.
+-- The models of a merchant's calls, and the status of failed ones, each as a pair whose key begins with a colon.
+-- The id of the series of a pair is computed from its owner, key and value.
 CREATE TABLE usage_pairs (
     merchant_id BLOB NOT NULL,
     key         TEXT NOT NULL,

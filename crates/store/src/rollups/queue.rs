@@ -109,10 +109,9 @@ impl QueuedCall {
     }
 
     /// The entries that the index of records gains, and the entries that it loses.
-    pub(super) fn index_rows(&self) -> [Vec<RequestIndexRow>; 2] {
-        let failure = self.has_failed().then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
-        let rows = |pairs: &mut dyn Iterator<Item = (String, String)>| {
-            let rows = pairs.map(|(key, value)| RequestIndexRow {
+    pub(crate) fn index_rows(&self) -> [Vec<RequestIndexRow>; 2] {
+        let rows = |pairs: Vec<(String, String)>| {
+            let rows = pairs.into_iter().map(|(key, value)| RequestIndexRow {
                 merchant_id: Id(self.merchant_id),
                 key,
                 value,
@@ -120,19 +119,14 @@ impl QueuedCall {
             });
             rows.collect()
         };
-        let failure = rows(&mut failure.into_iter());
+        let failure = || index_pairs(None, None, &Metadata::default(), self.has_failed());
         match self.stage {
-            QueuedStage::TakenBack => [Vec::new(), failure],
-            QueuedStage::Corrected => [failure, Vec::new()],
+            QueuedStage::TakenBack => [Vec::new(), rows(failure())],
+            QueuedStage::Corrected => [rows(failure()), Vec::new()],
             QueuedStage::Settled => {
-                let connection = self.connection_id.map(|id| (CONNECTION, id.to_string()));
-                let meter = self.meter_id.map(|id| (METER, id.to_string()));
-                let ids = connection.into_iter().chain(meter);
-                let ids = ids.map(|(key, value)| (key.to_owned(), value));
-                let pairs = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
-                let mut all = rows(&mut ids.chain(pairs));
-                all.extend(failure);
-                [all, Vec::new()]
+                let Self { connection_id, meter_id, metadata, .. } = self;
+                let all = index_pairs(*connection_id, *meter_id, metadata, self.has_failed());
+                [rows(all), Vec::new()]
             }
         }
     }
@@ -150,6 +144,20 @@ impl QueuedCall {
             (self.stage != QueuedStage::TakenBack).then_some(ended).into_iter().chain(suspicious);
         news.map(move |news| EventRow::new(self.merchant_id, &news, time(self.settled_at), now))
     }
+}
+
+/// The pairs by which the index finds a record.
+pub(crate) fn index_pairs(
+    connection_id: Option<ConnectionId>,
+    meter_id: Option<MeterId>,
+    metadata: &Metadata,
+    has_failed: bool,
+) -> Vec<(String, String)> {
+    let connection = connection_id.map(|id| (CONNECTION.to_owned(), id.to_string()));
+    let meter = meter_id.map(|id| (METER.to_owned(), id.to_string()));
+    let failure = has_failed.then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
+    let pairs = metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+    connection.into_iter().chain(meter).chain(failure).chain(pairs).collect()
 }
 
 /// Returns the calls in the queue, oldest first.
