@@ -41,7 +41,7 @@ impl From<(Date, Time)> for Moment {
 /// use tollgate_pricing::DailyHours;
 ///
 /// let night: DailyHours = serde_json::from_str(r#"{"from": "22:30", "to": "06:00"}"#)?;
-/// assert!(night.contain(time::Time::MIDNIGHT));
+/// assert!(night.contains(time::Time::MIDNIGHT));
 /// assert_eq!(night.to_string(), "22:30 to 06:00");
 /// # Ok::<(), serde_json::Error>(())
 /// ```

@@ -1,13 +1,18 @@
 //! A provider that answers by script, byte by byte, and records the requests.
 //!
 //! ```
-//! use tollgate_testkit::{Gate, Reply, ScriptedProvider};
+//! use tollgate_testkit::{Gate, ScriptedProvider, ScriptedResponse};
 //!
 //! let gate = Gate::new();
 //! let provider = ScriptedProvider::start()
-//!     .answer(Reply::json(429, r#"{"error":{}}"#).header("retry-after", "1"))
-//!     .then(Reply::events([r#"{"n":1}"#, r#"{"n":2}"#]).chunked_at([3, 9]).gate(&gate).cut())
-//!     .always(Reply::json(200, "{}"));
+//!     .answer(ScriptedResponse::json(429, r#"{"error":{}}"#).header("retry-after", "1"))
+//!     .then(
+//!         ScriptedResponse::events([r#"{"n":1}"#, r#"{"n":2}"#])
+//!             .chunked_at([3, 9])
+//!             .gate(&gate)
+//!             .cut(),
+//!     )
+//!     .always(ScriptedResponse::json(200, "{}"));
 //! println!("{}", provider.url("/v1/chat/completions"));
 //! assert_eq!(provider.calls(), 0);
 //! ```
