@@ -37,7 +37,7 @@ fn arrows_point_one_way() {
         "crates/metrics" | "crates/pricing" | "bins/simulator" => vec![],
         "crates/domain" | "crates/usage" => vec!["pricing"],
         "bins/bench" => vec!["pricing", "testkit"],
-        "crates/provider" => vec!["domain", "pricing", "usage"],
+        "crates/provider" => vec!["domain", "usage"],
         "crates/store" => vec!["domain", "metrics", "pricing"],
         "crates/testkit" => vec!["store", "domain", "pricing"],
         "crates/api" => vec!["store", "provider", "domain", "metrics", "pricing", "usage"],

@@ -196,8 +196,8 @@ fn highest_tool_price(
         }
         ToolCharge::Unknown => None,
     };
-    charges.iter().try_fold(None, |dearest: Option<Rate>, (charge, path)| {
-        price(*charge).map(|price| dearest.max(Some(price))).ok_or_else(|| path.clone())
+    charges.iter().try_fold(None, |highest: Option<Rate>, (charge, path)| {
+        price(*charge).map(|price| highest.max(Some(price))).ok_or_else(|| path.clone())
     })
 }
 

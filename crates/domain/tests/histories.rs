@@ -145,9 +145,9 @@ proptest! {
         play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
             for instant in cycles_of(desk, cycle) {
                 let in_cycle = || desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
-                let dearest = in_cycle().map(|call| call.hold).max().unwrap_or_default();
+                let highest = in_cycle().map(|call| call.hold).max().unwrap_or_default();
                 let over = desk.weight_in(cycle, instant).saturating_sub(cost(limit));
-                assert!(desk.is_corrected() || over < dearest, "{over} over, {dearest} at most for one call");
+                assert!(desk.is_corrected() || over < highest, "{over} over, {highest} at most for one call");
             }
         });
     }

@@ -208,10 +208,10 @@ impl PriceRow {
         if tiers.len() > 1 {
             served.push(tiers);
         }
-        let mut dearest = UnitPrices::default();
+        let mut highest = UnitPrices::default();
         let mut meet = |list: &UnitPrices| {
             for &unit in Unit::ALL {
-                let price = dearest.get_mut(bounded_by(unit));
+                let price = highest.get_mut(bounded_by(unit));
                 *price = list.price(unit).max(*price);
             }
         };
@@ -223,7 +223,7 @@ impl PriceRow {
             let lengths = own.flatten().chain(reached(&self.bands)).chain([0]);
             lengths.for_each(|length| meet(&self.prices_for(length, tiers).prices));
         }
-        dearest
+        highest
     }
 }
 

@@ -63,8 +63,8 @@ impl CostBound {
         terms: &PricingTerms<'_>,
     ) -> Result<Quote, Overflow> {
         let (usage, base) = self.usage_for(max_tokens)?;
-        let dearest = terms.meter.map(Meter::at_highest_rate);
-        Quote::new(&usage, base, &PricingTerms { meter: dearest.as_ref(), counter: 0, ..*terms })
+        let highest = terms.meter.map(Meter::at_highest_rate);
+        Quote::new(&usage, base, &PricingTerms { meter: highest.as_ref(), counter: 0, ..*terms })
     }
 
     /// The most that the call can cost under these terms, in any tier: its hold.
