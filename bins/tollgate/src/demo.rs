@@ -153,7 +153,8 @@ fn create_resources(
         slug: Some(meter_slug.clone()),
         tier_period: TierPeriod::Lifetime,
         model: Meter::new(RateType::Fixed, TierUnit::Tokens, tiers)
-            .map_err(|wrong| anyhow!("the meter of the demo: {wrong:?}"))?,
+            .map_err(|wrong| anyhow!("the meter of the demo: {wrong:?}"))?
+            .into(),
     };
     let meter = meters::create(conn, merchant_id, &meter, now)?
         .map_err(|taken| anyhow!("the meter of the demo: {taken:?}"))?;

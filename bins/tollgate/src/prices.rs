@@ -9,8 +9,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 use time::Date;
 use tollgate_domain::Clock;
-use tollgate_pricing::import::{
-    ChangeKind, ImportFormat, ImportOptions, ImportedPrices, PriceChange,
+use tollgate_price_import::{
+    ChangeKind, ImportFormat, ImportOptions, ImportedPrices, PriceChange, disagreements,
+    import_into, to_text,
 };
 use tollgate_pricing::{
     Catalog, CatalogFile, PriceBand, PriceMatch, PriceRow, PriceScale, PriceSource, Rate,
@@ -122,9 +123,9 @@ pub(crate) fn run(
                     bail!("name the catalogue file: --into FILE, or `catalog` in the configuration")
                 }
                 Some(path) if path.exists() => read_file(path)?,
-                _ => Catalog::embedded()?.file().clone(),
+                _ => tollgate_prices::catalog()?.file().clone(),
             };
-            let (mut updated, changes) = catalog.updated(list, format, &update);
+            let (mut updated, changes) = import_into(&catalog, list, format, &update);
             report(&changes, json)?;
             let refused = changes.iter().filter(|change| change.refused).count();
             if refused > 0 && !accept {
@@ -172,7 +173,7 @@ fn read_file(path: &Path) -> anyhow::Result<CatalogFile> {
 fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
     let name = path.file_name().context("the catalogue file needs a name")?;
     let beside = path.with_file_name(format!(".{}.new", name.display()));
-    std::fs::write(&beside, file.to_text())
+    std::fs::write(&beside, to_text(file))
         .and_then(|()| std::fs::rename(&beside, path))
         .with_context(|| format!("cannot write {}", path.display()))
 }
@@ -336,7 +337,7 @@ fn row_lines(
 }
 
 fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> {
-    let found = read_by_name(first)?.disagreements(&read_by_name(second)?, on);
+    let found = disagreements(&read_by_name(first)?, &read_by_name(second)?, on);
     let lines = found.iter().map(|one| match json {
         true => json!(one).to_string(),
         false => format!(
@@ -357,7 +358,7 @@ fn check(first: &str, second: &str, on: Date, json: bool) -> anyhow::Result<()> 
 /// Reads a list by its name on the command line.
 fn read_by_name(name: &str) -> anyhow::Result<Catalog> {
     if name == "embedded" {
-        return Ok(Catalog::embedded()?);
+        return Ok(tollgate_prices::catalog()?);
     }
     let format = name
         .split_once(':')

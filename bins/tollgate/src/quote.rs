@@ -11,9 +11,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tollgate_api::{ApiError, CallBound, HoldView, QuoteView, Tariff};
 use tollgate_domain::{Clock, MerchantId, MeterId, PricedUsage};
+use tollgate_domain::{FeeModel, PricingTerms, Quote};
 use tollgate_pricing::{
-    Amount, CostSide, FeeLine, Meter, PriceScale, PriceSource, PricingTerms, Quote, Rate, RateType,
-    Tier, TierUnit, TokenBasis, Unit, UnitPrices,
+    Amount, CostSide, FeeLine, Meter, PriceScale, PriceSource, Rate, RateType, Tier, TierUnit,
+    TokenBasis, Unit, UnitPrices,
 };
 use tollgate_store::meters;
 
@@ -141,7 +142,7 @@ where
 }
 
 impl MeterArgs {
-    async fn meter(&self, config: &TollgateConfig) -> anyhow::Result<Option<Meter>> {
+    async fn meter(&self, config: &TollgateConfig) -> anyhow::Result<Option<FeeModel>> {
         if let (Some(meter_id), Some(merchant_id)) = (self.meter, self.merchant) {
             let find = move |conn: &mut _| meters::find(conn, merchant_id, meter_id);
             let found = open(config)?.read(find).await?;
@@ -157,7 +158,7 @@ impl MeterArgs {
             anyhow!("the tiers do not make a meter:{}", faults.concat())
         })?;
         meter.token_basis = self.token_basis;
-        Ok(Some(meter))
+        Ok(Some(meter.into()))
     }
 }
 
@@ -168,7 +169,7 @@ pub(crate) async fn run(
     json: bool,
 ) -> anyhow::Result<()> {
     let meter = what.meter.meter(config).await?;
-    let per_start = meter.as_ref().map_or(1, |meter| meter.unit.counted_per_start());
+    let per_start = meter.as_ref().map_or(1, |model| model.meter.unit.counted_per_start());
     let terms = PricingTerms {
         meter: meter.as_ref(),
         counter: what.meter.counter.saturating_mul(per_start),
@@ -332,7 +333,7 @@ fn hold_lines(bound: &CallBound, most: &Quote, terms: &PricingTerms<'_>) -> Vec<
 /// The lines of the fee, the service charge, and the sum of everything.
 fn owed_lines(quote: &Quote, terms: &PricingTerms<'_>, sum: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(meter) = terms.meter {
+    if let Some(FeeModel { meter, .. }) = terms.meter {
         lines.extend(quote.fee.lines.iter().map(|one| line("fee", one.cost, &fee(one, meter))));
         let rate = format!("{} of the fee", terms.service_charge_rate);
         lines.push(line("service charge", quote.service_charge.amount, &rate));

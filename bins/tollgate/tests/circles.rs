@@ -53,8 +53,13 @@ fn uses(src: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut uses = BTreeMap::new();
     for (module, source) in files {
         let names = BTreeMap::new();
-        let mut seen =
-            UseVisitor { module: &module, modules: &modules, names, found: BTreeSet::new() };
+        let mut seen = UseVisitor {
+            module: &module,
+            modules: &modules,
+            names,
+            within_file: 0,
+            found: BTreeSet::new(),
+        };
         seen.visit_file(&syn::parse_file(&source).unwrap());
         let mut found = seen.found;
         found.remove(&module);
@@ -89,6 +94,8 @@ struct UseVisitor<'a> {
     modules: &'a BTreeSet<Module>,
     /// The modules that `use` lines of the file have named, with the words for them.
     names: BTreeMap<String, Module>,
+    /// The number of modules within the file that are being visited.
+    within_file: usize,
     found: BTreeSet<Module>,
 }
 
@@ -102,6 +109,8 @@ impl UseVisitor<'_> {
             "self" => (self.module.clone(), 0),
             "super" => {
                 let above = path.iter().take_while(|part| *part == "super").count();
+                // The innermost lead no further than to the file.
+                let above = above.saturating_sub(self.within_file);
                 let left = self.module.len().checked_sub(above)?;
                 (self.module.iter().take(left).cloned().collect(), 0)
             }
@@ -187,7 +196,9 @@ impl<'ast> Visit<'ast> for UseVisitor<'_> {
     /// A module within a file belongs to that file, and tests may use everything.
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         if !item.attrs.iter().any(is_for_tests) {
+            self.within_file += 1;
             syn::visit::visit_item_mod(self, item);
+            self.within_file -= 1;
         }
     }
 }

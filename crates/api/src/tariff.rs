@@ -3,9 +3,10 @@
 use actix_web::http::Method;
 use tollgate_domain::admission::CostBound;
 use tollgate_domain::{Issue, PricedUsage, Timestamp, UsageSource};
+use tollgate_domain::{PricingTerms, Quote};
 use tollgate_pricing::{
-    BaseCost, CostBreakdown, Overflow, PriceBook, PriceMatch, PriceRow, PricingTerms, Quote, Rate,
-    ServedCall, UnitPrices, Usage,
+    BaseCost, CostBreakdown, Overflow, PriceBook, PriceMatch, PriceRow, Rate, ServedCall,
+    UnitPrices, Usage,
 };
 use tollgate_provider::{Endpoint, ProviderTable};
 use tollgate_usage::{InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound};

@@ -13,7 +13,8 @@ mod call;
 mod money;
 mod refusal;
 
-use tollgate_pricing::{Overflow, PricingTerms, Rate};
+use crate::quote::PricingTerms;
+use tollgate_pricing::{Overflow, Rate};
 
 pub use self::bound::{CostBound, MOST_HELD};
 pub use self::call::{AdmissionFacts, Call, CallKey, MerchantAccount};

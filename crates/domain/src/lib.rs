@@ -20,6 +20,7 @@ mod merchant;
 mod metadata;
 mod meter;
 mod missing_price;
+mod quote;
 mod rate_limit;
 mod record;
 pub mod repricing;
@@ -55,6 +56,7 @@ pub use merchant::{Merchant, SecretKey};
 pub use metadata::{Metadata, MetadataError};
 pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
 pub use missing_price::MissingPrice;
+pub use quote::{FeeModel, Payer, PricingTerms, Quote, ServiceCharge};
 pub use rate_limit::{Gcra, RateExceeded};
 pub use record::{
     ForwardedRequest, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,

@@ -3,9 +3,10 @@
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::{Meter, Payer, Tier, TokenBasis};
+use tollgate_pricing::{Tier, TokenBasis};
 
 use crate::id::{MerchantId, MeterId};
+use crate::quote::{FeeModel, Payer};
 use crate::time::Timestamp;
 
 /// The period after which a meter's counters start again.
@@ -50,7 +51,7 @@ pub struct MerchantMeter {
     /// version of its admission.
     pub version: i32,
     /// The fee model.
-    pub model: Meter,
+    pub model: FeeModel,
     /// The time of creation.
     pub created_at: Timestamp,
 }
@@ -65,7 +66,7 @@ pub struct NewMeter {
     /// The period of its counters.
     pub tier_period: TierPeriod,
     /// The fee model.
-    pub model: Meter,
+    pub model: FeeModel,
 }
 
 /// The changes of a meter. `None` keeps a field.

@@ -1,9 +1,9 @@
 //! Records of calls, pending and settled.
 
+use crate::quote::Quote;
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
-    Amount, AppliedPrices, BaseCost, PriceSource, Quote, Rate, RateType, TokenBasis, Usage,
-    UsageSource,
+    Amount, AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis, Usage, UsageSource,
 };
 
 use crate::credit::CreditHold;

@@ -6,9 +6,10 @@
 //! A record never changes. Each repricing is computed from the record, and not from an earlier
 //! repricing. A return to the first prices therefore gives exactly the first cost.
 
+use crate::quote::Payer;
 use tollgate_pricing::{
-    Amount, BaseCost, CostBreakdown, Overflow, Payer, PerModelUsage, PriceBook, PriceSource,
-    RateType, ServedCall,
+    Amount, BaseCost, CostBreakdown, Overflow, PerModelUsage, PriceBook, PriceSource, RateType,
+    ServedCall,
 };
 
 use crate::record::{PendingRecord, ProviderKeyType, RequestRecord, RequestStatus};
@@ -131,8 +132,9 @@ pub fn reprice(
         (fee, if wallet_pays { Payer::Wallet } else { Payer::Merchant }),
         (charge_now.unwrap_or(charge), quote.service_charge.payer),
     ];
-    let paid_by =
-        |payer: Payer| Amount::sum(parts.iter().filter(|part| part.1 == payer).map(|part| part.0));
+    let paid_by = |payer: Payer| {
+        parts.iter().filter(|part| part.1 == payer).map(|part| part.0).sum::<Result<Amount, _>>()
+    };
     Ok(RepricedCost {
         shares: CostShares { wallet: paid_by(Payer::Wallet)?, merchant: paid_by(Payer::Merchant)? },
         service_charge_kept: charge_now.is_none(),

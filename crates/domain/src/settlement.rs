@@ -4,12 +4,10 @@
 //! one transaction.
 
 use serde::{Deserialize, Serialize};
-use tollgate_pricing::{
-    AppliedPrices, BaseCost, Meter, Payer, PriceSource, PricingTerms, Quote, Rate, RateType,
-    TokenBasis,
-};
+use tollgate_pricing::{AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis};
 
 use crate::missing_price::MissingPrice;
+use crate::quote::{FeeModel, Payer, PricingTerms, Quote};
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
 use crate::time::Timestamp;
 
@@ -136,7 +134,7 @@ pub struct SettlementResult {
 pub fn settle(
     pending: &PendingRecord,
     report: &CallReport,
-    meter: Option<&Meter>,
+    meter: Option<&FeeModel>,
     counter: u64,
     service_charge_rate: Rate,
 ) -> SettlementResult {
@@ -155,7 +153,7 @@ pub fn settle(
 fn settle_free(
     pending: &PendingRecord,
     report: &CallReport,
-    meter: Option<&Meter>,
+    meter: Option<&FeeModel>,
 ) -> SettlementResult {
     let free = Quote::free(&terms(pending, report, meter, 0, Rate::ZERO));
     let record = record(pending, report, unpriced(report.priced), free, meter);
@@ -166,7 +164,7 @@ fn settle_free(
 fn terms<'a>(
     pending: &PendingRecord,
     report: &CallReport,
-    meter: Option<&'a Meter>,
+    meter: Option<&'a FeeModel>,
     counter: u64,
     service_charge_rate: Rate,
 ) -> PricingTerms<'a> {
@@ -188,7 +186,7 @@ fn record(
     report: &CallReport,
     priced: PricedUsage,
     quote: Quote,
-    meter: Option<&Meter>,
+    meter: Option<&FeeModel>,
 ) -> RequestRecord {
     let forwarded = &pending.forwarded;
     RequestRecord {
@@ -211,8 +209,8 @@ fn record(
         applied: Vec::new(),
         quote,
         service_charge_rate: None,
-        rate_type: meter.map_or(RateType::Fixed, |meter| meter.rate_type),
-        token_basis: meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis),
+        rate_type: meter.map_or(RateType::Fixed, |model| model.meter.rate_type),
+        token_basis: meter.map_or(TokenBasis::InputOutput, |model| model.meter.token_basis),
         metadata: forwarded.metadata.clone(),
         created_at: pending.created_at,
         settled_at: None,
@@ -233,9 +231,9 @@ pub fn merchant_may_pay(
     has_wallet: bool,
     disable_billing: bool,
     ending: Ending,
-    meter: Option<&Meter>,
+    meter: Option<&FeeModel>,
 ) -> bool {
-    let payers = meter.map(|meter| [meter.base_cost_payer, meter.service_charge_payer]);
+    let payers = meter.map(|model| [model.base_cost_payer, model.service_charge_payer]);
     !has_wallet
         || disable_billing
         || !ending.is_delivered()
@@ -243,7 +241,7 @@ pub fn merchant_may_pay(
 }
 
 /// The record of a call in flight.
-pub fn in_flight(pending: &PendingRecord, meter: Option<&Meter>) -> RequestRecord {
+pub fn in_flight(pending: &PendingRecord, meter: Option<&FeeModel>) -> RequestRecord {
     let mut record =
         settle(pending, &CallReport::not_sent(pending.created_at), meter, 0, Rate::ZERO).record;
     record.status = RequestStatus::Pending;

@@ -4,6 +4,7 @@
 mod histories;
 mod interleavings;
 mod money;
+mod quote;
 mod repricing;
 mod spend_key_model;
 mod spend_keys;

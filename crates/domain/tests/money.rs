@@ -51,7 +51,7 @@ fn connection(status: ConnectionStatus) -> Connection {
 /// A meter of 10 USD per million tokens.
 fn meter(base_cost_payer: Payer) -> MerchantMeter {
     let tiers = vec![Tier { start: 0, rate: Rate::from(10) }];
-    let mut model = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap();
+    let mut model = FeeModel::from(Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap());
     model.base_cost_payer = base_cost_payer;
     MerchantMeter {
         meter_id: MeterId::generate(NOW),

@@ -62,9 +62,9 @@ fn report(tokens: u64, base: BaseCost) -> CallReport {
     CallReport { ending: Ending::Answered, priced, ..CallReport::not_sent(NOW) }
 }
 
-fn percentage(tiers: &[(u64, &str)]) -> Meter {
+fn percentage(tiers: &[(u64, &str)]) -> FeeModel {
     let tiers = tiers.iter().map(|&(start, text)| Tier { start, rate: rate(text) });
-    Meter::new(RateType::Percentage, TierUnit::Tokens, tiers.collect()).unwrap()
+    Meter::new(RateType::Percentage, TierUnit::Tokens, tiers.collect()).unwrap().into()
 }
 
 fn shares(wallet: &str, merchant: &str) -> CostShares {
@@ -237,14 +237,14 @@ fn terms() -> impl Strategy<Value = RepricingCase> {
 }
 
 impl RepricingCase {
-    fn meter(&self) -> Option<Meter> {
+    fn meter(&self) -> Option<FeeModel> {
         let tiers = self.tiers.iter().map(|&(start, units)| Tier {
             start,
             rate: rate(&format!("{}.{}", units / 10, units % 10)),
         });
-        let mut meter = Meter::new(self.rate_type, TierUnit::Tokens, tiers.collect()).unwrap();
-        [meter.base_cost_payer, meter.service_charge_payer] = self.payers;
-        self.has_meter.then_some(meter)
+        let meter = Meter::new(self.rate_type, TierUnit::Tokens, tiers.collect()).unwrap();
+        let [base_cost_payer, service_charge_payer] = self.payers;
+        self.has_meter.then_some(FeeModel { meter, base_cost_payer, service_charge_payer })
     }
 
     fn pending(&self) -> PendingRecord {

@@ -227,7 +227,8 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
     for (balance, admitted) in [("0.0002", true), ("0.0001999999", false)] {
         let desk = SpendKeyModel::new(strict.clone(), balance);
         let tiers = vec![Tier { start: 0, rate: 1.into() }];
-        let mut model = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap();
+        let mut model =
+            FeeModel::from(Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap());
         model.base_cost_payer = Payer::Merchant;
         let meter = MerchantMeter {
             meter_id: MeterId::generate(now()),

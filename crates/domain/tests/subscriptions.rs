@@ -79,7 +79,8 @@ impl SubscriptionAccount {
             (LedgerAccount::BundleCredit, self.credits.bundle),
         ] {
             let mut of_account = self.lines.iter().filter(|line| line.account == account);
-            let sum = Amount::sum(of_account.clone().map(|line| line.amount)).unwrap();
+            let sum =
+                of_account.clone().map(|line| line.amount).sum::<Result<Amount, _>>().unwrap();
             assert_eq!(sum, credit.remaining, "{account:?} is the sum of its lines");
             let last = of_account.next_back().map_or(Amount::ZERO, |line| line.balance_after);
             assert_eq!(last, credit.remaining);

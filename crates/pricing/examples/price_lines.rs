@@ -1,6 +1,6 @@
 //! Prices one call per line, JSON in and JSON out.
 //!
-//! The prices are those of this crate, or of a price list file that is named as the argument.
+//! The prices are those of `tollgate-prices`, or of a price list file that is named as the argument.
 //!
 //! `{"provider": "openai", "model": "gpt-4o", "on": "2026-11-21", "time": "02:00:00.0", "tiers": [], "quantities":
 //! {"input": 10}}` returns `{"input": "0.0000250000", "output": "0.0000000000", "pattern": "gpt-4o",
@@ -28,7 +28,7 @@ struct CallLine {
 fn main() -> Result<(), Box<dyn Error>> {
     let catalog = match std::env::args().nth(1) {
         Some(path) => Catalog::from_json(&std::fs::read_to_string(path)?)?,
-        None => Catalog::embedded()?,
+        None => tollgate_prices::catalog()?,
     };
     let book = PriceBook::new(Catalog::default(), catalog);
     let mut answers = std::io::stdout().lock();

@@ -1,18 +1,18 @@
 //! Amounts of money: exact sums of US dollars.
 
 use std::fmt;
+use std::iter::Sum;
+use std::ops::Neg;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::exact::{Overflow, units_of_ratio};
+use crate::exact::{Overflow, round_half_even, units_of_ratio};
 
 /// An exact sum of US dollars, in units of 10⁻¹⁰ USD.
 ///
-/// The range is -922,337,203.6854775808 to 922,337,203.6854775807 USD. An amount is written as a
+/// The range is -922,337,203.6854775807 to 922,337,203.6854775807 USD. An amount is written as a
 /// string with exactly ten decimals and read from a string with at most ten. More decimals are an
-/// error; they are not rounded. Formats that are not human-readable
-/// ([`Serializer::is_human_readable`]) store the number of units.
+/// error; they are not rounded. With the feature `serde`, formats that are not human-readable store the
+/// number of units.
 ///
 /// ```
 /// use tollgate_pricing::Amount;
@@ -20,6 +20,7 @@ use crate::exact::{Overflow, units_of_ratio};
 /// let cents: Amount = "0.0014".parse()?;
 /// assert_eq!(cents.to_string(), "0.0014000000");
 /// assert_eq!(cents.units(), 14_000_000);
+/// assert_eq!([cents, -cents].iter().sum::<Result<Amount, _>>(), Ok(Amount::ZERO));
 /// # Ok::<(), tollgate_pricing::ParseAmountError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,18 +31,29 @@ const DECIMALS: usize = 10;
 /// The units in one US dollar.
 const UNITS_PER_USD: i64 = 10_000_000_000;
 const USD_UNITS: u64 = UNITS_PER_USD.unsigned_abs();
+/// The units in one cent.
+const UNITS_PER_CENT: u128 = 100_000_000;
 
 impl Amount {
     /// Zero USD.
     pub const ZERO: Self = Self(0);
     /// The largest amount: 922,337,203.6854775807 USD.
     pub const MAX: Self = Self(i64::MAX);
+    /// The smallest amount: -922,337,203.6854775807 USD.
+    pub const MIN: Self = Self(-i64::MAX);
     /// One US dollar.
     pub const USD: Self = Self(UNITS_PER_USD);
 
     /// An amount of `units` × 10⁻¹⁰ USD.
+    ///
+    /// [`i64::MIN`] gives [`Amount::MIN`]: each amount has an opposite.
     pub const fn from_units(units: i64) -> Self {
-        Self(units)
+        if units == i64::MIN { Self::MIN } else { Self(units) }
+    }
+
+    /// The amount of these units, if it is within the range.
+    fn checked(units: Option<i64>) -> Result<Self, Overflow> {
+        units.filter(|units| *units != i64::MIN).map(Self).ok_or(Overflow)
     }
 
     /// The amount in units of 10⁻¹⁰ USD.
@@ -54,7 +66,7 @@ impl Amount {
     /// # Errors
     /// [`Overflow`] outside the range of an amount.
     pub fn checked_add(self, other: Self) -> Result<Self, Overflow> {
-        self.0.checked_add(other.0).map(Self).ok_or(Overflow)
+        Self::checked(self.0.checked_add(other.0))
     }
 
     /// The difference, `self - other`.
@@ -62,33 +74,39 @@ impl Amount {
     /// # Errors
     /// [`Overflow`] outside the range of an amount.
     pub fn checked_sub(self, other: Self) -> Result<Self, Overflow> {
-        self.0.checked_sub(other.0).map(Self).ok_or(Overflow)
-    }
-
-    /// The amount with the opposite sign.
-    ///
-    /// # Errors
-    /// [`Overflow`] for the smallest amount, which has no opposite.
-    pub fn checked_neg(self) -> Result<Self, Overflow> {
-        self.0.checked_neg().map(Self).ok_or(Overflow)
+        Self::checked(self.0.checked_sub(other.0))
     }
 
     /// The sum, clamped to the range of an amount. For bounds and displays, not for bookkeeping.
     pub fn saturating_add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
+        Self::from_units(self.0.saturating_add(other.0))
     }
 
     /// The difference, clamped to the range of an amount. For bounds and displays, not for bookkeeping.
     pub fn saturating_sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
+        Self::from_units(self.0.saturating_sub(other.0))
     }
 
-    /// The exact sum of `amounts`.
+    /// The amount in whole cents, rounded half-even.
+    ///
+    /// An invoice rounds once, its total. The lines of a call keep their ten decimals.
+    ///
+    /// ```
+    /// use tollgate_pricing::Amount;
+    ///
+    /// let rounded = |text: &str| text.parse::<Amount>().unwrap().round_to_cents().unwrap().to_string();
+    /// assert_eq!(rounded("1.2350000001"), "1.2400000000");
+    /// assert_eq!(rounded("1.2250000000"), "1.2200000000");
+    /// assert_eq!(rounded("-1.2350000000"), "-1.2400000000");
+    /// ```
     ///
     /// # Errors
     /// [`Overflow`] outside the range of an amount.
-    pub fn sum(amounts: impl IntoIterator<Item = Self>) -> Result<Self, Overflow> {
-        amounts.into_iter().try_fold(Self::ZERO, Self::checked_add)
+    pub fn round_to_cents(self) -> Result<Self, Overflow> {
+        let cents = round_half_even(self.0.unsigned_abs().into(), UNITS_PER_CENT);
+        let units = u64::try_from(cents * UNITS_PER_CENT).ok();
+        let units = units.and_then(|units| i64::try_from(units).ok()).map(Self).ok_or(Overflow)?;
+        Ok(if self.0 < 0 { -units } else { units })
     }
 
     /// `self × part ÷ whole`, calculated exactly and rounded half-even once. Negative amounts count as
@@ -112,6 +130,29 @@ impl Amount {
     /// Whether the amount is above zero.
     pub const fn is_positive(self) -> bool {
         self.0 > 0
+    }
+}
+
+impl Neg for Amount {
+    type Output = Self;
+
+    /// The amount with the opposite sign.
+    fn neg(self) -> Self {
+        Self(self.0.saturating_neg())
+    }
+}
+
+/// The exact sum of amounts; [`Overflow`] outside the range of an amount.
+impl Sum<Amount> for Result<Amount, Overflow> {
+    fn sum<I: Iterator<Item = Amount>>(mut amounts: I) -> Self {
+        amounts.try_fold(Amount::ZERO, Amount::checked_add)
+    }
+}
+
+/// The exact sum of amounts; [`Overflow`] outside the range of an amount.
+impl<'a> Sum<&'a Amount> for Result<Amount, Overflow> {
+    fn sum<I: Iterator<Item = &'a Amount>>(amounts: I) -> Self {
+        amounts.copied().sum()
     }
 }
 
@@ -168,7 +209,7 @@ pub enum ParseAmountError {
     Malformed,
     /// More than ten decimals.
     TooPrecise,
-    /// Below -922,337,203.6854775808 or above 922,337,203.6854775807 USD.
+    /// Below -922,337,203.6854775807 or above 922,337,203.6854775807 USD.
     OutOfRange,
 }
 
@@ -212,6 +253,7 @@ impl FromStr for Amount {
             .try_fold(0_i64, |units, digit| {
                 units.checked_mul(10)?.checked_add(i64::from(digit.saturating_sub(b'0')) * sign)
             })
+            .filter(|units| *units != i64::MIN)
             .map(Self)
             .ok_or(ParseAmountError::OutOfRange)
     }
@@ -222,20 +264,29 @@ pub(crate) fn round_ratio(numerators: &[u128], denominators: &[u128]) -> Result<
     units_of_ratio(numerators, denominators).map(Amount)
 }
 
-impl Serialize for Amount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match serializer.is_human_readable() {
-            true => serializer.serialize_str(self.text(&mut [0; LONGEST])),
-            false => self.0.serialize(serializer),
+#[cfg(feature = "serde")]
+mod serialized {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Amount, LONGEST};
+
+    impl Serialize for Amount {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match serializer.is_human_readable() {
+                true => serializer.serialize_str(self.text(&mut [0; LONGEST])),
+                false => self.0.serialize(serializer),
+            }
         }
     }
-}
 
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match deserializer.is_human_readable() {
-            true => String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom),
-            false => i64::deserialize(deserializer).map(Self),
+    impl<'de> Deserialize<'de> for Amount {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            match deserializer.is_human_readable() {
+                true => {
+                    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+                }
+                false => i64::deserialize(deserializer).map(Self::from_units),
+            }
         }
     }
 }

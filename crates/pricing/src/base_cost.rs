@@ -1,14 +1,13 @@
 //! The base cost of a call: usage times unit prices.
 
-use serde::{Deserialize, Serialize};
-
 use crate::amount::Amount;
 use crate::amount::round_ratio;
 use crate::exact::Overflow;
 use crate::usage::{CostSide, PriceScale, Unit, UnitPrices, Usage};
 
 /// The provider's price of a call, in two lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BaseCost {
     /// The cost of the input units.
     pub input: Amount,

@@ -1,18 +1,17 @@
 //! Price lists, and how the price row of a model is found.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use time::{Date, Time};
 
 use crate::base_cost::BaseCost;
-use crate::exact::Overflow;
+use crate::error::{CatalogError, Error};
 use crate::hours::{DailyHours, Moment};
 use crate::model::{ModelPattern, forms, lower_case};
 use crate::price_row::PriceRow;
-use crate::usage::{Unit, Usage};
+use crate::usage::Usage;
 
 /// A price list: price rows, and the providers whose rows stand in for another's.
 ///
@@ -55,54 +54,6 @@ pub struct CatalogFile {
     pub rows: Vec<PriceRow>,
 }
 
-/// The reason why a price list file does not parse.
-#[derive(Debug)]
-pub struct CatalogError(serde_json::Error);
-
-impl fmt::Display for CatalogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the price catalogue does not parse: {}", self.0)
-    }
-}
-
-impl std::error::Error for CatalogError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
-}
-
-/// The reason why a usage has no cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CostError {
-    /// The price list has no row for the model at that moment.
-    UnknownModel,
-    /// The row has no price for a unit that was used.
-    UnpricedUnit(Unit),
-    /// The cost is beyond the range of an [`Amount`](crate::Amount).
-    Overflow,
-}
-
-impl fmt::Display for CostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownModel => f.write_str("the price list does not have the model"),
-            Self::UnpricedUnit(unit) => {
-                write!(f, "the price list has no price for {:?} of the model", unit.price_key())
-            }
-            Self::Overflow => Overflow.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for CostError {}
-
-impl From<Overflow> for CostError {
-    fn from(Overflow: Overflow) -> Self {
-        Self::Overflow
-    }
-}
-
 /// A price row found for a model, and the pattern that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriceMatch<'a> {
@@ -120,7 +71,7 @@ impl CatalogFile {
     /// # Errors
     /// [`CatalogError`] when the text is not the JSON of a [`CatalogFile`].
     pub fn from_json(text: &str) -> Result<Self, CatalogError> {
-        serde_json::from_str(text).map_err(CatalogError)
+        serde_json::from_str(text).map_err(|error| CatalogError(error.to_string()))
     }
 }
 
@@ -169,21 +120,6 @@ impl Catalog {
         CatalogFile::from_json(text).map(Self::from)
     }
 
-    /// The price list that ships with this crate.
-    ///
-    /// Its sources are in [`CatalogFile::sources`]. It is parsed once per process.
-    ///
-    /// # Errors
-    /// [`CatalogError`] when the list does not parse; a test of this crate reads every row.
-    pub fn embedded() -> Result<Self, CatalogError> {
-        static EMBEDDED: OnceLock<Catalog> = OnceLock::new();
-        if let Some(catalog) = EMBEDDED.get() {
-            return Ok(catalog.clone());
-        }
-        let catalog = Self::from_json(include_str!("../catalog.json"))?;
-        Ok(EMBEDDED.get_or_init(|| catalog).clone())
-    }
-
     /// The list in the form of its file.
     pub fn file(&self) -> &CatalogFile {
         &self.0.file
@@ -230,18 +166,18 @@ impl Catalog {
     /// The cost of `usage` of a model at a provider, at the standard prices of a moment.
     ///
     /// # Errors
-    /// [`CostError`] when a price is missing, or when the cost is beyond the range of an amount.
+    /// [`Error`] when a price is missing, or when the cost is beyond the range of an amount.
     pub fn cost(
         &self,
         provider: &str,
         model: &str,
         at: impl Into<Moment>,
         usage: &Usage,
-    ) -> Result<BaseCost, CostError> {
-        let listed = self.find(provider, model, at).ok_or(CostError::UnknownModel)?;
+    ) -> Result<BaseCost, Error> {
+        let listed = self.find(provider, model, at).ok_or(Error::UnknownModel)?;
         let prices = listed.row.prices_for::<&str>(usage.input_tokens(), &[]).prices;
         match BaseCost::unpriced_unit(usage, &prices).filter(|_| usage.provider_cost.is_none()) {
-            Some(unit) => Err(CostError::UnpricedUnit(unit)),
+            Some(unit) => Err(Error::UnpricedUnit(unit)),
             None => Ok(BaseCost::of(usage, &prices)?),
         }
     }

@@ -25,9 +25,7 @@ pub(crate) fn units_of_ratio(numerators: &[u128], denominators: &[u128]) -> Resu
         |factors: &[u128]| factors.iter().try_fold(1_u128, |all, &one| all.checked_mul(one));
     let units = match (product(numerators), product(denominators)) {
         (Some(numerator), Some(denominator)) => {
-            let (quotient, rest) = (numerator / denominator, numerator % denominator);
-            let up = round_up(&rest, &(denominator - rest), quotient % 2 == 1);
-            u64::try_from(quotient).ok().and_then(|units| units.checked_add(u64::from(up)))
+            u64::try_from(round_half_even(numerator, denominator)).ok()
         }
         _ => {
             let product =
@@ -40,6 +38,13 @@ pub(crate) fn units_of_ratio(numerators: &[u128], denominators: &[u128]) -> Resu
         }
     };
     units.and_then(|units| i64::try_from(units).ok()).ok_or(Overflow)
+}
+
+/// The quotient, rounded half-even. The denominator must not be zero.
+pub(crate) fn round_half_even(numerator: u128, denominator: u128) -> u128 {
+    let (quotient, rest) = (numerator / denominator, numerator % denominator);
+    // No overflow: a quotient of the largest number has no rest.
+    quotient + u128::from(round_up(&rest, &(denominator - rest), quotient % 2 == 1))
 }
 
 /// Whether half-even rounding goes up: above half, or at exactly half from an odd quotient.

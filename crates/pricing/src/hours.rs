@@ -6,9 +6,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use time::{Date, Time};
 
-/// The minutes of a day.
-pub(crate) const DAY: u16 = 24 * 60;
-
 /// The moment for which a price is looked up: a UTC day, and its time if known.
 ///
 /// Without a time, rows for some hours are skipped.
@@ -65,22 +62,19 @@ struct SerializedHours {
 /// A minute of the day: `"16:30"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct Minute(u16);
+struct Minute(u16);
 
 impl Minute {
-    /// The minute at this number of minutes after a midnight, modulo one day.
-    pub(crate) fn new(minutes: u16) -> Self {
-        Self(minutes % DAY)
+    /// The minute that begins at a time; `None` for a time within a minute.
+    fn at(time: Time) -> Option<Self> {
+        let (hour, minute, second, nanosecond) = time.as_hms_nano();
+        let whole = (second, nanosecond) == (0, 0);
+        whole.then(|| Self(u16::from(hour) * 60 + u16::from(minute)))
     }
 
     fn time(self) -> Time {
         let part = |number: u16| u8::try_from(number).unwrap_or_default();
         Time::from_hms(part(self.0 / 60), part(self.0 % 60), 0).unwrap_or(Time::MIDNIGHT)
-    }
-
-    /// The number of minutes after midnight.
-    pub(crate) const fn after_midnight(self) -> u16 {
-        self.0
     }
 }
 
@@ -125,7 +119,7 @@ impl TryFrom<SerializedHours> for DailyHours {
 
     fn try_from(written: SerializedHours) -> Result<Self, Self::Error> {
         let SerializedHours { from, to } = written;
-        Self::new(from, to).ok_or("from and to must differ: what holds all day has no hours")
+        Self::between(from, to).ok_or("from and to must differ: what holds all day has no hours")
     }
 }
 
@@ -136,8 +130,14 @@ impl From<DailyHours> for SerializedHours {
 }
 
 impl DailyHours {
-    /// The hours between two minutes; `None` if they are equal.
-    pub(crate) fn new(from: Minute, to: Minute) -> Option<Self> {
+    /// The hours between two times of the day (UTC), `to` exclusive.
+    ///
+    /// `None` if they are equal, or if one is no whole minute.
+    pub fn new(from: Time, to: Time) -> Option<Self> {
+        Self::between(Minute::at(from)?, Minute::at(to)?)
+    }
+
+    fn between(from: Minute, to: Minute) -> Option<Self> {
         (from != to).then_some(Self { from, to })
     }
 
@@ -161,27 +161,12 @@ impl DailyHours {
         self.contains_minute(other.from.0) || other.contains_minute(self.from.0)
     }
 
-    pub(crate) fn contains_minute(self, minute: u16) -> bool {
+    fn contains_minute(self, minute: u16) -> bool {
         let (Minute(from), Minute(to)) = (self.from, self.to);
         match from < to {
             true => (from..to).contains(&minute),
             false => minute >= from || minute < to,
         }
-    }
-
-    /// The longest runs of minutes for which `value` is the same. A run may pass midnight. If `value` is
-    /// the same all day, the one run has no hours.
-    pub(crate) fn runs<T: PartialEq>(value: impl Fn(u16) -> T) -> Vec<(Option<Self>, T)> {
-        let ends: Vec<u16> =
-            (0..DAY).filter(|&at| value(at) != value((at + DAY - 1) % DAY)).collect();
-        if ends.is_empty() {
-            return vec![(None, value(0))];
-        }
-        let next = ends.iter().skip(1).chain(ends.first());
-        ends.iter()
-            .zip(next)
-            .map(|(&from, &to)| (Self::new(Minute(from), Minute(to)), value(from)))
-            .collect()
     }
 }
 
@@ -197,7 +182,7 @@ mod tests {
     use time::macros::time;
 
     fn hours(from: &str, to: &str) -> DailyHours {
-        DailyHours::new(from.parse().unwrap(), to.parse().unwrap()).unwrap()
+        DailyHours::between(from.parse().unwrap(), to.parse().unwrap()).unwrap()
     }
 
     #[test]
@@ -265,13 +250,5 @@ mod tests {
         let read: DailyHours = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
         assert_eq!(read.begin(), time!(22:00));
-    }
-
-    #[test]
-    fn runs_go_through_midnight() {
-        let night = hours("22:00", "02:00");
-        let runs = DailyHours::runs(|minute| night.contains_minute(minute));
-        assert_eq!(runs, [(Some(hours("02:00", "22:00")), false), (Some(night), true)]);
-        assert_eq!(DailyHours::runs(|_| 7), [(None, 7)]);
     }
 }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::amount::Amount;
 use crate::amount::round_ratio;
 use crate::exact::Overflow;
@@ -11,8 +9,9 @@ use crate::rate::Rate;
 use crate::usage::Usage;
 
 /// The meaning of a tier's rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum RateType {
     /// The rate is USD per unit.
     Fixed,
@@ -22,19 +21,20 @@ pub enum RateType {
 }
 
 /// The unit that a meter counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum TierUnit {
     /// Tokens; a fixed rate is USD per million.
-    #[serde(rename = "tokens_1m")]
+    #[cfg_attr(feature = "serde", serde(rename = "tokens_1m"))]
     Tokens,
     /// Characters (Unicode scalar values); a fixed rate is USD per million.
-    #[serde(rename = "characters_1m")]
+    #[cfg_attr(feature = "serde", serde(rename = "characters_1m"))]
     Characters,
     /// Minutes of audio or video, counted in microseconds; a fixed rate is USD per minute.
-    #[serde(rename = "minutes")]
+    #[cfg_attr(feature = "serde", serde(rename = "minutes"))]
     Minutes,
     /// Calls that the provider accepted; a fixed rate is USD per call.
-    #[serde(rename = "requests")]
+    #[cfg_attr(feature = "serde", serde(rename = "requests"))]
     Requests,
 }
 
@@ -60,30 +60,21 @@ impl TierUnit {
 }
 
 /// The tokens that a token meter counts. Other meters ignore it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum TokenBasis {
     /// Prompt and answer, including cached, cache-write and reasoning tokens.
     #[default]
-    #[serde(rename = "input+output")]
+    #[cfg_attr(feature = "serde", serde(rename = "input+output"))]
     InputOutput,
     /// The answer, including reasoning tokens.
-    #[serde(rename = "output")]
+    #[cfg_attr(feature = "serde", serde(rename = "output"))]
     Output,
 }
 
-/// The payer of a part of the cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Payer {
-    /// The merchant's own account.
-    Merchant,
-    /// The wallet of the call.
-    #[default]
-    Wallet,
-}
-
 /// A range of units with a rate, from `start` up to the start of the next tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tier {
     /// The start of the tier, in tokens, characters, minutes or requests.
     pub start: u64,
@@ -124,7 +115,8 @@ impl Tier {
 }
 
 /// The markup of a merchant: graduated tiers over the units that were counted so far.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Meter {
     /// The meaning of the rates.
     pub rate_type: RateType,
@@ -132,15 +124,12 @@ pub struct Meter {
     pub unit: TierUnit,
     /// The tokens that count, for a token meter.
     pub token_basis: TokenBasis,
-    /// The payer of the base cost.
-    pub base_cost_payer: Payer,
-    /// The payer of the service charge.
-    pub service_charge_payer: Payer,
     tiers: Vec<Tier>,
 }
 
 /// One line of a fee: the part of the usage that is in one tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FeeLine {
     /// The tier.
     pub tier: Tier,
@@ -153,7 +142,8 @@ pub struct FeeLine {
 }
 
 /// The fee of a call, line by line.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fee {
     /// One line per tier that the call touches.
     pub lines: Vec<FeeLine>,
@@ -165,7 +155,7 @@ impl Fee {
     /// # Errors
     /// [`Overflow`] when the sum is beyond the range of an [`Amount`].
     pub fn amount(&self) -> Result<Amount, Overflow> {
-        Amount::sum(self.lines.iter().map(|line| line.cost))
+        self.lines.iter().map(|line| line.cost).sum()
     }
 
     /// The lines of a percentage fee, recalculated for another base cost.
@@ -185,8 +175,7 @@ impl Fee {
 impl Meter {
     /// A meter of these tiers.
     ///
-    /// The wallet pays base cost and service charge, and prompt and answer tokens count. The public fields
-    /// change that.
+    /// Prompt and answer tokens count; [`Meter::token_basis`] changes that.
     ///
     /// # Errors
     /// Every fault of the tiers. There must be at least one, the first must start at 0, starts must
@@ -197,14 +186,7 @@ impl Meter {
         tiers: Vec<Tier>,
     ) -> Result<Self, Vec<MeterError>> {
         Self::check_tiers(&tiers)?;
-        Ok(Self {
-            rate_type,
-            unit,
-            token_basis: TokenBasis::default(),
-            base_cost_payer: Payer::default(),
-            service_charge_payer: Payer::default(),
-            tiers,
-        })
+        Ok(Self { rate_type, unit, token_basis: TokenBasis::default(), tiers })
     }
 
     /// The tiers, ascending, the first at 0.

@@ -50,7 +50,7 @@ impl ModelPattern {
     }
 
     /// The number of literal characters, by which patterns are ordered.
-    pub(crate) fn literal_len(&self) -> usize {
+    pub fn literal_len(&self) -> usize {
         self.0.len().saturating_sub(self.0.matches('*').count())
     }
 

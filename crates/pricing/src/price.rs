@@ -9,17 +9,7 @@ use crate::catalog::{PriceBook, PriceMatch, PriceSource};
 use crate::exact::Overflow;
 use crate::hours::{DailyHours, Moment};
 use crate::model::ModelPattern;
-use crate::usage::{PerUnit, Unit, UnitPrices, Usage};
-
-/// The usage of one model of a call that several models served.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PerModelUsage {
-    /// The model; absent if the answer does not name it. Then it is the call's model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// The quantity of each unit.
-    pub quantities: PerUnit<u64>,
-}
+use crate::usage::{PerModelUsage, PerUnit, Unit, UnitPrices, Usage};
 
 /// A call as it was served.
 #[derive(Clone, Copy, Debug)]

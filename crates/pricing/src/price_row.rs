@@ -139,6 +139,19 @@ impl PriceRow {
         self.applies_on(at.day) && self.hours.is_none_or(in_hours)
     }
 
+    /// All sets of prices of the row: the standard's, those of bands and of tiers.
+    pub fn all_prices(&self) -> impl Iterator<Item = &UnitPrices> {
+        let tiers = self.tiers.values().flat_map(|tier| match tier {
+            TierPrices::Factor { .. } => Vec::new(),
+            TierPrices::Prices { prices, bands } => {
+                let in_bands = bands.iter().map(|band| &band.prices);
+                std::iter::once(prices.as_ref()).chain(in_bands).collect()
+            }
+        });
+        let in_bands = self.bands.iter().map(|band| &band.prices);
+        std::iter::once(&self.prices).chain(in_bands).chain(tiers)
+    }
+
     /// The rank among the rows of one model: the highest that applies counts. Later days rank above
     /// earlier ones, and on one day a row for some hours ranks above the row for the rest.
     pub(crate) fn rank(&self) -> (Option<Date>, bool) {

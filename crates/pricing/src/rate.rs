@@ -5,11 +5,10 @@ use std::num::NonZeroU128;
 use std::str::FromStr;
 
 use bigdecimal::num_bigint::BigUint;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::amount::Amount;
 use crate::amount::round_ratio;
-use crate::exact::Overflow;
+use crate::exact::{Overflow, round_half_even};
 
 /// An exact, non-negative decimal: a price per unit, a fee per unit, a percentage.
 ///
@@ -44,6 +43,22 @@ impl Rate {
         None => Self(NonZeroU128::MIN),
     };
 
+    /// The rate `mantissa` × 10^-`decimals`.
+    ///
+    /// `None` with more than 18 digits before or after the point.
+    ///
+    /// ```
+    /// use tollgate_pricing::Rate;
+    ///
+    /// assert_eq!(Rate::from_parts(150, 3).map(|rate| rate.to_string()).as_deref(), Some("0.15"));
+    /// assert_eq!(Rate::from_parts(1, 19), None);
+    /// ```
+    pub fn from_parts(mantissa: u128, decimals: u32) -> Option<Self> {
+        let most = u32::try_from(MAX_DIGITS).ok()?;
+        let fits = decimals <= most && mantissa < 10_u128.pow(most + decimals);
+        fits.then(|| Self::without_trailing_zeros(mantissa, decimals))
+    }
+
     /// A rate of digits without the point, with this number of decimals.
     fn new(mantissa: u128, decimals: u32) -> Self {
         Self(Self::ZERO.0.saturating_add(DECIMAL * u128::from(decimals)) | mantissa)
@@ -54,13 +69,13 @@ impl Rate {
         Self::new(10_u128.pow(36) - 1, 18)
     }
 
-    /// The digits, without the point.
-    const fn mantissa(self) -> u128 {
+    /// The digits without the point; `1.05` has 105.
+    pub const fn mantissa(self) -> u128 {
         self.0.get() % DECIMAL
     }
 
     /// The number of digits after the point, 0 to 18.
-    fn decimals(self) -> u32 {
+    pub fn decimals(self) -> u32 {
         u32::try_from(self.0.get() >> DIGIT_BITS).map_or(0, |above| above.saturating_sub(1))
     }
 
@@ -105,10 +120,7 @@ impl Rate {
             }
             Some(mantissa) if decimals > 18 => {
                 let scale = 10_u128.pow(decimals.saturating_sub(18));
-                let (quotient, rest) = (mantissa / scale, mantissa % scale);
-                let up = rest > scale / 2 || (rest == scale / 2 && quotient % 2 == 1);
-                Self::from_attos(quotient.saturating_add(u128::from(up)))
-                    .unwrap_or_else(Self::largest)
+                Self::from_parts(round_half_even(mantissa, scale), 18).unwrap_or_else(Self::largest)
             }
             _ => {
                 let attos = BigUint::from(self.attos()) * BigUint::from(other.attos());
@@ -116,14 +128,9 @@ impl Rate {
                 let (quotient, twice_rest) = (&attos / &scale, (&attos % &scale) * 2_u8);
                 let up = twice_rest > scale || (twice_rest == scale && quotient.bit(0));
                 let attos = u128::try_from(quotient + u8::from(up)).ok();
-                attos.and_then(Self::from_attos).unwrap_or_else(Self::largest)
+                attos.and_then(|attos| Self::from_parts(attos, 18)).unwrap_or_else(Self::largest)
             }
         }
-    }
-
-    /// A rate of `attos` × 10⁻¹⁸, if it has at most 18 digits before the point.
-    pub(crate) fn from_attos(attos: u128) -> Option<Self> {
-        (attos < 10_u128.pow(36)).then(|| Self::without_trailing_zeros(attos, 18))
     }
 
     fn without_trailing_zeros(mut mantissa: u128, mut decimals: u32) -> Self {
@@ -271,15 +278,22 @@ impl From<u32> for Rate {
     }
 }
 
-impl Serialize for Rate {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.text(&mut [0; LONGEST]))
-    }
-}
+#[cfg(feature = "serde")]
+mod serialized {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-impl<'de> Deserialize<'de> for Rate {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    use super::{LONGEST, Rate};
+
+    impl Serialize for Rate {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(self.text(&mut [0; LONGEST]))
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Rate {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        }
     }
 }
 

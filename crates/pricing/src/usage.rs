@@ -1,7 +1,5 @@
 //! Units of usage, their quantities and their prices.
 
-use serde::{Deserialize, Serialize};
-
 use crate::amount::Amount;
 use crate::rate::Rate;
 
@@ -27,6 +25,7 @@ macro_rules! units {
     ($( $(#[$doc:meta])* $field:ident = $Unit:ident, $side:ident, $scale:ident, $parent:expr; )*) => {
         /// A kind of quantity that a provider bills.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
         pub enum Unit { $( $(#[$doc])* $Unit, )* }
 
         impl Unit {
@@ -55,10 +54,16 @@ macro_rules! units {
         }
 
         /// One value for each [`Unit`].
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
+        ///
+        /// A minor version may add units: make one with `..PerUnit::default()`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
         pub struct PerUnit<T: Default + PartialEq> {
-            $( $(#[$doc])* #[serde(skip_serializing_if = "is_default")] pub $field: T, )*
+            $( $(#[$doc])*
+                #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_default"))]
+                pub $field: T,
+            )*
         }
 
         impl<T: Default + PartialEq> PerUnit<T> {
@@ -154,6 +159,7 @@ impl Unit {
     }
 }
 
+#[cfg(feature = "serde")]
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -188,19 +194,36 @@ impl UnitPrices {
     pub fn price(&self, unit: Unit) -> Option<Rate> {
         self.get(unit).or_else(|| unit.parent().and_then(|parent| self.price(parent)))
     }
+
+    /// Whether no unit has a price above zero.
+    pub fn is_all_zero(&self) -> bool {
+        Unit::ALL.iter().all(|&unit| self.get(unit).is_none_or(Rate::is_zero))
+    }
 }
 
 /// The usage of one call: disjoint quantities, and the provider's cost if it states one.
 ///
 /// Every token, character and second is counted in exactly one unit, so totals are plain sums. All
 /// totals saturate at [`u64::MAX`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
     /// The quantity of each unit. Seconds are counted in microseconds.
     pub quantities: PerUnit<u64>,
     /// The cost of the call that the provider itself reports, if it does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub provider_cost: Option<Amount>,
+}
+
+/// The usage of one model of a call that several models served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PerModelUsage {
+    /// The model; absent if the answer does not name it. Then it is the call's model.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub model: Option<String>,
+    /// The quantity of each unit.
+    pub quantities: PerUnit<u64>,
 }
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -269,8 +292,9 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
 }
 
 /// The source of a usage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum UsageSource {
     /// Stated by the provider.
     Reported,

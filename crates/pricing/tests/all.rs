@@ -3,10 +3,11 @@
 //! It is linked once and runs its tests in parallel. A test of `layers.rs` checks that every file here is
 //! part of it.
 
+#[cfg(feature = "catalog")]
 mod catalog;
-mod common;
+mod decimal;
+#[cfg(feature = "catalog")]
 mod hours;
-mod import;
 mod laws;
+#[cfg(feature = "serde")]
 mod tables;
-mod updates;

@@ -1,10 +1,11 @@
 //! The lookup of price rows by provider, model and day.
 
+use proptest::prelude::*;
 use time::Date;
 use time::macros::date;
 use tollgate_pricing::{
-    Catalog, CatalogFile, CostError, ModelPattern, PriceBook, PriceRow, PriceSource, Rate, Unit,
-    UnitPrices, Usage, import,
+    Catalog, CatalogFile, Error, ModelPattern, PriceBand, PriceBook, PriceRow, PriceSource, Rate,
+    TierPrices, Unit, UnitPrices, Usage,
 };
 
 const TODAY: Date = date!(2026 - 11 - 21);
@@ -132,7 +133,7 @@ fn tokens_of_provisioned_capacity_cost_nothing_and_lower_no_bound() {
 fn prices_of_nothing_are_mistakes_wherever_they_stand() {
     let errors = |row: &str| {
         let file = format!(r#"{{"rows": [{{"provider": "openai", {row}}}]}}"#);
-        let found = import::find_row_errors(&CatalogFile::from_json(&file).unwrap());
+        let found = CatalogFile::from_json(&file).unwrap().row_errors();
         found.into_iter().map(|one| one.text).collect::<Vec<_>>().join("; ")
     };
     let priced =
@@ -164,19 +165,6 @@ fn prices_of_nothing_are_mistakes_wherever_they_stand() {
         errors(r#""models": ["m"], "prices": {}, "tiers": {"t": {"prices": {"input": "1"}}}"#),
         "has no price above 0; if that is meant, set free"
     );
-}
-
-#[test]
-fn nothing_that_an_operator_names_is_free_by_the_embedded_catalogue() {
-    let catalog = Catalog::embedded().unwrap();
-    for provider in ["openai", "azure"] {
-        let free =
-            |model: &str| catalog.find(provider, model, TODAY).is_some_and(|found| found.row.free);
-        assert!(free("omni-moderation-latest") && free("text-moderation-stable"));
-        assert!(!free("content-moderation") && !free("moderation"));
-    }
-    assert!(catalog.find("google", "gemma-3-house", TODAY).is_none());
-    assert!(catalog.find("google", "gemma-3-12b-it", TODAY).unwrap().row.free);
 }
 
 #[test]
@@ -216,162 +204,6 @@ fn a_fine_tuned_model_never_takes_the_price_of_its_base() {
 }
 
 #[test]
-fn the_embedded_catalogue_has_no_mistakes() {
-    let catalog = Catalog::embedded().unwrap();
-    assert_eq!(import::find_row_errors(catalog.file()), []);
-    assert!(!catalog.file().sources.is_empty());
-    for row in &catalog.file().rows {
-        assert!(row.source.is_some(), "{row:?}");
-        // A free row prices tokens, so that no unit of it is unpriced.
-        assert!(!row.free || row.prices.output == Some(Rate::ZERO), "{row:?}");
-    }
-}
-
-#[test]
-fn the_embedded_catalogue_prices_models_of_every_provider() {
-    let catalog = Catalog::embedded().unwrap();
-    let table = [
-        ("anthropic", "claude-sonnet-4-5-20250929"),
-        ("azure", "gpt-4o-2024-08-06"),
-        ("bedrock", "amazon.nova-pro-v1:0"),
-        ("cerebras", "gpt-oss-120b"),
-        ("cohere", "command-r-plus-08-2024"),
-        ("deepgram", "nova-3"),
-        ("deepinfra", "deepseek-ai/DeepSeek-V3.1"),
-        ("deepseek", "deepseek-chat"),
-        ("elevenlabs", "eleven_multilingual_v2"),
-        ("fireworks", "accounts/fireworks/models/gpt-oss-120b"),
-        ("google", "gemini-2.5-flash"),
-        ("groq", "openai/gpt-oss-20b"),
-        ("hyperbolic", "Qwen/QwQ-32B"),
-        ("mistral", "mistral-large-latest"),
-        ("moonshot", "kimi-k3"),
-        ("nebius", "Qwen/Qwen3-32B"),
-        ("novita", "openai/gpt-oss-120b"),
-        ("openai", "gpt-4o-mini"),
-        ("openrouter", "openai/gpt-4o"),
-        ("perplexity", "sonar"),
-        ("sambanova", "Meta-Llama-3.3-70B-Instruct"),
-        ("together", "openai/gpt-oss-120b"),
-        ("xai", "grok-4.3"),
-    ];
-    for (provider, model) in table {
-        let rows = catalog.file().rows.iter().filter(|row| row.provider == provider);
-        assert!(rows.count() > 0, "{provider}");
-        assert!(catalog.find(provider, model, TODAY).is_some(), "{provider} {model}");
-    }
-}
-
-/// The ids as requests and answers write them, and the row that prices each.
-#[test]
-fn an_id_is_found_in_whichever_form_it_is_written() {
-    let catalog = Catalog::embedded().unwrap();
-    /// A provider, an id, and the provider and pattern of its row.
-    type LookupCase<'a> = (&'a str, &'a str, Option<(&'a str, &'a str)>);
-    let table: [LookupCase<'_>; 24] = [
-        // Exact, with the date of a snapshot, in other case, under the provider's name.
-        ("openai", "gpt-4o-mini", Some(("openai", "gpt-4o-mini"))),
-        ("openai", "gpt-4o-mini-2024-07-18", Some(("openai", "gpt-4o-mini-2024-07-18"))),
-        ("openai", "gpt-4o-mini-2031-01-02", Some(("openai", "gpt-4o-mini"))),
-        ("openai", "GPT-4o-Mini", Some(("openai", "gpt-4o-mini"))),
-        ("openai", "openai/gpt-4o-mini", Some(("openai", "gpt-4o-mini"))),
-        ("anthropic", "claude-sonnet-5-20260701", Some(("anthropic", "claude-sonnet-5"))),
-        ("anthropic", "claude-sonnet-4-5", Some(("anthropic", "claude-sonnet-4-5*"))),
-        ("google", "models/gemini-2.5-flash", Some(("google", "gemini-2.5-flash"))),
-        (
-            "google",
-            "publishers/google/models/gemini-2.5-flash",
-            Some(("google", "gemini-2.5-flash")),
-        ),
-        // An older snapshot with a price of its own.
-        ("openai", "gpt-4o-2024-05-13", Some(("openai", "gpt-4o-2024-05-13"))),
-        // Not an id with the same beginning.
-        ("openai", "gpt-4o-mini-next", None),
-        ("openai", "gpt", None),
-        // Fine-tuned.
-        ("openai", "ft:gpt-4o-2024-08-06:org::id", Some(("openai", "ft:gpt-4o-2024-*"))),
-        ("openai", "ft:gpt-4o-2031-01-02:org::id", None),
-        ("openai", "ft:gpt-4o", None),
-        // A free and a paid model of the same name.
-        (
-            "openrouter",
-            "deepseek/deepseek-r1:free",
-            Some(("openrouter", "deepseek/deepseek-r1:free")),
-        ),
-        ("openrouter", "deepseek/deepseek-r1", Some(("openrouter", "deepseek/deepseek-r1"))),
-        ("openrouter", "unheard/of:free", None),
-        // The lists of fallback providers.
-        ("azure", "gpt-4o", Some(("openai", "gpt-4o"))),
-        ("google", "claude-2.1", Some(("anthropic", "claude-2*"))),
-        // Regions.
-        (
-            "bedrock",
-            "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
-            Some(("bedrock", "regional.anthropic.claude-sonnet-4-5-20250929*")),
-        ),
-        (
-            "bedrock",
-            "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-opus-5-5",
-            Some(("bedrock", "regional.anthropic.claude-opus-5-5")),
-        ),
-        (
-            "bedrock",
-            "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
-            Some(("bedrock", "global.anthropic.claude-sonnet-4-5-20250929*")),
-        ),
-        (
-            "bedrock",
-            "us.meta.llama3-1-405b-instruct-v1:0",
-            Some(("bedrock", "us.meta.llama3-1-405b-instruct-v1:0")),
-        ),
-    ];
-    for (provider, model, expected) in table {
-        let found = catalog.find(provider, model, TODAY);
-        let found = found.map(|found| (found.row.provider.as_str(), found.pattern.as_str()));
-        assert_eq!(found, expected, "{provider} {model}");
-    }
-}
-
-#[test]
-fn the_embedded_tiers_and_tools_are_priced() {
-    let catalog = Catalog::embedded().unwrap();
-    let prices = |provider: &str, model: &str, tiers: &[&str]| {
-        let row = catalog.find(provider, model, TODAY).unwrap().row;
-        let selected = row.prices_for(0, tiers);
-        assert!(selected.unlisted_tiers.is_empty(), "{model} {tiers:?}");
-        selected.prices
-    };
-    let text = |rate: Option<Rate>| rate.map(|rate| rate.to_string()).unwrap_or_default();
-    let opus = |tiers: &[&str]| prices("anthropic", "claude-opus-5-5", tiers);
-    assert_eq!(text(opus(&[]).input), "4");
-    assert_eq!(text(opus(&["us"]).input), "4.4");
-    assert_eq!(text(opus(&["batch"]).output), "10");
-    assert_eq!(text(opus(&["fast", "us"]).output), "44");
-    assert_eq!(text(opus(&["us"]).web_search), "0.01");
-    assert_eq!(text(opus(&[]).cache_write_1h), "8");
-    let sol = |tiers: &[&str]| prices("openai", "gpt-6-sol", tiers);
-    assert_eq!(text(sol(&["priority"]).output), "20");
-    assert_eq!(text(sol(&["flex"]).output), "5");
-    assert_eq!(text(sol(&["batch"]).file_search), "0.0025");
-    assert_eq!(text(sol(&[]).code_session), "0.03");
-    assert_eq!(text(prices("openai", "whisper-1", &[]).input_second), "0.0001");
-    assert_eq!(text(prices("deepgram", "nova-3", &[]).input_second), "0.00007167");
-    assert_eq!(text(prices("elevenlabs", "eleven_multilingual_v2", &[]).input_characters), "80");
-    assert_eq!(text(prices("cohere", "rerank-v3.5", &[]).search_unit), "0.002");
-    assert_eq!(text(prices("mistral", "mistral-ocr-latest", &[]).page), "0.004");
-}
-
-#[test]
-fn a_long_prompt_takes_the_prices_of_its_band() {
-    let catalog = Catalog::embedded().unwrap();
-    let row = catalog.find("anthropic", "claude-sonnet-4-6", date!(2026 - 03 - 01)).unwrap().row;
-    let input =
-        |tokens| row.prices_for::<&str>(tokens, &[]).prices.input.map(|rate| rate.to_string());
-    assert_eq!(input(200_000).as_deref(), Some("3"));
-    assert_eq!(input(200_001).as_deref(), Some("6"));
-}
-
-#[test]
 fn a_cost_is_that_of_the_row_and_an_unknown_price_is_an_error() {
     let row = serde_json::json!({"provider": "house", "models": ["m"], "prices": {"input": "1.5", "output": "6"}});
     let file = serde_json::json!({"rows": [row]}).to_string();
@@ -380,12 +212,60 @@ fn a_cost_is_that_of_the_row_and_an_unknown_price_is_an_error() {
     let cost = |model: &str, usage: &Usage| catalog.cost("house", model, day, usage);
     let tokens = Usage::tokens(1_000_000, 500_000);
     assert_eq!(cost("m", &tokens).unwrap().total().unwrap().to_string(), "4.5000000000");
-    assert_eq!(cost("other", &tokens), Err(CostError::UnknownModel));
+    assert_eq!(cost("other", &tokens), Err(Error::UnknownModel));
     let mut images = Usage::default();
     images.quantities.image = 1;
-    assert_eq!(cost("m", &images), Err(CostError::UnpricedUnit(Unit::Image)));
+    assert_eq!(cost("m", &images), Err(Error::UnpricedUnit(Unit::Image)));
     // A cost that the provider reports needs no price.
     images.provider_cost = Some("0.04".parse().unwrap());
     assert_eq!(cost("m", &images).unwrap().total().unwrap().to_string(), "0.0400000000");
-    assert_eq!(cost("m", &Usage::tokens(u64::MAX, 0)), Err(CostError::Overflow));
+    assert_eq!(cost("m", &Usage::tokens(u64::MAX, 0)), Err(Error::Overflow));
+}
+
+/// A row with bands above 10 and 20, a tier with a band of its own, and a tier by a factor. Every price
+/// identifies its place.
+fn row_of_bands_and_tiers(factor: Rate) -> PriceRow {
+    let prices = |input: u32| UnitPrices {
+        input: Some(Rate::from(input)),
+        web_search: Some(Rate::from(7)),
+        ..UnitPrices::default()
+    };
+    let band =
+        |above: u64, input: u32| PriceBand { above_input_tokens: above, prices: prices(input) };
+    let own = TierPrices::Prices { prices: Box::new(prices(3)), bands: vec![band(15, 30)] };
+    PriceRow {
+        prices: prices(1),
+        bands: vec![band(10, 10), band(20, 20)],
+        tiers: [("own".to_owned(), own), ("times".to_owned(), TierPrices::Factor { factor })]
+            .into(),
+        ..PriceRow::default()
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_call_meets_the_prices_of_its_band_and_tiers(
+        tokens in 0_u64..40, own: bool, times: bool, unknown: bool, factor in crate::laws::rates(),
+    ) {
+        let names = [("own", own), ("times", times), ("unknown", unknown)];
+        let tiers: Vec<_> = names.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+        let row = row_of_bands_and_tiers(factor);
+        let selected = row.prices_for(tokens, &tiers);
+        let input = match (own, tokens) {
+            (true, 0..=15) => 3,
+            (true, _) => 30,
+            (false, 0..=10) => 1,
+            (false, 11..=20) => 10,
+            (false, _) => 20,
+        };
+        let input = Rate::from(input);
+        let input = if times { input.times(factor) } else { input };
+        prop_assert_eq!(selected.prices.input, Some(input));
+        // A unit that is no token has the same price in every tier.
+        prop_assert_eq!(selected.prices.web_search, Some(Rate::from(7)));
+        prop_assert_eq!(selected.unlisted_tiers.len(), usize::from(unknown));
+        // The bound covers every call of at most this number of tokens, whichever of the tiers serve it.
+        let bound = row.highest_prices(tokens, &["own", "times", "unknown"]);
+        prop_assert!(bound.input >= selected.prices.input);
+    }
 }

@@ -11,9 +11,10 @@ use awc::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use time::macros::{date, time};
 use tollgate_domain::Key;
+use tollgate_domain::{FeeModel, PricingTerms, Quote};
 use tollgate_pricing::{
-    BaseCost, Catalog, Meter, PriceBook, PricingTerms, Quote, Rate, RateType, ServedCall, Tier,
-    TierUnit, UnitPrices, Usage,
+    BaseCost, Catalog, Meter, PriceBook, Rate, RateType, ServedCall, Tier, TierUnit, UnitPrices,
+    Usage,
 };
 use tollgate_provider::{AnswerHeaders, ProviderTable};
 use tollgate_usage::{EndpointFormat, InspectedBody, ResponseEnd, ResponseMeter};
@@ -56,6 +57,7 @@ fn quote(times: u32) -> ProgramResult {
     let tiers = tiers.map(|(start, text)| text.parse().map(|rate| Tier { start, rate }));
     let tiers = tiers.into_iter().collect::<Result<_, _>>()?;
     let meter = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).map_err(|_| "no meter")?;
+    let meter = FeeModel::from(meter);
     let service_charge_rate: Rate = "0.019".parse()?;
     let usage = Usage::tokens(4_000_000, 8_000_000);
     for _ in 0..times {
@@ -75,7 +77,7 @@ fn quote(times: u32) -> ProgramResult {
 
 /// Prices a call by the built-in price list.
 fn price(times: u32) -> ProgramResult {
-    let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
+    let book = PriceBook::new(Catalog::default(), tollgate_prices::catalog()?);
     let usage = Usage::tokens(2_006, 300);
     for _ in 0..times {
         let served = ServedCall {
@@ -94,7 +96,7 @@ fn price(times: u32) -> ProgramResult {
 
 /// Finds the highest price of each unit that a call can use.
 fn dearest(times: u32) -> ProgramResult {
-    let book = PriceBook::new(Catalog::default(), Catalog::embedded()?);
+    let book = PriceBook::new(Catalog::default(), tollgate_prices::catalog()?);
     let listed = book.find("openai", "gpt-4o-mini", date!(2026 - 11 - 21)).ok_or("no price")?;
     for _ in 0..times {
         black_box(listed.row.highest_prices::<&str>(black_box(2_006), &[]));

@@ -126,12 +126,12 @@ async fn set_up(store: &Store) -> Result<()> {
             .write(move |conn| {
                 for number in 0..METERS {
                     let tiers = vec![Tier { start: 0, rate: 10.into() }];
-                    let model = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers);
+                    let meter = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers);
                     let new = NewMeter {
                         name: format!("Meter {number}"),
                         slug: Some(format!("meter-{number}")),
                         tier_period: TierPeriod::Lifetime,
-                        model: model.unwrap_or_else(|_| unreachable!("it is a good one")),
+                        model: meter.unwrap_or_else(|_| unreachable!("it is a good one")).into(),
                     };
                     let _ = meters::create(conn, merchant_id, &new, now)?;
                 }

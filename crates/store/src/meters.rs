@@ -2,7 +2,7 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, MerchantId, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod,
+    ConnectionId, FeeModel, MerchantId, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod,
     Timestamp, slug_of,
 };
 use tollgate_pricing::{Meter, MeterError};
@@ -62,7 +62,7 @@ fn insert_version(
     merchant_id: MerchantId,
     meter_id: MeterId,
     version: i32,
-    model: &Meter,
+    model: &FeeModel,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let version = MeterVersionRow {
@@ -204,18 +204,18 @@ pub fn update(
     let Some(mut meter) = find(conn, merchant_id, meter_id)? else {
         return Ok(MeterUpdate::NotFound);
     };
-    let before = meter.model.clone();
-    let basis = changes.token_basis.unwrap_or(before.token_basis);
-    let base_payer = changes.base_cost_payer.unwrap_or(before.base_cost_payer);
-    let charge_payer = changes.service_charge_payer.unwrap_or(before.service_charge_payer);
-    let tiers = changes.tiers.clone().unwrap_or_else(|| before.tiers().to_vec());
-    let mut model = match Meter::new(before.rate_type, before.unit, tiers) {
-        Ok(model) => model,
+    let before = &meter.model;
+    let tiers = changes.tiers.clone().unwrap_or_else(|| before.meter.tiers().to_vec());
+    let mut changed = match Meter::new(before.meter.rate_type, before.meter.unit, tiers) {
+        Ok(meter) => meter,
         Err(faults) => return Ok(MeterUpdate::BadTiers(faults)),
     };
-    model.token_basis = basis;
-    model.base_cost_payer = base_payer;
-    model.service_charge_payer = charge_payer;
+    changed.token_basis = changes.token_basis.unwrap_or(before.meter.token_basis);
+    let model = FeeModel {
+        meter: changed,
+        base_cost_payer: changes.base_cost_payer.unwrap_or(before.base_cost_payer),
+        service_charge_payer: changes.service_charge_payer.unwrap_or(before.service_charge_payer),
+    };
 
     if let Some(name) = &changes.name {
         meter.name.clone_from(name);
@@ -223,7 +223,7 @@ pub fn update(
             .set(meters::name.eq(name))
             .execute(conn)?;
     }
-    if model != before {
+    if model != meter.model {
         meter.version += 1;
         meter.model = model;
         diesel::update(meters::table.find(Id(meter_id)))
@@ -289,7 +289,7 @@ pub fn delete(
 /// A version of a meter: its prices and its tier period. It never changes.
 #[derive(Clone, Debug)]
 pub(crate) struct MeterPricing {
-    pub(crate) model: Meter,
+    pub(crate) model: FeeModel,
     pub(crate) tier_period: TierPeriod,
 }
 

@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+use tollgate_domain::{Payer, Quote, ServiceCharge};
 use tollgate_domain::{PricedUsage, RequestRecord, Timestamp, UsageSource};
 use tollgate_pricing::{
-    Amount, AppliedPrices, BaseCost, Fee, FeeLine, Overflow, Payer, PriceSource, Quote, Rate,
-    ServiceCharge, Tier, TierUnit, Usage,
+    Amount, AppliedPrices, BaseCost, Fee, FeeLine, Overflow, PriceSource, Rate, Tier, TierUnit,
+    Usage,
 };
 
 use crate::error::StoreError;

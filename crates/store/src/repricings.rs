@@ -341,7 +341,7 @@ impl RepricingWriteSet {
             let after = on_same.try_fold(balance.unwrap_or_default(), |balance, other| {
                 balance.checked_sub(other.more)
             });
-            one.more.checked_neg().and(after).is_ok()
+            after.is_ok()
         };
         if !moves.iter().all(has_room) {
             return Ok(false);
@@ -358,10 +358,8 @@ impl RepricingWriteSet {
                 description: Some("repriced"),
                 idempotency_key: Some(format!("repricing:{request_id}:{number}:{}", one.part)),
             };
-            let out_of_range = |Overflow| out_of_range("wallet", id);
-            let amount = one.more.checked_neg().map_err(out_of_range)?;
-            let booked = self.changes.move_balance(locked, amount, reason)?;
-            booked.ok_or_else(|| out_of_range(Overflow))?;
+            let booked = self.changes.move_balance(locked, -one.more, reason)?;
+            booked.ok_or_else(|| out_of_range("wallet", id))?;
         }
         self.rows.push(RepricingRow {
             merchant_id: row.merchant_id,

@@ -6,10 +6,9 @@ use std::ops::Range;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord, RequestId,
+    ConnectionId, FeeModel, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord, RequestId,
     RequestRecord, RequestStatus, Timestamp,
 };
-use tollgate_pricing::Meter;
 
 mod ids;
 
@@ -400,7 +399,7 @@ fn open_records(
 fn models(
     conn: &mut Conn,
     meters: impl IntoIterator<Item = Option<MeterVersion>>,
-) -> Result<HashMap<MeterVersion, Meter>, StoreError> {
+) -> Result<HashMap<MeterVersion, FeeModel>, StoreError> {
     let mut models = HashMap::new();
     for meter in meters.into_iter().flatten() {
         if let Entry::Vacant(unknown) = models.entry(meter) {

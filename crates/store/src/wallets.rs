@@ -152,9 +152,10 @@ pub fn book(
         return Ok(MovementOutcome::NotFound);
     };
     let is_debit = movement.kind == TransactionKind::Debit;
-    let signed = if is_debit { movement.amount.checked_neg() } else { Ok(movement.amount) };
-    let after = signed.and_then(|signed| Ok((signed, locked.wallet.balance.checked_add(signed)?)));
-    let Ok((signed, after)) = after else { return Ok(MovementOutcome::OutOfRange) };
+    let signed = if is_debit { -movement.amount } else { movement.amount };
+    let Ok(after) = locked.wallet.balance.checked_add(signed) else {
+        return Ok(MovementOutcome::OutOfRange);
+    };
     // A balance beyond the limits may move back towards them.
     let is_allowed = match signed < Amount::ZERO {
         true => after >= Wallet::LEAST_BALANCE,

@@ -349,8 +349,7 @@ impl WriteSet {
                     description: None,
                     idempotency_key: None,
                 };
-                let amount = out.checked_neg().map_err(out_of_range)?;
-                self.add_line(locked, account, amount, left, reason, self.now)?;
+                self.add_line(locked, account, -out, left, reason, self.now)?;
             }
         }
         Ok(balance)

@@ -4,10 +4,11 @@ use std::fs;
 use std::sync::Arc;
 
 use diesel::connection::SimpleConnection;
+use tollgate_domain::Payer;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::CallReport;
 use tollgate_domain::*;
-use tollgate_pricing::{Amount, Payer, Tier, UnitPrices, Usage};
+use tollgate_pricing::{Amount, Tier, UnitPrices, Usage};
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
     Conn, DatabaseUrl, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
@@ -382,7 +383,7 @@ fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
                         other => unreachable!("{other:?}"),
                     }
                 }
-                Amount::sum(fees).unwrap()
+                fees.iter().sum::<Result<Amount, _>>().unwrap()
             })
         });
         let mut fees = Vec::new();
@@ -390,7 +391,7 @@ fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
             fees.push(settler.await.unwrap());
         }
         // 20,000 tokens: 1,000 at 5, 9,000 at 3, 10,000 at 1 USD per million.
-        assert_eq!(Amount::sum(fees).unwrap(), amount("0.042"));
+        assert_eq!(fees.iter().sum::<Result<Amount, _>>().unwrap(), amount("0.042"));
     });
 }
 

@@ -47,8 +47,9 @@ async fn percentage(
 ) -> MerchantMeter {
     let tiers = [(0, 20), (1_000_000, 10)];
     let tiers = tiers.map(|(start, rate)| Tier { start, rate: Rate::from(rate) }).to_vec();
-    let mut model = Meter::new(RateType::Percentage, TierUnit::Tokens, tiers).unwrap();
-    [model.base_cost_payer, model.service_charge_payer] = payers;
+    let meter = Meter::new(RateType::Percentage, TierUnit::Tokens, tiers).unwrap();
+    let [base_cost_payer, service_charge_payer] = payers;
+    let model = FeeModel { meter, base_cost_payer, service_charge_payer };
     let new =
         NewMeter { name: "Share".to_owned(), slug: None, tier_period: TierPeriod::Lifetime, model };
     let now = store.clock.now();

@@ -88,7 +88,7 @@ async fn meter(store: &TestStore, merchant_id: MerchantId, slug: &str, rate: &st
         name: slug.to_owned(),
         slug: Some(slug.to_owned()),
         tier_period: TierPeriod::Lifetime,
-        model: Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap(),
+        model: Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap().into(),
     };
     let now = store.clock.now();
     let made =

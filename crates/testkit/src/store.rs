@@ -197,7 +197,8 @@ impl TestStore {
     /// A new meter of fixed rates: pairs of start and USD per million tokens.
     pub async fn meter(&self, merchant_id: MerchantId, tiers: &[(u64, &str)]) -> MerchantMeter {
         let tiers = tiers.iter().map(|&(start, rate)| Tier { start, rate: rate.parse().unwrap() });
-        let model = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers.collect()).unwrap();
+        let meter = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers.collect()).unwrap();
+        let model = FeeModel::from(meter);
         let new = NewMeter {
             name: "Plan".to_owned(),
             slug: None,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use time::Date;
 use tollgate_pricing::{
-    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices, import,
+    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices,
 };
 use tollgate_provider::ProviderTable;
 
@@ -24,7 +24,7 @@ pub(super) fn prices(
         .map(|(place, row)| price_row(root.subsection(&format!("prices[{place}]"), row), providers))
         .collect();
     let catalog = match catalog {
-        None => Catalog::embedded().map_err(|why| vec![why.to_string()]),
+        None => tollgate_prices::catalog().map_err(|why| vec![why.to_string()]),
         Some(file) => read_catalog(file).map(Catalog::from),
     };
     match catalog {
@@ -131,7 +131,7 @@ pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
     let text =
         std::fs::read_to_string(file).map_err(|why| vec![format!("cannot read {name}: {why}")])?;
     let catalog = CatalogFile::from_json(&text).map_err(|why| vec![format!("{name}: {why}")])?;
-    let errors = import::find_row_errors(&catalog);
+    let errors = catalog.row_errors();
     match errors.is_empty() {
         true => Ok(catalog),
         false => Err(errors.iter().map(|error| format!("{name}: {error}")).collect()),

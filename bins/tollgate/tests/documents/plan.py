@@ -438,6 +438,7 @@ HELD = [
     ("docs/clients/opencode.md", "## Set it up", '("opencode.md", "Set it up"'),
     ("docs/WEBHOOKS.md", "## Messages", "the_document_for_people_ends_with_the_samples"),
     ("crates/pricing/README.md", "", '#![doc = include_str!("../README.md")]'),
+    ("crates/prices/README.md", "", '#![doc = include_str!("../README.md")]'),
     ("crates/usage/README.md", "", '#![doc = include_str!("../README.md")]'),
 ]
 

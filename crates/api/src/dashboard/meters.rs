@@ -35,12 +35,12 @@ struct MeterItem {
 
 impl MeterItem {
     fn of(meter: &MerchantMeter) -> Self {
-        let rates = meter.model.tiers().iter().map(|tier| rate(meter, tier.rate.to_string()));
+        let rates = meter.model.meter.tiers().iter().map(|tier| rate(meter, tier.rate.to_string()));
         Self {
             id: meter.meter_id.to_string(),
             name: meter.name.clone(),
             slug: meter.slug.clone(),
-            kind: unit(meter.model.unit).to_owned(),
+            kind: unit(meter.model.meter.unit).to_owned(),
             tiers: rates.collect::<Vec<_>>().join(" → "),
         }
     }
@@ -48,7 +48,7 @@ impl MeterItem {
 
 /// A rate with its unit.
 fn rate(meter: &MerchantMeter, rate: String) -> String {
-    match (meter.model.rate_type, meter.model.unit) {
+    match (meter.model.meter.rate_type, meter.model.meter.unit) {
         (RateType::Percentage, _) => format!("{rate} %"),
         (RateType::Fixed, TierUnit::Tokens | TierUnit::Characters) => format!("${rate}/M"),
         (RateType::Fixed, TierUnit::Minutes) => format!("${rate}/min"),
@@ -175,9 +175,9 @@ struct Preview {
 
 impl Preview {
     fn of(meter: &MerchantMeter, has_model: bool, quoted: &QuotedUsage) -> Self {
-        let (quote, unit) = (&quoted.quote, meter.model.unit);
+        let (quote, unit) = (&quoted.quote, meter.model.meter.unit);
         let counted = quoted.counter / unit.counted_per_start();
-        let lines = quote.fee.lines.iter().map(|line| fee_line(line, meter.model.rate_type));
+        let lines = quote.fee.lines.iter().map(|line| fee_line(line, meter.model.meter.rate_type));
         Self {
             counted_before: format!("{} {}", text::count(counted.into()), self::unit(unit)),
             fee: lines.collect(),
@@ -218,8 +218,9 @@ pub(super) async fn show(
         Err(problems) => (None, problems),
     };
     let model = &meter.model;
-    let tiers = model.tiers().iter().map(|tier| {
-        let start = format!("from {} {} on", text::count(tier.start.into()), unit(model.unit));
+    let tiers = model.meter.tiers().iter().map(|tier| {
+        let start =
+            format!("from {} {} on", text::count(tier.start.into()), unit(model.meter.unit));
         (start, rate(&meter, tier.rate.to_string()))
     });
     let facts = vec![
@@ -227,14 +228,14 @@ pub(super) async fn show(
         Fact::new("Slug", meter.slug.clone()),
         Fact::new(
             "Counts",
-            match model.unit {
-                TierUnit::Tokens => format!("tokens ({})", text::word(&model.token_basis)),
+            match model.meter.unit {
+                TierUnit::Tokens => format!("tokens ({})", text::word(&model.meter.token_basis)),
                 other => unit(other).to_owned(),
             },
         ),
         Fact::new(
             "Rates are",
-            match model.rate_type {
+            match model.meter.rate_type {
                 RateType::Fixed => "USD per unit",
                 RateType::Percentage => "percent on top of what the provider charges",
             },
@@ -254,7 +255,7 @@ pub(super) async fn show(
         shell: Shell::new(&visitor, DashboardSection::Meters, meter.name.clone()),
         facts,
         tiers: tiers.collect(),
-        counts: Some(unit(model.unit)).filter(|_| model.unit != TierUnit::Tokens),
+        counts: Some(unit(model.meter.unit)).filter(|_| model.meter.unit != TierUnit::Tokens),
         asked,
         connections,
         preview,
@@ -269,7 +270,7 @@ async fn preview(
     meter: &MerchantMeter,
     asked: &PreviewForm,
 ) -> Result<Option<Preview>, Vec<String>> {
-    let usage = asked.usage(meter.model.unit).map_err(|problem| vec![problem])?;
+    let usage = asked.usage(meter.model.meter.unit).map_err(|problem| vec![problem])?;
     let Some(usage) = usage else {
         let nothing = "Say how many tokens, or what else the meter counts.".to_owned();
         return if asked.is_sent { Err(vec![nothing]) } else { Ok(None) };

@@ -1,8 +1,9 @@
 //! The explanation of a request's price, line by line.
 
+use tollgate_domain::Payer;
 use tollgate_domain::{ProviderKeyType, RequestRecord, UsageSource};
 use tollgate_pricing::{
-    AppliedPrices, BaseCost, FeeLine, Payer, PerUnit, PriceScale, PriceSource, RateType, TierUnit,
+    AppliedPrices, BaseCost, FeeLine, PerUnit, PriceScale, PriceSource, RateType, TierUnit,
     TokenBasis, Unit, Usage,
 };
 

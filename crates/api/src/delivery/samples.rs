@@ -8,9 +8,9 @@ use tollgate_domain::{
     SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
     UsageSource, Wallet, WalletId, Webhook, WebhookId,
 };
+use tollgate_domain::{Payer, Quote, ServiceCharge};
 use tollgate_pricing::{
-    Amount, BaseCost, Fee, FeeLine, Payer, PriceSource, Quote, Rate, RateType, ServiceCharge, Tier,
-    TierUnit, TokenBasis, Usage,
+    Amount, BaseCost, Fee, FeeLine, PriceSource, Rate, RateType, Tier, TierUnit, TokenBasis, Usage,
 };
 
 use super::message::EventMessage;

@@ -9,11 +9,12 @@ use deserr::{
     ValueKind, ValuePointerRef, take_cf_content,
 };
 use serde::Serialize;
+use tollgate_domain::Payer;
 use tollgate_domain::{
     BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, RequestShape, Rollover,
     SpendKeyStatus, TierPeriod,
 };
-use tollgate_pricing::{Amount, Payer, Rate, RateType, TierUnit, TokenBasis};
+use tollgate_pricing::{Amount, Rate, RateType, TierUnit, TokenBasis};
 
 /// All issues of a body.
 #[derive(Debug, Default)]

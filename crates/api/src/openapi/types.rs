@@ -90,7 +90,7 @@ words! {
     EnforcementSchema = tollgate_domain::Enforcement;
     EventKindSchema = tollgate_domain::EventKind;
     LedgerAccountSchema = tollgate_domain::LedgerAccount;
-    PayerSchema = tollgate_pricing::Payer;
+    PayerSchema = tollgate_domain::Payer;
     PendingKindSchema = tollgate_domain::PendingKind;
     PriceSourceSchema = tollgate_pricing::PriceSource;
     ProviderKeyTypeSchema = tollgate_domain::ProviderKeyType;

@@ -3,10 +3,11 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
+use tollgate_domain::{FeeModel, Payer};
 use tollgate_domain::{
     Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
 };
-use tollgate_pricing::{Meter, MeterError, Payer, Rate, RateType, Tier, TierUnit, TokenBasis};
+use tollgate_pricing::{Meter, MeterError, Rate, RateType, Tier, TierUnit, TokenBasis};
 use tollgate_store::meters::{self, MeterDeletion, MeterUpdate, MeterUse};
 use utoipa::ToSchema;
 
@@ -65,7 +66,7 @@ impl MeterView {
     fn of(meter: &MerchantMeter, shape: InterfaceShape) -> Self {
         let model = &meter.model;
         let current = CurrentFields {
-            token_basis: model.token_basis,
+            token_basis: model.meter.token_basis,
             base_cost_payer: model.base_cost_payer,
             service_charge_payer: model.service_charge_payer,
             tier_period: meter.tier_period,
@@ -74,9 +75,14 @@ impl MeterView {
             meter_id: meter.meter_id,
             meter_slug: meter.slug.clone(),
             name: meter.name.clone(),
-            rate_type: model.rate_type,
+            rate_type: model.meter.rate_type,
             current: (shape == InterfaceShape::Current).then_some(current),
-            tiers: model.tiers().iter().map(|tier| TierView::of(tier, model.unit)).collect(),
+            tiers: model
+                .meter
+                .tiers()
+                .iter()
+                .map(|tier| TierView::of(tier, model.meter.unit))
+                .collect(),
             created_at: meter.created_at,
         }
     }
@@ -200,9 +206,10 @@ pub(crate) async fn create(
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
-    let mut model = Meter::new(body.rate_type.0, body.tier_type.0, body.tiers.tiers)
+    let meter = Meter::new(body.rate_type.0, body.tier_type.0, body.tiers.tiers)
         .map_err(|faults| bad_tiers(&faults))?;
-    model.token_basis = body.token_basis.map_or(model.token_basis, |word| word.0);
+    let mut model = FeeModel::from(meter);
+    model.meter.token_basis = body.token_basis.map_or(model.meter.token_basis, |word| word.0);
     model.base_cost_payer = body.base_cost_payer.map_or(model.base_cost_payer, |word| word.0);
     model.service_charge_payer =
         body.service_charge_payer.map_or(model.service_charge_payer, |word| word.0);
@@ -313,14 +320,15 @@ impl UpdateMeter {
     fn immutable(&self, meter: &MerchantMeter) -> Vec<Issue> {
         let changes = [
             ("meter_slug", self.meter_slug.as_ref().is_some_and(|slug| slug.0 != meter.slug)),
-            ("rate_type", self.rate_type.is_some_and(|word| word.0 != meter.model.rate_type)),
-            ("tier_type", self.tier_type.is_some_and(|word| word.0 != meter.model.unit)),
+            ("rate_type", self.rate_type.is_some_and(|word| word.0 != meter.model.meter.rate_type)),
+            ("tier_type", self.tier_type.is_some_and(|word| word.0 != meter.model.meter.unit)),
             ("tier_period", self.tier_period.is_some_and(|word| word.0 != meter.tier_period)),
         ];
         let changed = changes.into_iter().filter(|(_, changed)| *changed);
         let changed =
             changed.map(|(name, _)| Issue::at([name], "cannot be changed; make another meter"));
-        let tiers = self.tiers.iter().flat_map(|tiers| tiers.of_another_unit(meter.model.unit));
+        let tiers =
+            self.tiers.iter().flat_map(|tiers| tiers.of_another_unit(meter.model.meter.unit));
         changed.chain(tiers).collect()
     }
 }

@@ -8,10 +8,8 @@ use tollgate_domain::admission::Refusal;
 use tollgate_domain::{
     ConnectionId, ConnectionStatus, Issue, MerchantId, MeterId, PricedUsage, Timestamp,
 };
-use tollgate_pricing::{
-    Amount, Meter, Overflow, PerUnit, PriceSource, PricingTerms, Quote, Rate, RateType, TokenBasis,
-    Usage,
-};
+use tollgate_domain::{FeeModel, PricingTerms, Quote};
+use tollgate_pricing::{Amount, Overflow, PerUnit, PriceSource, Rate, RateType, TokenBasis, Usage};
 use tollgate_store::{Conn, connections, meters};
 use utoipa::ToSchema;
 
@@ -44,11 +42,11 @@ impl QuoteView {
     pub fn of(
         priced: &PricedUsage,
         quote: &Quote,
-        meter: Option<&Meter>,
+        meter: Option<&FeeModel>,
         shape: InterfaceShape,
     ) -> Self {
-        let rate_type = meter.map_or(RateType::Fixed, |meter| meter.rate_type);
-        let token_basis = meter.map_or(TokenBasis::InputOutput, |meter| meter.token_basis);
+        let rate_type = meter.map_or(RateType::Fixed, |model| model.meter.rate_type);
+        let token_basis = meter.map_or(TokenBasis::InputOutput, |model| model.meter.token_basis);
         Self {
             model_usage: ModelUsageView::of(&priced.usage, quote, shape),
             price_source: priced.price_source,
@@ -345,7 +343,7 @@ fn combination(fields: &serde_json::Map<String, serde_json::Value>) -> Vec<Issue
 /// The terms of a quote: the meter, its counter, and whether a connection pays.
 #[derive(Default)]
 struct QuoteContext {
-    meter: Option<Meter>,
+    meter: Option<FeeModel>,
     counter: u64,
     has_connection: bool,
 }
@@ -394,7 +392,7 @@ impl QuoteContext {
 pub(crate) struct QuotedUsage {
     pub(crate) priced: PricedUsage,
     pub(crate) quote: Quote,
-    pub(crate) meter: Option<Meter>,
+    pub(crate) meter: Option<FeeModel>,
     /// The units that were counted under the meter before.
     pub(crate) counter: u64,
 }

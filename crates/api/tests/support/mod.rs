@@ -157,7 +157,7 @@ impl<'a> Gateway<'a> {
             match prices {
                 PriceSet::OfTests => round_prices(),
                 PriceSet::Embedded => {
-                    PriceBook::new(Catalog::default(), Catalog::embedded().unwrap())
+                    PriceBook::new(Catalog::default(), tollgate_prices::catalog().unwrap())
                 }
             },
             clock,

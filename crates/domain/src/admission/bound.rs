@@ -1,8 +1,8 @@
 //! The most that a call can cost.
 
+use crate::quote::{FeeModel, PricingTerms, Quote};
 use tollgate_pricing::{
-    Amount, BaseCost, Meter, Overflow, PerUnit, PriceSource, PricingTerms, Quote, Unit, UnitPrices,
-    Usage, UsageSource,
+    Amount, BaseCost, Overflow, PerUnit, PriceSource, Unit, UnitPrices, Usage, UsageSource,
 };
 
 use super::refusal::Refusal;
@@ -63,7 +63,7 @@ impl CostBound {
         terms: &PricingTerms<'_>,
     ) -> Result<Quote, Overflow> {
         let (usage, base) = self.usage_for(max_tokens)?;
-        let highest = terms.meter.map(Meter::at_highest_rate);
+        let highest = terms.meter.map(FeeModel::at_highest_rate);
         Quote::new(&usage, base, &PricingTerms { meter: highest.as_ref(), counter: 0, ..*terms })
     }
 

@@ -1,6 +1,7 @@
 //! The money that a call needs, and the wallets and limits that must have it.
 
-use tollgate_pricing::{Amount, Overflow, Quote};
+use crate::quote::Quote;
+use tollgate_pricing::{Amount, Overflow};
 
 use super::bound::CostBound;
 use super::call::{AdmissionFacts, MerchantAccount};

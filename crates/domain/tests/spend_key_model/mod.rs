@@ -129,7 +129,7 @@ impl SpendKeyModel {
     /// The amount that the calls admitted in the cycle of `at` take from a limit.
     pub fn weight_in(&self, cycle: Cycle, at: Timestamp) -> Amount {
         let of_cycle = self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, at));
-        Amount::sum(of_cycle.map(ModelledCall::weight)).unwrap()
+        of_cycle.map(ModelledCall::weight).sum::<Result<Amount, _>>().unwrap()
     }
 
     /// Asserts that every counter is the sum over the calls.
@@ -138,9 +138,9 @@ impl SpendKeyModel {
         for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total] {
             let of_cycle =
                 || self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, last));
-            let spent = Amount::sum(of_cycle().filter_map(|call| call.cost)).unwrap();
+            let spent = of_cycle().filter_map(|call| call.cost).sum::<Result<Amount, _>>().unwrap();
             let open = of_cycle().filter(|call| call.cost.is_none());
-            let held = Amount::sum(open.map(|call| call.hold)).unwrap();
+            let held = open.map(|call| call.hold).sum::<Result<Amount, _>>().unwrap();
             let counters = &self.key.counters;
             assert_eq!(*counters.spent.get(cycle), spent, "spent {cycle:?}");
             assert_eq!(*counters.held.get(cycle), held, "held {cycle:?}");
@@ -148,7 +148,10 @@ impl SpendKeyModel {
             assert_eq!(*counters.requests.get(cycle), requests, "requests {cycle:?}");
         }
         let open = self.calls.iter().filter(|call| call.cost.is_none());
-        assert_eq!(self.wallet.held, Amount::sum(open.map(|call| call.hold)).unwrap());
+        assert_eq!(
+            self.wallet.held,
+            open.map(|call| call.hold).sum::<Result<Amount, _>>().unwrap()
+        );
     }
 }
 

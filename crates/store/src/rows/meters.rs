@@ -1,8 +1,7 @@
 //! The rows of meters and their versions.
 
 use diesel::prelude::*;
-use tollgate_domain::{MerchantId, MerchantMeter, MeterId};
-use tollgate_pricing::Meter;
+use tollgate_domain::{FeeModel, MerchantId, MerchantMeter, MeterId};
 
 use super::values::{from_word, time};
 use crate::error::StoreError;
@@ -33,7 +32,7 @@ pub(crate) struct MeterVersionRow {
 }
 
 impl MeterRow {
-    pub(crate) fn with_model(self, model: Meter) -> Result<MerchantMeter, StoreError> {
+    pub(crate) fn with_model(self, model: FeeModel) -> Result<MerchantMeter, StoreError> {
         Ok(MerchantMeter {
             meter_id: self.meter_id.get(),
             merchant_id: self.merchant_id.get(),

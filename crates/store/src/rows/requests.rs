@@ -5,10 +5,11 @@ use std::sync::Arc;
 use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{
-    ConnectionId, CreditHold, ForwardedRequest, MerchantId, MeterId, MeterVersion, PendingRecord,
-    PricedUsage, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp, WalletId,
+    ConnectionId, CreditHold, FeeModel, ForwardedRequest, MerchantId, MeterId, MeterVersion,
+    PendingRecord, PricedUsage, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp,
+    WalletId,
 };
-use tollgate_pricing::{Amount, Meter};
+use tollgate_pricing::Amount;
 
 use super::open_calls::meter_version;
 use super::values::{from_json, time, to_json};
@@ -49,7 +50,7 @@ pub(crate) struct RequestRow {
 impl RequestRow {
     /// Converts the row to a settled call. `meter` is the model that priced it, if it must be
     /// shown.
-    pub(crate) fn settled_call(&self, meter: Option<&Meter>) -> Result<SettledCall, StoreError> {
+    pub(crate) fn settled_call(&self, meter: Option<&FeeModel>) -> Result<SettledCall, StoreError> {
         Ok(SettledCall {
             call: Arc::new(self.call()?),
             record: Arc::new(self.to_record(meter)?),
@@ -100,7 +101,7 @@ impl RequestRow {
     }
 
     /// Converts the row to a record of the domain.
-    pub(crate) fn to_record(&self, meter: Option<&Meter>) -> Result<RequestRecord, StoreError> {
+    pub(crate) fn to_record(&self, meter: Option<&FeeModel>) -> Result<RequestRecord, StoreError> {
         let mut record = tollgate_domain::settlement::in_flight(&self.call()?, meter);
         from_json::<StoredOutcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
         record.sequence = u64::try_from(self.sequence).ok();

@@ -5,9 +5,8 @@ use tollgate_domain::{
     ConnectionId, Metadata, MeterId, ProviderKeyType, RequestId, RequestRecord, RequestStatus,
     SpendKeyId, Timestamp, UsageSource,
 };
-use tollgate_pricing::{
-    Amount, FeeLine, Payer, PriceSource, Quote, RateType, TierUnit, TokenBasis, Usage,
-};
+use tollgate_domain::{Payer, Quote};
+use tollgate_pricing::{Amount, FeeLine, PriceSource, RateType, TierUnit, TokenBasis, Usage};
 use utoipa::ToSchema;
 
 use super::super::meters::TierView;

@@ -232,8 +232,7 @@ impl GroupDecision<'_> {
                 // No key is needed: the record of the call is written once.
                 idempotency_key: None,
             };
-            let amount = of_balance.checked_neg().map_err(out_of_range)?;
-            let booked = self.changes.move_balance(wallet, amount, reason)?;
+            let booked = self.changes.move_balance(wallet, -of_balance, reason)?;
             booked.ok_or_else(|| out_of_range(Overflow))?;
         }
         Ok(taken)

@@ -16,7 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let reading = meter.finish(ResponseEnd::Complete);
     let model = reading.model.ok_or("the answer names no model")?;
     let day = time::macros::date!(2026 - 11 - 01);
-    let cost = Catalog::embedded()?.cost("openai", &model, day, &reading.usage)?;
+    let prices = r#"{"rows": [{"provider": "openai", "models": ["gpt-4o*"], "prices": {"input": "2.5", "output": "10"}}]}"#;
+    let cost = Catalog::from_json(prices)?.cost("openai", &model, day, &reading.usage)?;
     println!("{model}: {:?} tokens, {} USD", reading.usage.input_tokens(), cost.total()?);
     Ok(())
 }

@@ -1,0 +1,6 @@
+//! All integration tests of this crate in one program.
+
+mod common;
+mod formats;
+mod hours;
+mod updates;
