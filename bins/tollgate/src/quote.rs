@@ -9,9 +9,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tollgate_api::{ApiError, CallBound, HoldView, QuoteView, Tariff};
+use tollgate_api::{ApiError, HoldView, QuoteView};
 use tollgate_domain::{Clock, MerchantId, MeterId, PricedUsage};
 use tollgate_domain::{FeeModel, PricingTerms, Quote};
+use tollgate_gateway::{CallBound, Tariff};
 use tollgate_pricing::{
     Amount, CostSide, FeeLine, Meter, PriceScale, PriceSource, Rate, RateType, Tier, TierUnit,
     TokenBasis, Unit, UnitPrices,
@@ -181,13 +182,15 @@ pub(crate) async fn run(
     let tariff = Tariff {
         providers: &config.providers,
         prices: &config.prices,
-        unpriced: config.settings.unpriced,
+        unpriced: config.settings.calls.unpriced,
         at: Clock::system().now(),
     };
     let (view, lines) = match what.url.zip(what.body) {
         Some((url, file)) => {
             let bound = tariff.bound(&url, &read_body(&file)?).map_err(with_issues)?;
-            let most = bound.hold(&terms).map_err(with_issues)?;
+            let most = bound.hold(&terms);
+            let in_body = |refused| with_issues(ApiError::from(refused).within("body"));
+            let most = most.map_err(in_body)?;
             (serde_json::to_value(HoldView::of(&most, &bound))?, hold_lines(&bound, &most, &terms))
         }
         None if what.usage.is_none() && what.provider.is_none() && meter.is_none() => {
@@ -227,7 +230,8 @@ fn read_body(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
 }
 
 /// An error with each of its issues on its own line.
-fn with_issues(error: ApiError) -> anyhow::Error {
+fn with_issues(error: impl Into<ApiError>) -> anyhow::Error {
+    let error = error.into();
     let issues = error.issues().iter();
     let lines: Vec<_> =
         issues.map(|issue| format!("\n  {}: {}", issue.path.join("."), issue.message)).collect();

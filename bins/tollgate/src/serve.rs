@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
@@ -13,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tollgate_api::{App, BoundServer, ServedRoutes, Settings, WebhookDispatcher};
 use tollgate_domain::Clock;
+use tollgate_gateway::Gateway;
 use tollgate_store::{Store, upkeep};
 
 use crate::config::TollgateConfig;
@@ -26,7 +28,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) store: Store,
-    app: web::Data<App>,
+    gateway: Arc<Gateway>,
     /// The address of the dashboard, if it has its own.
     dashboard: Option<SocketAddr>,
     servers: Vec<RunningServer>,
@@ -119,13 +121,14 @@ impl Service {
             commit: env!("BUILD_COMMIT"),
             ..config.settings.clone()
         };
-        let app = web::Data::new(App::new(
+        let gateway = Arc::new(Gateway::new(
             store.clone(),
-            settings,
+            settings.calls.clone(),
             config.providers.clone(),
             config.prices.clone(),
             Clock::system(),
         ));
+        let app = web::Data::new(App::new(Arc::clone(&gateway), settings));
         let served = match config.dashboard_listen {
             None => ServedRoutes::Everything,
             Some(_) => ServedRoutes::Interface,
@@ -135,11 +138,11 @@ impl Service {
             listen(&app, config, ("dashboard_listen", address), ServedRoutes::Dashboard)
         });
         let dashboard = dashboard.transpose()?;
-        let dispatcher = WebhookDispatcher::start(app.clone()).context("cannot start a thread")?;
+        let dispatcher = WebhookDispatcher::start(app).context("cannot start a thread")?;
         Ok(Self {
             address: main.address,
             dashboard: dashboard.as_ref().map(|dashboard| dashboard.address),
-            app,
+            gateway,
             dispatcher,
             servers: [Some(main), dashboard].into_iter().flatten().map(RunningServer::of).collect(),
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
@@ -157,10 +160,10 @@ impl Service {
             _ = interrupt.recv() => false,
             () = self.store.overtaken() => true,
         };
-        log::info!("shutting down: {} calls in flight", self.app.calls().running());
+        log::info!("shutting down: {} calls in flight", self.gateway.calls.running());
         let dispatcher = tokio::time::timeout(config.drain_timeout, self.dispatcher.stop());
         // Deliveries that are cut off here are sent again by the next process.
-        let (_, _) = tokio::join!(self.app.calls().drain(config.drain_timeout), dispatcher);
+        let (_, _) = tokio::join!(self.gateway.calls.drain(config.drain_timeout), dispatcher);
         for server in self.servers {
             server.handle.stop(true).await;
             server.task.await??;

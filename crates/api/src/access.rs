@@ -17,6 +17,7 @@ use serde::Serialize;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{MerchantId, PendingRecord};
+use tollgate_gateway::CallObserver;
 use tollgate_pricing::Amount;
 use tollgate_provider::trace_id;
 
@@ -167,16 +168,23 @@ impl AccessEntry {
         });
     }
 
-    /// Notes an admitted call.
-    pub(crate) fn admitted(&self, pending: &PendingRecord) {
+    /// Notes that the last byte of the answer has left, or the client has.
+    pub(crate) fn left(&self) {
+        if let Some(draft) = &self.0 {
+            draft.line.borrow_mut().duration_us = micros_since(draft.began);
+        }
+    }
+}
+
+impl CallObserver for AccessEntry {
+    fn admitted(&self, pending: &PendingRecord) {
         self.note(|line| {
             line.request_id = Some(pending.request_id.to_string());
             line.provider = Some(pending.forwarded.provider.clone());
         });
     }
 
-    /// Notes the settlement of the call.
-    pub(crate) fn settled(&self, report: &CallReport) {
+    fn ended(&self, report: &CallReport) {
         self.note(|line| {
             let priced = &report.priced;
             line.provider_status = report.provider_status;
@@ -184,13 +192,6 @@ impl AccessEntry {
             line.output_tokens = Some(priced.usage.output_tokens());
             line.cost = Some(priced.base.input.saturating_add(priced.base.output));
         });
-    }
-
-    /// Notes that the last byte of the answer has left, or the client has.
-    pub(crate) fn left(&self) {
-        if let Some(draft) = &self.0 {
-            draft.line.borrow_mut().duration_us = micros_since(draft.began);
-        }
     }
 }
 

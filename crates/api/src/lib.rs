@@ -1,11 +1,11 @@
 //! Tollgate's HTTP interface.
 //!
-//! - [`routes`] has all routes, [`App`] is their shared state, [`Settings`] are the operator's choices, and
+//! - [`routes`] has all routes, [`App`] is the state of the operations, [`Settings`] are the operator's choices, and
 //!   [`listen`] starts the server: tests run the same server as the binary.
 //! - `http` has the parts that all operations share: caller, bodies with all their issues, errors,
 //!   lists, idempotency.
 //! - `resources` has a file per resource.
-//! - `forward` is the path of a forwarded call.
+//! - `forward` has the operations that forward calls; `tollgate-gateway` is the path of a call.
 //! - `client_connections` closes idle connections, and bounds the requests of each; `line_ends` checks the
 //!   lines of their heads.
 //! - `dashboard` has a merchant's pages.
@@ -29,21 +29,16 @@ mod resources;
 mod routes;
 mod server;
 mod settings;
-mod tariff;
 mod tls;
 
 pub use access::{AccessLine, AccessLog};
 pub use app::App;
 pub use delivery::WebhookDispatcher;
-pub use forward::calls::InFlightCalls;
-#[doc(hidden)]
-pub use forward::credential::credential_hash;
 pub use http::error::{ApiError, ErrorCode};
 pub use openapi::{WebhookMessagesDoc, openapi};
 pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::{ServedRoutes, routes};
 pub use server::{BoundServer, listen};
-pub use settings::{ClientLimits, InterfaceShape, OnDisconnect, Settings, UnpricedPolicy};
-pub use tariff::{CallBound, Tariff};
+pub use settings::{ClientLimits, InterfaceShape, Settings};
 pub use tls::{Tls, TlsError};

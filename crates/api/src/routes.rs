@@ -35,8 +35,8 @@ pub enum ServedRoutes {
 /// Mounts the served routes. It is called once per worker: each gets its own provider client.
 pub fn routes(app: web::Data<App>, served: ServedRoutes) -> impl FnOnce(&mut ServiceConfig) {
     move |config| {
-        let Settings { timeouts, resolver, .. } = &app.settings;
-        let client = ProviderClient::with_resolver(*timeouts, resolver);
+        let Settings { calls, resolver, .. } = &app.settings;
+        let client = ProviderClient::with_resolver(calls.timeouts, resolver);
         config.app_data(app).app_data(web::Data::new(client)).app_data(&openapi::PARAMETERS);
         // Routes are tried in this order.
         if served != ServedRoutes::Dashboard {

@@ -53,7 +53,7 @@ pub fn listen(
     let clients = app.settings.clients;
     let connections = ClientConnections::new(app.metrics.connections.clone());
     // A client that takes nothing for as long as a provider may be silent counts as gone.
-    let patience = app.settings.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
+    let patience = app.settings.calls.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
     let workers = match served {
         ServedRoutes::Everything | ServedRoutes::Interface => app.settings.workers,

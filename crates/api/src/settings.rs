@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use tollgate_provider::{Resolver, Timeouts, WebhookUrlPolicy};
+use tollgate_gateway::CallSettings;
+use tollgate_provider::{Resolver, WebhookUrlPolicy};
 
 use crate::access::AccessLog;
 
@@ -16,28 +17,6 @@ pub enum InterfaceShape {
     Current,
     /// With `customer_id`, cost and charge.
     Earlier,
-}
-
-/// The handling of a call whose client leaves before its answer has ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnDisconnect {
-    /// Read on, within bounds, to learn the real usage of the call.
-    #[default]
-    Drain,
-    /// Stop, and charge what has passed.
-    Cancel,
-}
-
-/// The handling of a call without a known price.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UnpricedPolicy {
-    /// Refuse it with the operator's key, allow it with the caller's.
-    #[default]
-    RefuseManaged,
-    /// Refuse it.
-    Refuse,
-    /// Allow it, marked as unpriced.
-    Allow,
 }
 
 /// The bounds on clients: times to wait, and the number of connections.
@@ -76,31 +55,20 @@ fn one_less_than_cores() -> NonZeroUsize {
 /// The settings that an operator can choose.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The settings of calls.
+    pub calls: CallSettings,
     /// Opens the operator's routes; they are off without one.
     pub operator_token: Option<String>,
     /// The shape of responses.
     pub shape: InterfaceShape,
-    /// The handling of calls whose client leaves.
-    pub on_disconnect: OnDisconnect,
-    /// The handling of calls without a price.
-    pub unpriced: UnpricedPolicy,
-    /// The longest time for which a call is read on after its client has left.
-    pub disconnect_drain_max: Duration,
-    /// The most bytes that are read in that time.
-    pub disconnect_drain_max_bytes: u64,
     /// The most bytes of a forwarded body.
     pub forward_body_limit_bytes: usize,
     /// The most bytes of the body of an operation that is not forwarded.
     pub body_limit_bytes: usize,
     /// The most memory for all bodies in flight together.
     pub body_memory_bytes: usize,
-    /// The most memory for all answers that are kept to be read. Beyond it only their beginning and end are
-    /// kept.
-    pub answer_memory_bytes: usize,
     /// The operations other than forwards that a key may call in a minute; 0 is no limit.
     pub standard_rate_per_minute: u32,
-    /// The bounds on waits for providers.
-    pub timeouts: Timeouts,
     /// The bounds on waits for clients.
     pub clients: ClientLimits,
     /// The number of threads that forward calls. Each has its own event loop and connections.
@@ -118,18 +86,13 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            calls: CallSettings::default(),
             operator_token: None,
             shape: InterfaceShape::default(),
-            on_disconnect: OnDisconnect::default(),
-            unpriced: UnpricedPolicy::default(),
-            disconnect_drain_max: Duration::from_secs(900),
-            disconnect_drain_max_bytes: 64 * 1024 * 1024,
             forward_body_limit_bytes: 32 * 1024 * 1024,
             body_limit_bytes: 1024 * 1024,
             body_memory_bytes: 512 * 1024 * 1024,
-            answer_memory_bytes: 128 * 1024 * 1024,
             standard_rate_per_minute: 1_000,
-            timeouts: Timeouts::default(),
             clients: ClientLimits::default(),
             workers: one_less_than_cores(),
             webhooks: WebhookUrlPolicy::default(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_api::Settings;
+use tollgate_gateway::CallSettings;
 use tollgate_provider::{Resolver, Timeouts, WebhookUrlPolicy};
 use tollgate_testkit::urls::{
     NON_PUBLIC_ADDRESSES, NON_PUBLIC_HOSTS, UrlAddresses, VACANT_PUBLIC_ADDRESS, deceptive_urls,
@@ -61,7 +62,10 @@ fn settings_with(names: &ScriptedResolver, webhooks: WebhookUrlPolicy) -> Settin
         webhooks,
         standard_rate_per_minute: 0,
         // A connection to an unused address ends soon.
-        timeouts: Timeouts { connect: Duration::from_millis(500), ..settings().timeouts },
+        calls: CallSettings {
+            timeouts: Timeouts { connect: Duration::from_millis(500), ..settings().calls.timeouts },
+            ..settings().calls
+        },
         ..settings()
     }
 }

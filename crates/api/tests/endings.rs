@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate_api::OnDisconnect;
+use tollgate_gateway::{CallSettings, OnDisconnect};
 use tollgate_testkit::{Gate, ScriptedResponse};
 
 use crate::support::{Gateway, chat_answer, chat_body, each_gateway, each_gateway_with, settings};
@@ -121,7 +121,7 @@ fn a_call_that_was_taken_and_never_answered_is_the_merchants() {
 #[test]
 fn a_provider_that_is_silent_too_long_is_a_timeout_and_the_merchants() {
     let mut settings = settings();
-    settings.timeouts.first_byte = Duration::from_millis(200);
+    settings.calls.timeouts.first_byte = Duration::from_millis(200);
     each_gateway_with(settings, async |gateway| {
         gateway.provider.push(ScriptedResponse::silence());
         let answer = gateway.chat().send().await;
@@ -214,7 +214,10 @@ fn a_client_that_leaves_before_a_plain_answer_pays_it_all_the_same() {
 
 #[test]
 fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
-    let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
+    let cancelling = tollgate_api::Settings {
+        calls: CallSettings { on_disconnect: OnDisconnect::Cancel, ..settings().calls },
+        ..settings()
+    };
     each_gateway_with(cancelling, async |gateway| {
         let gate = Gate::new();
         let cut = length_of(&events()[..1]);
@@ -233,7 +236,10 @@ fn a_client_that_leaves_ends_the_call_where_the_operator_wants_it_so() {
 /// As above, but the call is cancelled: the client pays the events that were sent, at least the input.
 #[test]
 fn a_client_whose_call_is_cancelled_pays_what_has_passed() {
-    let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
+    let cancelling = tollgate_api::Settings {
+        calls: CallSettings { on_disconnect: OnDisconnect::Cancel, ..settings().calls },
+        ..settings()
+    };
     let words = ["One ", "two ", "three ", "four "].map(|word| {
         let delta = json!({"content": word.repeat(50)});
         json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": delta}]}).to_string()
@@ -311,7 +317,10 @@ fn long_stream() -> ScriptedResponse {
 /// Without pauses between pieces, a write detects that the client has left.
 #[test]
 fn a_client_that_leaves_a_busy_stream_ends_it_too() {
-    let cancelling = tollgate_api::Settings { on_disconnect: OnDisconnect::Cancel, ..settings() };
+    let cancelling = tollgate_api::Settings {
+        calls: CallSettings { on_disconnect: OnDisconnect::Cancel, ..settings().calls },
+        ..settings()
+    };
     each_gateway_with(cancelling, async |gateway| {
         gateway.provider.push(long_stream());
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
@@ -330,8 +339,8 @@ fn a_client_that_stops_reading_holds_neither_its_call_nor_a_shutdown_up() {
         gateway.provider.push(long_stream());
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         open.read_until("xxxx").await;
-        gateway.app.calls().drain(Duration::from_millis(300)).await;
-        assert_eq!(gateway.app.calls().running(), 0);
+        gateway.calls.drain(Duration::from_millis(300)).await;
+        assert_eq!(gateway.calls.running(), 0);
         let [status, source, ..] = ended(gateway).await;
         assert_eq!([status.as_str(), &source], ["completed", "partial"]);
         drop(open);
@@ -340,8 +349,13 @@ fn a_client_that_stops_reading_holds_neither_its_call_nor_a_shutdown_up() {
 
 #[test]
 fn a_client_that_leaves_is_drained_only_within_bounds() {
-    let bounded =
-        tollgate_api::Settings { disconnect_drain_max: Duration::from_millis(100), ..settings() };
+    let bounded = tollgate_api::Settings {
+        calls: CallSettings {
+            disconnect_drain_max: Duration::from_millis(100),
+            ..settings().calls
+        },
+        ..settings()
+    };
     each_gateway_with(bounded, async |gateway| {
         let gate = Gate::new();
         let cut = length_of(&events()[..1]);
@@ -365,7 +379,7 @@ fn a_shutdown_settles_what_is_left_as_far_as_it_came() {
         let mut open = gateway.forward("/v1/chat/completions").json(&stream_body()).open().await;
         gate.pass(1);
         open.read_until("Hello there").await;
-        gateway.app.calls().drain(Duration::from_millis(50)).await;
+        gateway.calls.drain(Duration::from_millis(50)).await;
         let [status, source, ..] = ended(gateway).await;
         assert_eq!([status.as_str(), &source], ["completed", "partial"]);
         let refused = gateway.chat().send().await;

@@ -163,7 +163,7 @@ fn a_call_that_the_provider_breaks_holds_nothing() {
 #[test]
 fn a_provider_that_never_answers_holds_nothing_for_long() {
     let mut impatient = settings();
-    impatient.timeouts.first_byte = Duration::from_millis(200);
+    impatient.calls.timeouts.first_byte = Duration::from_millis(200);
     each_gateway_with(impatient, async |gateway| {
         let key = strict_key(gateway).await;
         gateway.provider.push(ScriptedResponse::silence());

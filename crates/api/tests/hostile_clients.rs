@@ -30,7 +30,7 @@ fn impatient() -> Settings {
         ..ClientLimits::default()
     };
     let mut settings = Settings { clients, ..settings() };
-    settings.timeouts.idle = 2 * moment;
+    settings.calls.timeouts.idle = 2 * moment;
     settings
 }
 
@@ -373,7 +373,7 @@ fn a_client_that_leaves_behind_many_requests_holds_nothing() {
         raw.send(calls).await;
         gateway.provider.wait_for_calls(1).await;
         drop(raw);
-        gateway.app.calls().drain(BOUND).await;
+        gateway.calls.drain(BOUND).await;
         let records = gateway.records().await;
         assert_eq!(records.len(), gateway.provider.calls());
         assert!(records.iter().all(|record| record["status"] == "completed"), "{records:?}");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_api::Settings;
+use tollgate_gateway::CallSettings;
 use tollgate_testkit::{Gate, ScriptedResponse, TestResponse};
 
 use crate::support::{self, Gateway, chat_answer, each_gateway, each_gateway_with, settings};
@@ -22,8 +23,8 @@ const PARTIAL: [&str; 2] = ["error", "partial"];
 /// Settings under which a provider that stops sending is given up soon.
 fn impatient() -> Settings {
     let mut settings = settings();
-    settings.timeouts.first_byte = Duration::from_millis(500);
-    settings.timeouts.idle = Duration::from_millis(500);
+    settings.calls.timeouts.first_byte = Duration::from_millis(500);
+    settings.calls.timeouts.idle = Duration::from_millis(500);
     settings
 }
 
@@ -287,7 +288,10 @@ fn a_bomb_passes_unread() {
 
 #[test]
 fn a_body_without_end_is_left_when_its_client_is() {
-    let bounded = Settings { disconnect_drain_max_bytes: 1024 * 1024, ..settings() };
+    let bounded = Settings {
+        calls: CallSettings { disconnect_drain_max_bytes: 1024 * 1024, ..settings().calls },
+        ..settings()
+    };
     let event =
         format!("data: {}\n\n", json!({"choices": [{"delta": {"content": "x".repeat(4000)}}]}));
     each_gateway_with(bounded, async |gateway| {

@@ -8,8 +8,9 @@
 )]
 
 use serde_json::{Value, json};
-use tollgate_api::{Settings, UnpricedPolicy};
+use tollgate_api::Settings;
 use tollgate_domain::EventPayload;
+use tollgate_gateway::{CallSettings, UnpricedPolicy};
 use tollgate_store::{Page, events};
 use tollgate_testkit::ScriptedResponse;
 
@@ -40,7 +41,10 @@ async fn told(gateway: &Gateway<'_>, count: usize) -> Vec<Value> {
 }
 
 fn allow() -> Settings {
-    Settings { unpriced: UnpricedPolicy::Allow, ..settings() }
+    Settings {
+        calls: CallSettings { unpriced: UnpricedPolicy::Allow, ..settings().calls },
+        ..settings()
+    }
 }
 
 #[test]

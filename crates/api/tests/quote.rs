@@ -3,7 +3,8 @@
 #![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
 
 use serde_json::{Value, json};
-use tollgate_api::{InterfaceShape, UnpricedPolicy};
+use tollgate_api::InterfaceShape;
+use tollgate_gateway::{CallSettings, UnpricedPolicy};
 use tollgate_store::spend_keys;
 use tollgate_testkit::{Gate, ScriptedResponse};
 
@@ -312,7 +313,10 @@ fn a_call_that_would_be_refused_has_no_hold() {
 
 #[test]
 fn where_unpriced_models_pass_their_hold_is_an_estimate() {
-    let lenient = tollgate_api::Settings { unpriced: UnpricedPolicy::Allow, ..settings() };
+    let lenient = tollgate_api::Settings {
+        calls: CallSettings { unpriced: UnpricedPolicy::Allow, ..settings().calls },
+        ..settings()
+    };
     each_gateway_with(lenient, async |gateway| {
         let url = gateway.provider.url("/v1/chat/completions");
         let body = json!({"model": "unheard-of", "messages": []});

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_api::UnpricedPolicy;
+use tollgate_gateway::{CallSettings, UnpricedPolicy};
 use tollgate_testkit::ScriptedResponse;
 
 use crate::support::{chat_answer, chat_body, each_gateway, each_gateway_with, settings};
@@ -279,7 +279,10 @@ fn an_unknown_price_is_refused_or_marked_as_the_operator_wants() {
         (UnpricedPolicy::Refuse, false, false),
         (UnpricedPolicy::Allow, true, true),
     ] {
-        let settings = tollgate_api::Settings { unpriced, ..settings() };
+        let settings = tollgate_api::Settings {
+            calls: CallSettings { unpriced, ..settings().calls },
+            ..settings()
+        };
         each_gateway_with(settings, async |gateway| {
             let mut answer = chat_answer();
             answer["model"] = json!("unheard-of-2026");

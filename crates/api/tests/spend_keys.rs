@@ -9,7 +9,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tollgate_api::UnpricedPolicy;
+use tollgate_gateway::{CallSettings, UnpricedPolicy};
 use tollgate_testkit::{Gate, ScriptedResponse, TestRequest, TestResponse};
 
 use crate::support::{
@@ -1392,7 +1392,10 @@ fn a_tool_without_a_price_is_refused_by_its_kind() {
 
 #[test]
 fn a_model_without_a_price_is_no_model_for_a_key_with_a_limit() {
-    let allowing = tollgate_api::Settings { unpriced: UnpricedPolicy::Allow, ..settings() };
+    let allowing = tollgate_api::Settings {
+        calls: CallSettings { unpriced: UnpricedPolicy::Allow, ..settings().calls },
+        ..settings()
+    };
     each_gateway_with(allowing, async |gateway| {
         let mut answer = chat_answer();
         answer["model"] = json!("unheard-of");

@@ -16,4 +16,9 @@ impl Issue {
     pub fn at<const N: usize>(path: [&str; N], message: impl Into<String>) -> Self {
         Self { path: path.map(str::to_owned).to_vec(), message: message.into() }
     }
+
+    /// The message for a field that came under two names with different values.
+    pub fn differs_from(name: &str) -> String {
+        format!("is another name of {name}, which has another value")
+    }
 }

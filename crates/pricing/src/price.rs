@@ -132,7 +132,7 @@ impl PriceMatch<'_> {
     ///
     /// # Errors
     /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
-    pub fn base(&self, usage: &Usage) -> Result<BaseCost, Overflow> {
+    pub fn base_cost(&self, usage: &Usage) -> Result<BaseCost, Overflow> {
         BaseCost::of(usage, &self.row.prices_for::<&str>(usage.input_tokens(), &[]).prices)
     }
 }

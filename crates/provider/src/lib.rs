@@ -35,6 +35,12 @@ mod key_header;
 mod table;
 mod trace;
 
+/// The types of HTTP that requests and answers are made of.
+pub mod http {
+    pub use awc::http::header::{self, HeaderMap};
+    pub use awc::http::{Method, StatusCode};
+}
+
 pub use client::{
     BodyError, NameServer, NotSentReason, ProviderClient, Resolver, SendError, Timeouts,
     UpstreamRequest, UpstreamResponse, WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError,

@@ -777,7 +777,7 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
         assert_eq!(record.quote.total_request_cost, "500".parse().unwrap());
         store.store.settle(open[2], answered(1_000_000, "1")).await;
         let own = store.store.read(move |conn| wallets::find_own(conn, merchant_id)).await.unwrap();
-        assert_eq!(own.unwrap().balance.units(), i64::MIN);
+        assert_eq!(own.unwrap().balance, Amount::MIN);
         let audit = store.store.audit().await.unwrap();
         assert_eq!((audit.pending, audit.differences), (0, Vec::new()));
     });

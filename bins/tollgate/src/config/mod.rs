@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use tollgate_api::{
-    ClientLimits, InterfaceShape, OnDisconnect, Settings, Tls, TlsError, UnpricedPolicy,
-};
+use tollgate_api::{ClientLimits, InterfaceShape, Settings, Tls, TlsError};
+use tollgate_gateway::{CallSettings, OnDisconnect, UnpricedPolicy};
 use tollgate_pricing::{Amount, PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts, WebhookUrlPolicy};
 use tollgate_store::{DatabaseUrl, Options};
@@ -252,7 +251,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
     let body_memory_bytes = limit("body_memory_bytes", default.body_memory_bytes);
-    let answer_memory_bytes = limit("answer_memory_bytes", default.answer_memory_bytes);
+    let answer_memory_bytes = limit("answer_memory_bytes", default.calls.answer_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
     let workers = limit("workers", default.workers.get());
     if workers > 1_024 {
@@ -271,24 +270,26 @@ fn settings(root: &mut Section<'_>) -> Settings {
     Settings {
         operator_token: root.take::<String>("operator_token").filter(|token| !token.is_empty()),
         shape: root.take_word("interface_shape", &shapes).unwrap_or_default(),
-        on_disconnect: root.take_word("on_disconnect", &on_disconnect).unwrap_or_default(),
-        unpriced: root.take_word("unpriced", &unpriced).unwrap_or_default(),
-        disconnect_drain_max: millis(root, "disconnect_drain_max_ms", 900_000),
-        disconnect_drain_max_bytes: root
-            .take("disconnect_drain_max_bytes")
-            .unwrap_or(default.disconnect_drain_max_bytes),
+        calls: CallSettings {
+            on_disconnect: root.take_word("on_disconnect", &on_disconnect).unwrap_or_default(),
+            unpriced: root.take_word("unpriced", &unpriced).unwrap_or_default(),
+            disconnect_drain_max: millis(root, "disconnect_drain_max_ms", 900_000),
+            disconnect_drain_max_bytes: root
+                .take("disconnect_drain_max_bytes")
+                .unwrap_or(default.calls.disconnect_drain_max_bytes),
+            answer_memory_bytes,
+            timeouts: Timeouts {
+                connect: time_limit(root, "connect_timeout_ms", 10_000),
+                first_byte: time_limit(root, "first_byte_timeout_ms", 600_000),
+                idle: time_limit(root, "idle_timeout_ms", 300_000),
+            },
+        },
         forward_body_limit_bytes,
         body_limit_bytes,
         body_memory_bytes,
-        answer_memory_bytes,
         standard_rate_per_minute: root
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),
-        timeouts: Timeouts {
-            connect: time_limit(root, "connect_timeout_ms", 10_000),
-            first_byte: time_limit(root, "first_byte_timeout_ms", 600_000),
-            idle: time_limit(root, "idle_timeout_ms", 300_000),
-        },
         clients: ClientLimits {
             head_timeout: time_limit(root, "client_head_timeout_ms", 10_000),
             body_timeout: time_limit(root, "client_body_timeout_ms", 30_000),
@@ -405,7 +406,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.listen, "127.0.0.1:2");
-        assert_eq!(config.settings.timeouts.idle, Duration::from_millis(7));
+        assert_eq!(config.settings.calls.timeouts.idle, Duration::from_millis(7));
         assert!(config.providers.get("openai").unwrap().has_api_key());
     }
 

@@ -1,13 +1,11 @@
 //! The incoming call: its caller and its whole body.
 
 use actix_web::{HttpRequest, web};
-use bytes::Bytes;
 use tokio::time::Instant;
+use tollgate_gateway::{CallError, Credential, InboundCall, RequestHead};
 
-use super::calls::InFlightGuard;
-use super::credential::Credential;
 use crate::access::AccessEntry;
-use crate::app::{App, KeyOwner};
+use crate::app::App;
 use crate::client_connections::mark_authenticated;
 use crate::http::body;
 use crate::http::error::{ApiError, ErrorCode};
@@ -45,36 +43,33 @@ fn refuse_navigation(http: &HttpRequest) -> Result<(), ApiError> {
     }
 }
 
-/// A call as it came in. Its caller is known; the rest is not checked yet.
-pub(super) struct InboundCall {
-    pub(super) tracked: InFlightGuard,
-    pub(super) credential: Credential,
-    pub(super) owner: KeyOwner,
-    pub(super) body: Bytes,
-    pub(super) access: AccessEntry,
-    /// When it came in, plus the time that its body took to arrive.
-    pub(super) began: Instant,
+/// The head of a request, as the gateway reads it.
+pub(crate) fn request_head(http: &HttpRequest) -> RequestHead<'_> {
+    RequestHead {
+        method: http.method(),
+        path: http.uri().path(),
+        query: http.query_string(),
+        headers: http.headers(),
+    }
 }
 
-impl InboundCall {
-    pub(super) async fn read(
-        http: &HttpRequest,
-        payload: web::Payload,
-        credential: fn(&HttpRequest) -> Result<Credential, ApiError>,
-        app: &App,
-    ) -> Result<Self, ApiError> {
-        let came_in = Instant::now();
-        refuse_navigation(http)?;
-        let tracked = app.calls.enter(app.settings.clients.max_connections)?;
-        let credential = credential(http)?;
-        let owner = app.owner_of(&credential.key).await?;
-        mark_authenticated(http);
-        let access = AccessEntry::of(http);
-        access.caller(owner.merchant_id, owner.key);
-        let limit = app.settings.forward_body_limit_bytes;
-        let asked = Instant::now();
-        let body = body::read(http, &mut payload.into_inner(), limit).await?;
-        let began = came_in + asked.elapsed();
-        Ok(Self { tracked, credential, owner, body, access, began })
-    }
+/// Reads a call: its credential, the owner of its key, and its whole body.
+pub(super) async fn read_call(
+    http: &HttpRequest,
+    payload: web::Payload,
+    credential: fn(&RequestHead<'_>) -> Result<Credential, CallError>,
+    app: &App,
+) -> Result<InboundCall, ApiError> {
+    let came_in = Instant::now();
+    refuse_navigation(http)?;
+    let tracked = app.gateway.calls.enter(app.settings.clients.max_connections)?;
+    let credential = credential(&request_head(http))?;
+    let owner = app.gateway.owner_of(&credential.key).await?;
+    mark_authenticated(http);
+    AccessEntry::of(http).caller(owner.merchant_id, owner.key);
+    let limit = app.settings.forward_body_limit_bytes;
+    let before_body = Instant::now();
+    let body = body::read(http, &mut payload.into_inner(), limit).await?;
+    let began = came_in + before_body.elapsed();
+    Ok(InboundCall { tracked, credential, owner, body, began })
 }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use actix_web::http::header::{CONNECTION, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use tollgate_domain::{Metadata, RequestFormat};
+use tollgate_gateway::{Credential, DropInRoute, InboundCall, OutboundCall, spawn_call};
 use tollgate_provider::ProviderClient;
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder, Schema};
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
-use super::credential::Credential;
-use super::inbound::InboundCall;
-use super::outbound::OutboundCall;
-use super::{call, drop_in};
+use super::inbound::{read_call, request_head};
+use super::response::response;
+use crate::access::AccessEntry;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::openapi::fields::MetadataSchema;
@@ -123,13 +123,12 @@ pub(crate) async fn forward(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let metrics = app.clone();
     let answer = async {
-        let inbound = InboundCall::read(&http, payload, Credential::of, &app).await?;
-        let outbound = OutboundCall::for_url(&http, &inbound, &app)?;
-        call::spawn_call(inbound, outbound, app, client).await
+        let inbound = read_call(&http, payload, Credential::of, &app).await?;
+        let outbound = OutboundCall::for_url(&request_head(&http), &inbound, &app.gateway)?;
+        relay(&http, inbound, outbound, &app, client).await
     };
-    answer.await.inspect_err(|error| metrics.metrics.refused(error))
+    answer.await.inspect_err(|error| app.metrics.refused(error))
 }
 
 /// Get something from a provider.
@@ -289,13 +288,14 @@ pub(crate) async fn call_provider(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let metrics = app.clone();
     let answer = async {
-        let inbound = InboundCall::read(&http, payload, Credential::of_sdk, &app).await?;
-        let outbound = OutboundCall::for_provider(&http, &inbound, &app)?;
-        call::spawn_call(inbound, outbound, app, client).await
+        let inbound = read_call(&http, payload, Credential::of_sdk, &app).await?;
+        let (head, name) = (request_head(&http), http.match_info().get("provider"));
+        let name = name.unwrap_or_default();
+        let outbound = OutboundCall::for_provider(&head, name, &inbound, &app.gateway)?;
+        relay(&http, inbound, outbound, &app, client).await
     };
-    let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
+    let answer = answer.await.inspect_err(|error| app.metrics.refused(error));
     answer.map_err(|error: ApiError| error.for_sdk_of(&http))
 }
 
@@ -339,8 +339,8 @@ pub(crate) async fn responses_upgrade(
     app: web::Data<App>,
 ) -> Result<HttpResponse, ApiError> {
     let refused = async {
-        let credential = Credential::of_sdk(&http)?;
-        app.owner_of(&credential.key).await?;
+        let credential = Credential::of_sdk(&request_head(&http))?;
+        app.gateway.owner_of(&credential.key).await?;
         let message = "WebSockets are not supported here. Send the request as POST /v1/responses.";
         Err(ApiError::new(ErrorCode::UpgradeNotSupported, message)
             .header(CONNECTION, HeaderValue::from_static("close")))
@@ -354,15 +354,28 @@ async fn drop_in(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let (route, metrics) = (drop_in::DropInRoute::of(&http), app.clone());
+    let route = DropInRoute::of(&request_head(&http));
     let answer = async {
-        let inbound = InboundCall::read(&http, payload, Credential::of_sdk, &app).await?;
-        let outbound = route.outbound(&http, &inbound, &app).await?;
-        call::spawn_call(inbound, outbound, app, client).await
+        let inbound = read_call(&http, payload, Credential::of_sdk, &app).await?;
+        let outbound = route.outbound(&request_head(&http), &inbound, &app.gateway).await?;
+        relay(&http, inbound, outbound, &app, client).await
     };
-    let answer = answer.await.inspect_err(|error| metrics.metrics.refused(error));
+    let answer = answer.await.inspect_err(|error| app.metrics.refused(error));
     answer.map_err(|error: ApiError| match route.format() {
         Some(format) => error.for_sdk(format),
         None => error,
     })
+}
+
+/// Starts the task of a call, and relays its answer.
+async fn relay(
+    http: &HttpRequest,
+    inbound: InboundCall,
+    outbound: OutboundCall,
+    app: &App,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    let (client, access) = (client.into_inner(), AccessEntry::of(http));
+    let from_call = spawn_call(inbound, outbound, &app.gateway, &client, access)?;
+    Ok(response(from_call).await?)
 }

@@ -29,11 +29,6 @@ pub(crate) fn earlier_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(now, _)| *now == name).map(|(_, earlier)| *earlier)
 }
 
-/// The fault of a field that came under two names with different values.
-pub(crate) fn differs_from(name: &str) -> String {
-    format!("is another name of {name}, which has another value")
-}
-
 /// The fields of a body that came under their earlier names.
 #[derive(Default)]
 pub(crate) struct RenamedFields(Vec<(&'static str, &'static str)>);
@@ -46,7 +41,7 @@ impl RenamedFields {
             let Some(value) = fields.remove(earlier) else { continue };
             match fields.get(name).filter(|now| !now.is_null()) {
                 Some(now) if !value.is_null() && *now != value => {
-                    issues.push(Issue::at([earlier], differs_from(name)));
+                    issues.push(Issue::at([earlier], Issue::differs_from(name)));
                 }
                 Some(_) => {}
                 None => {

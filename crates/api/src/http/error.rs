@@ -146,7 +146,7 @@ impl ApiError {
     }
 
     /// Puts the issues below the field whose value the input is.
-    pub(crate) fn within(mut self, field: &str) -> Self {
+    pub fn within(mut self, field: &str) -> Self {
         self.issues.iter_mut().for_each(|issue| issue.path.insert(0, field.to_owned()));
         self
     }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use actix_web::{HttpResponse, web};
 use tollgate_domain::Timestamp;
 use tollgate_domain::settlement::Ending;
+use tollgate_gateway::{CallMetrics, ProviderMetrics, amount_units};
 use tollgate_metrics::{Counter, Exposition, Histogram, MetricType, MicrosAsSeconds};
 use tollgate_store::{Backlog, Store};
 
-use super::counts::{Metrics, ProviderMetrics, units};
+use super::counts::Metrics;
 use crate::app::App;
 
 /// The time after which a database without an answer counts as down.
@@ -65,8 +66,10 @@ async fn read(app: &web::Data<App>) -> Option<ScrapeSnapshot> {
 fn text(app: &App, read: Option<&ScrapeSnapshot>) -> String {
     let mut page = Exposition::new("tollgate");
     about_process(app, &mut page);
-    about_calls(&app.metrics, &mut page);
-    about_usage(&app.metrics, &mut page);
+    about_calls(&app.gateway.metrics, &mut page);
+    about_refusals(&app.metrics, &mut page);
+    about_waits(&app.gateway.metrics, &mut page);
+    about_usage(&app.gateway.metrics, &mut page);
     about_ledger(&app.store, &mut page);
     about_store(read, &mut page);
     about_webhooks(&app.metrics, &mut page);
@@ -78,23 +81,29 @@ fn about_process(app: &App, page: &mut Exposition) {
     page.family(MetricType::Info, "build", "What runs").sample(&labels, 1);
     let connections = app.metrics.connections.get();
     page.gauge("client_connections", "Connections of clients that are open", connections);
-    page.gauge("calls_running", "Calls in flight", app.calls.running());
+    page.gauge("calls_running", "Calls in flight", app.gateway.calls.running());
 }
 
-fn about_calls(metrics: &Metrics, page: &mut Exposition) {
+fn about_calls(metrics: &CallMetrics, page: &mut Exposition) {
     of_providers(metrics, page, "calls_admitted", "Calls that were admitted", |of| &of.admitted);
     let help = "Admitted calls that have ended, by how";
     let mut family = page.family(MetricType::Counter, "calls_ended", help);
-    for (provider, of) in seen(metrics) {
+    for (provider, of) in metrics.called_providers() {
         for (ending, count) in &of.endings {
             family.sample(&[("provider", provider), ("outcome", word(*ending))], count.get());
         }
     }
+}
+
+fn about_refusals(metrics: &Metrics, page: &mut Exposition) {
     let help = "Calls that were not admitted, by the code of the error";
     let mut family = page.family(MetricType::Counter, "calls_refused", help);
     for (code, count) in metrics.refused.iter().filter(|(_, count)| count.get() > 0) {
         family.sample(&[("code", code.name())], count.get());
     }
+}
+
+fn about_waits(metrics: &CallMetrics, page: &mut Exposition) {
     let help =
         "What a call waits for here until its provider is called, without the wait for its body";
     page.family(MetricType::Histogram, "call_before_provider_seconds", help)
@@ -104,7 +113,7 @@ fn about_calls(metrics: &Metrics, page: &mut Exposition) {
         .histogram(&[], &metrics.after_provider);
     let mut times = |name: &str, help: &str, of: fn(&ProviderMetrics) -> &Histogram| {
         let mut family = page.family(MetricType::Histogram, name, help);
-        for (provider, series) in seen(metrics) {
+        for (provider, series) in metrics.called_providers() {
             family.histogram(&[("provider", provider)], of(series));
         }
     };
@@ -114,10 +123,10 @@ fn about_calls(metrics: &Metrics, page: &mut Exposition) {
     times("provider_answer_seconds", help, |of| &of.answer);
 }
 
-fn about_usage(metrics: &Metrics, page: &mut Exposition) {
+fn about_usage(metrics: &CallMetrics, page: &mut Exposition) {
     let help = "Tokens of calls that have ended, each in one kind";
     let mut family = page.family(MetricType::Counter, "tokens", help);
-    for (provider, of) in seen(metrics) {
+    for (provider, of) in metrics.called_providers() {
         for (unit, count) in &of.tokens {
             family.sample(&[("provider", provider), ("kind", unit.price_key())], count.get());
         }
@@ -214,7 +223,7 @@ fn about_store(read: Option<&ScrapeSnapshot>, page: &mut Exposition) {
     let help = "Calls that hold money, of all nodes";
     gauge("holds_open", help, |read| count(read.open.holds));
     let help = "What they hold on wallets, in units of 10^-10 USD";
-    gauge("holds_open_usd_e10", help, |read| units(read.open.held));
+    gauge("holds_open_usd_e10", help, |read| amount_units(read.open.held));
     let help = "How long the oldest settled call has waited to be added to the roll-ups";
     let mut family = page.family(MetricType::Gauge, "rollup_lag_seconds", help);
     read.into_iter().for_each(|read| family.sample(&[], age(read, read.open.oldest_unfolded)));
@@ -245,22 +254,16 @@ fn about_webhooks(metrics: &Metrics, page: &mut Exposition) {
 
 /// A counter of each provider that was called.
 fn of_providers(
-    metrics: &Metrics,
+    metrics: &CallMetrics,
     page: &mut Exposition,
     name: &str,
     help: &str,
     of: impl Fn(&ProviderMetrics) -> &Counter,
 ) {
     let mut family = page.family(MetricType::Counter, name, help);
-    for (provider, series) in seen(metrics) {
+    for (provider, series) in metrics.called_providers() {
         family.sample(&[("provider", provider)], of(series).get());
     }
-}
-
-/// The providers that were called; the others are not shown.
-fn seen(metrics: &Metrics) -> impl Iterator<Item = (&str, &ProviderMetrics)> {
-    let all = metrics.by_provider.iter().filter(|(_, of)| of.admitted.get() > 0);
-    all.map(|(provider, of)| (provider.as_str(), of))
 }
 
 const fn word(ending: Ending) -> &'static str {

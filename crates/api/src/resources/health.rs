@@ -37,7 +37,7 @@ pub(crate) async fn healthz() -> HttpResponse {
     security(()),
 )]
 pub(crate) async fn readyz(app: web::Data<App>) -> HttpResponse {
-    if app.calls.is_draining() {
+    if app.gateway.calls.is_draining() {
         return HttpResponse::ServiceUnavailable().json(Health { status: "draining" });
     }
     match app.store.ready().await {

@@ -25,7 +25,7 @@ use tollgate_domain::{ConnectionId, Issue};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::body::Input;
-use crate::http::earlier::{differs_from, earlier_name};
+use crate::http::earlier::earlier_name;
 use crate::http::fields::Issues;
 use crate::http::list::Query;
 use crate::openapi::types::*;
@@ -77,7 +77,7 @@ fn id_filter<Id: FromStr>(name: &str, query: &Query, issues: &mut Vec<Issue>) ->
     if let (Some(one), Some(other)) = (now, earlier)
         && one != other
     {
-        issues.push(Issue::at([earlier_name], differs_from(name)));
+        issues.push(Issue::at([earlier_name], Issue::differs_from(name)));
     }
     match now {
         Some(id) => optional_id(name, Some(id), issues),

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use tollgate_domain::{Issue, KeyKind, RequestFormat, RequestShape, SpendKey, Timestamp};
+use tollgate_gateway::{Credential, match_model};
 use tollgate_provider::Provider;
 use tollgate_store::{merchants, spend_keys};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::forward::{Credential, match_model};
+use crate::forward::inbound::request_head;
 use crate::http::error::{ApiError, ErrorCode, sdk_of};
 use crate::http::list::Query;
 use crate::http::parameters::refuse_unknown_parameters_but;
@@ -114,7 +115,7 @@ pub(crate) async fn get(
 /// The spend key of the request, if it may be used; `None` for a merchant's own key. Both kinds are looked
 /// up, because no other step would notice here that the key was deleted.
 async fn spend_key(http: &HttpRequest, app: &App) -> Result<Option<SpendKey>, ApiError> {
-    let key = Credential::of_sdk(http)?.key;
+    let key = Credential::of_sdk(&request_head(http))?.key;
     let hash = key.hash();
     match key.kind() {
         KeyKind::Secret => {
@@ -137,7 +138,7 @@ fn providers<'a>(
     app: &'a App,
     key: Option<&'a SpendKey>,
 ) -> impl Iterator<Item = &'a Arc<Provider>> {
-    app.providers.iter().filter(move |provider| {
+    app.gateway.providers.iter().filter(move |provider| {
         let is_allowed = key.is_none_or(|key| {
             let rules = &key.rules;
             let is_spoken = match rules.request_shape {
@@ -154,7 +155,7 @@ fn providers<'a>(
 /// A model that may be called by this id. The id is listed, has its provider's name, or matches a pattern.
 fn model(app: &App, key: Option<&SpendKey>, id: &str) -> Option<ModelView> {
     let found = providers(app, key).flat_map(|provider| {
-        let ranks = match_model(provider, id, app).into_iter();
+        let ranks = match_model(provider, id, &app.gateway).into_iter();
         let allowed = ranks.filter(|(_, model, listed)| {
             listed.is_some() && key.is_none_or(|key| key.rules.allows_model(model))
         });
@@ -185,7 +186,7 @@ fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
     let (mut models, mut seen): (Vec<ModelView>, HashSet<&str>) = Default::default();
     for provider in providers(app, key) {
-        for (id, since) in app.prices.models(&provider.name, today) {
+        for (id, since) in app.gateway.prices.models(&provider.name, today) {
             if key.is_none_or(|key| key.rules.allows_model(id)) && seen.insert(id) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();
                 models.push(ModelView::of(id, provider, created_at));

@@ -67,10 +67,12 @@ pub(crate) async fn list(
     }
     let provider = query.get("provider");
     // A provider may be priced by another provider's list.
-    let stand_in =
-        provider.and_then(|name| app.providers.get(name)).map(|known| &known.traits.price_list);
+    let stand_in = provider
+        .and_then(|name| app.gateway.providers.get(name))
+        .map(|known| &known.traits.price_list);
     let wanted = |row: &PriceRow| match query.get("model") {
         Some(model) => app
+            .gateway
             .prices
             .find_all(provider.unwrap_or(&row.provider), model, on)
             .iter()
@@ -78,7 +80,7 @@ pub(crate) async fn list(
         None => provider.is_none_or(|name| row.provider == name || Some(&row.provider) == stand_in),
     };
     // The list of a day does not change while the process runs, so places in it serve as cursors.
-    let rows = app.prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));
+    let rows = app.gateway.prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));
     let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
     let rows = rows.filter(|(place, _)| page.after.is_none_or(|after| *place > after));
     let found: Vec<_> = rows.take(limit.saturating_add(1)).collect();

@@ -24,7 +24,7 @@ use crate::http::fields::{CountField, Issues, NameField, SecondsField, path, ref
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 use crate::settings::InterfaceShape;
-use crate::tariff::CallBound;
+use tollgate_gateway::CallBound;
 
 /// The price of a usage, in the fields of a request record.
 #[derive(Serialize, ToSchema)]
@@ -407,7 +407,7 @@ pub(crate) async fn quote_usage(
     usage: Usage,
 ) -> Result<QuotedUsage, ApiError> {
     let now = app.clock.now();
-    let (priced, _) = app.tariff(now).price_stated(served, usage);
+    let (priced, _) = app.gateway.tariff(now).price_stated(served, usage);
     let find =
         move |conn: &mut Conn| QuoteContext::find(conn, merchant_id, meter_id, connection_id, now);
     let standing = app.store.read(find).await?;
@@ -456,14 +456,16 @@ pub(crate) async fn quote(
         }
         QuoteSubject::Call(url) => {
             let now = app.clock.now();
-            let bound = app.tariff(now).bound(&url, body_of(&asked.bytes))?;
+            let bound = app.gateway.tariff(now).bound(&url, body_of(&asked.bytes))?;
             let (meter_id, connection_id) = ids()?;
             let find = move |conn: &mut Conn| {
                 QuoteContext::find(conn, merchant_id, meter_id, connection_id, now)
             };
             let standing = app.store.read(find).await?;
             let terms = standing.terms(app.store.service_charge_rate());
-            QuoteResponse::Call(HoldView::of(&bound.hold(&terms)?, &bound))
+            let hold = bound.hold(&terms);
+            let hold = hold.map_err(|refused| ApiError::from(refused).within("body"))?;
+            QuoteResponse::Call(HoldView::of(&hold, &bound))
         }
     };
     Ok(HttpResponse::Ok().json(quoted))

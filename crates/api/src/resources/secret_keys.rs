@@ -134,6 +134,6 @@ pub(crate) async fn delete(
         )),
     };
     let response = app.write(None, work).await?;
-    app.forget_key(CallKey::Secret(key_id));
+    app.gateway.forget_key(CallKey::Secret(key_id));
     Ok(response)
 }

@@ -12,6 +12,7 @@ pub mod browser;
 pub mod document;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::web;
@@ -21,6 +22,7 @@ use document::assert_documented;
 use serde_json::{Value, json};
 use tollgate_api::{App, BoundServer, InterfaceShape, Settings, WebhookDispatcher};
 use tollgate_domain::{Clock, Connection, MerchantMeter};
+use tollgate_gateway::InFlightCalls;
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
 use tollgate_provider::{ProviderSettings, ProviderTable, WebhookUrlPolicy};
 use tollgate_store::merchants::NewMerchant;
@@ -37,6 +39,8 @@ pub struct Gateway<'a> {
     pub connection: Connection,
     pub meter: MerchantMeter,
     pub app: web::Data<App>,
+    /// The calls in flight.
+    pub calls: InFlightCalls,
     /// Whether answers must conform to the OpenAPI document.
     is_documented: bool,
     /// A chat URL of a configured provider that does not listen.
@@ -60,8 +64,8 @@ pub const OPERATOR_TOKEN: &str = "operator-token-of-tests";
 pub fn settings() -> Settings {
     let mut settings =
         Settings { operator_token: Some(OPERATOR_TOKEN.to_owned()), ..Settings::default() };
-    settings.timeouts.first_byte = Duration::from_secs(20);
-    settings.timeouts.idle = Duration::from_secs(20);
+    settings.calls.timeouts.first_byte = Duration::from_secs(20);
+    settings.calls.timeouts.idle = Duration::from_secs(20);
     settings
 }
 
@@ -128,8 +132,8 @@ async fn run(
 ) {
     let gateway = Gateway::start(store, settings, clock, prices).await;
     test(&gateway).await;
-    gateway.app.calls().drain(Duration::from_secs(5)).await;
-    assert_eq!(gateway.app.calls().running(), 0);
+    gateway.calls.drain(Duration::from_secs(5)).await;
+    assert_eq!(gateway.calls.running(), 0);
     assert_eq!(store.store.audit().await.unwrap().pending, 0, "every call is settled");
 }
 
@@ -147,9 +151,9 @@ impl<'a> Gateway<'a> {
         let connection = store.connection(merchant_id, "10").await;
         let meter = store.meter(merchant_id, &[(0, "10")]).await;
         let (nobody, untrusted) = (nobody(), broken_tls_url());
-        let app = web::Data::new(App::new(
+        let forwarding = Arc::new(tollgate_gateway::Gateway::new(
             store.store.clone(),
-            settings,
+            settings.calls.clone(),
             match prices {
                 PriceSet::OfTests => providers(&provider, &nobody, &untrusted),
                 PriceSet::Embedded => builtin_providers(&provider),
@@ -162,6 +166,7 @@ impl<'a> Gateway<'a> {
             },
             clock,
         ));
+        let app = web::Data::new(App::new(Arc::clone(&forwarding), settings));
         let BoundServer { address, server } = tollgate_api::listen(
             app.clone(),
             "127.0.0.1:0",
@@ -178,6 +183,7 @@ impl<'a> Gateway<'a> {
             connection,
             meter,
             app,
+            calls: forwarding.calls.clone(),
             is_documented,
             nobody: format!("{nobody}/chat/completions"),
             untrusted: format!("{untrusted}/chat/completions"),

@@ -370,12 +370,12 @@ mod tests {
     #[test]
     fn a_balance_without_room_for_a_cost_pays_the_part_that_it_has_room_for() {
         let max = Amount::MAX;
-        let least = Amount::from_units(i64::MIN);
+        let least = Amount::MIN;
         let one = Amount::from_units(1);
         for (balance, due, room) in [
             (Amount::ZERO, max, max),
             (least, one, Amount::ZERO),
-            (Amount::from_units(i64::MIN + 5), max, Amount::from_units(5)),
+            (Amount::from_units(5 - i64::MAX), max, Amount::from_units(5)),
             (max, Amount::from_units(-1), Amount::ZERO),
             (Amount::from_units(i64::MAX - 5), Amount::from_units(-9), Amount::from_units(-5)),
         ] {

@@ -18,7 +18,7 @@ use crate::http::fields::{CountField, Issues, MetadataField, NameField, SecondsF
 use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
-use crate::tariff::Tariff;
+use tollgate_gateway::Tariff;
 
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
@@ -120,7 +120,7 @@ pub(crate) async fn report(
     app: web::Data<App>,
     asked: ApiRequest<Caller, ReportUsage>,
 ) -> Result<HttpResponse, ApiError> {
-    let reported = asked.what.reported(&app.tariff(app.clock.now()))?;
+    let reported = asked.what.reported(&app.gateway.tariff(app.clock.now()))?;
     let (merchant_id, shape, store) =
         (asked.caller.merchant_id, app.settings.shape, app.store.clone());
     app.write(asked.idempotency_key, move |conn| {

@@ -265,7 +265,7 @@ impl GroupDecision<'_> {
 /// The part of `due` for which a balance has room. It is less than `due` only for a call that cost far more than it
 /// held.
 pub(super) fn chargeable_part(balance: Amount, due: Amount) -> Amount {
-    let edge = if due.is_positive() { Amount::from_units(i64::MIN) } else { Amount::MAX };
+    let edge = if due.is_positive() { Amount::MIN } else { Amount::MAX };
     match balance.checked_sub(due) {
         Ok(_) => due,
         // `due` would take the balance past this edge: only the distance to the edge is taken.

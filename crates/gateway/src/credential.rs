@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use actix_web::HttpRequest;
-use actix_web::http::header::{AUTHORIZATION, HeaderValue};
 use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -13,19 +11,20 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use tollgate_domain::{Issue, Key, KeyHash, KeyKind};
 use tollgate_provider::ProviderKey;
+use tollgate_provider::http::header::{AUTHORIZATION, HeaderValue};
 
-use crate::http::earlier::differs_from;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::http::list::Query;
+use crate::error::CallError;
+use crate::request::RequestHead;
 
 /// The credential of a forward: a token that names all of it, or a bare key.
-pub(crate) struct Credential {
-    pub(crate) key: Key,
+pub struct Credential {
+    /// The key.
+    pub key: Key,
     /// As it was written: the store checks whether the connection exists.
-    pub(super) connection_id: Option<String>,
-    pub(super) meter_slug: Option<String>,
-    pub(super) disable_billing: bool,
-    pub(super) provider_key: ProviderKey,
+    pub(crate) connection_id: Option<String>,
+    pub(crate) meter_slug: Option<String>,
+    pub(crate) disable_billing: bool,
+    pub(crate) provider_key: ProviderKey,
 }
 
 /// The usual number of fields of a token, and the number of all fields.
@@ -37,29 +36,33 @@ const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 
 impl Credential {
     /// The credential of a request. It is the first one present of `Authorization: Bearer`, the key headers,
-    /// and the query parameter `key`. Text that is neither a token nor a key is `forward_token_json_invalid`.
-    pub(crate) fn of(http: &HttpRequest) -> Result<Self, ApiError> {
-        Self::from_request(http, |hint| token_invalid(vec![Issue::at([], hint)]))
+    /// and the query parameter `key`.
+    ///
+    /// # Errors
+    /// [`CallError::CredentialMissing`], [`CallError::CredentialInvalid`] for a key that cannot be one, and
+    /// [`CallError::TokenInvalid`] for text that is neither a token nor a key.
+    pub fn of(head: &RequestHead<'_>) -> Result<Self, CallError> {
+        Self::from_head(head, |hint| CallError::TokenInvalid(vec![Issue::at([], hint)]))
     }
 
-    /// As [`Self::of`], on routes to which SDKs send keys of other services. Text that is neither a token nor
-    /// a key is `auth_invalid`.
-    pub(crate) fn of_sdk(http: &HttpRequest) -> Result<Self, ApiError> {
-        Self::from_request(http, |_| ApiError::auth_invalid())
+    /// As [`Self::of`], on routes to which SDKs send keys of other services.
+    ///
+    /// # Errors
+    /// As [`Self::of`], but text that is neither a token nor a key is [`CallError::CredentialInvalid`].
+    pub fn of_sdk(head: &RequestHead<'_>) -> Result<Self, CallError> {
+        Self::from_head(head, |_| CallError::CredentialInvalid)
     }
 
-    fn from_request(http: &HttpRequest, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
-        let shown = find_credential(http).ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::AuthHeaderMissing,
-                "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
-            )
-        })?;
+    fn from_head(
+        head: &RequestHead<'_>,
+        neither: fn(&str) -> CallError,
+    ) -> Result<Self, CallError> {
+        let shown = find_credential(head).ok_or(CallError::CredentialMissing)?;
         Self::read(&shown, neither)
     }
 
     /// Reads a credential; `neither` makes the error for text that is neither a token nor a key.
-    fn read(shown: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
+    fn read(shown: &str, neither: fn(&str) -> CallError) -> Result<Self, CallError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
         match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
             true => Self::from_key(shown),
@@ -68,9 +71,9 @@ impl Credential {
     }
 
     /// A bare key. A merchant's own key pays and has no meter; a spend key has its wallet and its meter.
-    fn from_key(key: &str) -> Result<Self, ApiError> {
+    fn from_key(key: &str) -> Result<Self, CallError> {
         Ok(Self {
-            key: Key::parse(key).map_err(|_| ApiError::auth_invalid())?,
+            key: Key::parse(key).map_err(|_| CallError::CredentialInvalid)?,
             connection_id: None,
             meter_slug: None,
             disable_billing: false,
@@ -78,7 +81,7 @@ impl Credential {
         })
     }
 
-    fn from_token(token: &str, neither: fn(&str) -> ApiError) -> Result<Self, ApiError> {
+    fn from_token(token: &str, neither: fn(&str) -> CallError) -> Result<Self, CallError> {
         let json = decode_base64(token);
         let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
         let fields = fields.ok_or_else(|| {
@@ -105,7 +108,7 @@ impl Credential {
         if let (Some(one), Some(other)) = (&connection_id, &customer_id)
             && one != other
         {
-            token.issues.push(Issue::at(["customer_id"], differs_from("connection_id")));
+            token.issues.push(Issue::at(["customer_id"], Issue::differs_from("connection_id")));
         }
         let connection_id = connection_id.or(customer_id);
         let meter_slug = token.text("meter_slug");
@@ -129,9 +132,9 @@ impl Credential {
         };
         let issues = token.finish();
         match secret_key.filter(|_| issues.is_empty()) {
-            None => Err(token_invalid(issues)),
+            None => Err(CallError::TokenInvalid(issues)),
             Some(secret_key) => Ok(Self {
-                key: Key::parse(&secret_key).map_err(|_| ApiError::auth_invalid())?,
+                key: Key::parse(&secret_key).map_err(|_| CallError::CredentialInvalid)?,
                 connection_id,
                 meter_slug,
                 disable_billing,
@@ -144,33 +147,28 @@ impl Credential {
 /// The hash by which the key of a credential is found, if its form is valid: for benchmarks.
 #[doc(hidden)]
 pub fn credential_hash(shown: &str) -> Option<KeyHash> {
-    Credential::read(shown, |_| ApiError::auth_invalid())
+    Credential::read(shown, |_| CallError::CredentialInvalid)
         .ok()
         .map(|credential| credential.key.hash())
 }
 
-fn find_credential(http: &HttpRequest) -> Option<Cow<'_, str>> {
+fn find_credential<'a>(head: &RequestHead<'a>) -> Option<Cow<'a, str>> {
     // As `to_str`, which checks byte by byte; tokens are long.
     fn text(value: &HeaderValue) -> Option<&str> {
         let text = std::str::from_utf8(value.as_bytes()).ok().filter(|text| text.is_ascii());
         text.map(str::trim)
     }
-    let bearer = http.headers().get(AUTHORIZATION).and_then(text).and_then(|header| {
+    let bearer = head.headers.get(AUTHORIZATION).and_then(text).and_then(|header| {
         let (scheme, credential) = header.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim())
     });
-    let header = || KEY_HEADERS.iter().find_map(|name| http.headers().get(*name).and_then(text));
-    let query = || Query::of(http).get("key").map(|key| key.to_owned().into());
+    let header = || KEY_HEADERS.iter().find_map(|name| head.headers.get(*name).and_then(text));
+    let query = || head.parameter("key");
     bearer
         .or_else(header)
         .map(Cow::Borrowed)
         .or_else(query)
         .filter(|credential| !credential.is_empty())
-}
-
-fn token_invalid(issues: Vec<Issue>) -> ApiError {
-    let message = "Invalid credentials: the forward token is not valid.";
-    ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
 }
 
 const ANY_PADDING: GeneralPurposeConfig = GeneralPurposeConfig::new()

@@ -6,18 +6,14 @@
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use actix_web::HttpResponse;
-use actix_web::body::{BodySize, BoxBody, MessageBody};
-use actix_web::http::StatusCode;
-use actix_web::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use bytes::{Bytes, BytesMut};
 use tollgate_domain::RequestId;
+use tollgate_provider::http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::http::error::{ApiError, ErrorCode};
+use crate::error::CallError;
 
 /// The bytes and pieces that may wait for a slow client before the provider is no longer read.
 const BYTES_IN_FLIGHT: usize = 32 * 1024;
@@ -30,29 +26,20 @@ const JOINED_BYTES: usize = 8 * 1024;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-service-request-id");
 
 /// The head of an answer.
-pub(super) struct RelayedHead {
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
-    /// The length of the body, if it is known.
-    pub(super) length: Option<u64>,
-}
-
-/// The error of an answer that was broken off, by the provider or by the call.
 #[derive(Debug)]
-pub(super) struct ResponseAborted;
-
-impl std::fmt::Display for ResponseAborted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the provider broke off its answer")
-    }
+pub struct RelayedHead {
+    /// The provider's status.
+    pub status: u16,
+    /// The headers for the client.
+    pub headers: HeaderMap,
+    /// The length of the body, if it is known.
+    pub length: Option<u64>,
 }
-
-impl std::error::Error for ResponseAborted {}
 
 /// The state that both ends share.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct RelayState {
-    head: Option<Result<RelayedHead, ApiError>>,
+    head: Option<Result<RelayedHead, CallError>>,
     pieces: VecDeque<Bytes>,
     /// The length of the pieces together.
     bytes: usize,
@@ -104,28 +91,40 @@ fn joins(length: usize, next: &Bytes) -> bool {
 }
 
 /// The end of the relay at the call's task.
-pub(super) struct RelaySender {
+pub(crate) struct RelaySender {
     shared: Rc<RefCell<RelayState>>,
     answered: bool,
     /// A head that leaves with the first piece of its body, in one write.
     waiting_head: Option<RelayedHead>,
 }
 
-/// The end of the relay at the handler.
-pub(super) struct RelayReceiver(Rc<RefCell<RelayState>>);
+/// The end of the relay at the handler. If it is dropped, the client has left.
+#[derive(Debug)]
+pub struct RelayReceiver(Rc<RefCell<RelayState>>);
+
+/// The next part of a relayed body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelayedBytes {
+    /// Some bytes.
+    Piece(Bytes),
+    /// The end of an answer that is whole.
+    Complete,
+    /// The end of an answer that was broken off, by the provider or by the call.
+    Aborted,
+}
 
 /// The client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClientLeft;
+pub(crate) struct ClientLeft;
 
-pub(super) fn channel() -> (RelaySender, RelayReceiver) {
+pub(crate) fn channel() -> (RelaySender, RelayReceiver) {
     let shared = Rc::<RefCell<RelayState>>::default();
     let to_client = RelaySender { shared: Rc::clone(&shared), answered: false, waiting_head: None };
     (to_client, RelayReceiver(shared))
 }
 
 /// The header with the id of a call's record.
-pub(super) fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderValue) {
+pub fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderValue) {
     let value = HeaderValue::from_str(&request_id.to_string());
     (REQUEST_ID, value.unwrap_or(HeaderValue::from_static("")))
 }
@@ -135,7 +134,7 @@ impl RelaySender {
         self.shared.borrow_mut()
     }
 
-    fn answer(&mut self, answer: Result<RelayedHead, ApiError>) {
+    fn answer(&mut self, answer: Result<RelayedHead, CallError>) {
         if !std::mem::replace(&mut self.answered, true) {
             let mut shared = self.shared();
             shared.head = Some(answer);
@@ -144,13 +143,13 @@ impl RelaySender {
     }
 
     /// Answers with an error of this service, in place of the provider's answer.
-    pub(super) fn refuse(&mut self, error: ApiError) {
+    pub(crate) fn refuse(&mut self, error: CallError) {
         self.answer(Err(error));
     }
 
     /// Answers with the provider's head. It leaves at once if the body has no length, because the client of a
     /// stream waits for a sign; else it leaves with the first piece.
-    pub(super) fn send_head(&mut self, head: RelayedHead) -> Result<(), ClientLeft> {
+    pub(crate) fn send_head(&mut self, head: RelayedHead) -> Result<(), ClientLeft> {
         let is_stream = head.length.is_none();
         self.waiting_head = Some(head);
         if is_stream { self.release_head() } else { Ok(()) }
@@ -167,7 +166,7 @@ impl RelaySender {
     }
 
     /// Sends a piece of the body, however slow the client is.
-    pub(super) fn send_piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
+    pub(crate) fn send_piece(&mut self, piece: Bytes) -> Result<(), ClientLeft> {
         if piece.is_empty() {
             return Ok(());
         }
@@ -184,7 +183,7 @@ impl RelaySender {
     }
 
     /// Ends the answer. The client sees whether the answer is whole.
-    pub(super) fn end(mut self, whole: bool) {
+    pub(crate) fn end(mut self, whole: bool) {
         self.shared().ended = Some(whole);
         // The head of a body with a length but no bytes still waits. If the client has left, no head is
         // needed.
@@ -192,22 +191,22 @@ impl RelaySender {
     }
 
     /// Whether no more may wait for the client.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.shared().is_full()
     }
 
     /// Resolves when the client has taken some of the waiting pieces, or has left.
-    pub(super) async fn wait_for_room(&self) {
+    pub(crate) async fn wait_for_room(&self) {
         self.wait_until(|shared| shared.client_left || !shared.is_full()).await;
     }
 
     /// Whether the client has left.
-    pub(super) fn has_left(&self) -> bool {
+    pub(crate) fn has_left(&self) -> bool {
         self.shared().client_left
     }
 
     /// Resolves when the client has left.
-    pub(super) async fn wait_until_left(&self) {
+    pub(crate) async fn wait_until_left(&self) {
         self.wait_until(|shared| shared.client_left).await;
     }
 
@@ -233,29 +232,19 @@ impl Drop for RelaySender {
 }
 
 impl RelayReceiver {
-    /// The answer to the client.
-    pub(super) async fn response(self) -> Result<HttpResponse, ApiError> {
-        let head = poll_fn(|cx| self.poll_head(cx)).await?;
-        let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
-        let body = match head.length {
-            Some(0) => BoxBody::new(()),
-            length => BoxBody::new(RelayBody { from_call: self, length, breaking: false }),
-        };
-        let mut response = HttpResponse::with_body(status, body);
-        *response.headers_mut() = head.headers;
-        // The server writes the length.
-        response.headers_mut().remove(CONTENT_LENGTH);
-        Ok(response)
+    /// The head of the answer.
+    ///
+    /// # Errors
+    /// The reason why there is no answer of a provider.
+    pub async fn head(&self) -> Result<RelayedHead, CallError> {
+        poll_fn(|cx| self.poll_head(cx)).await
     }
 
-    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<RelayedHead, ApiError>> {
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<RelayedHead, CallError>> {
         let mut shared = self.0.borrow_mut();
         match shared.head.take() {
             Some(answer) => Poll::Ready(answer),
-            None if shared.ended.is_some() => Poll::Ready(Err(ApiError::new(
-                ErrorCode::InternalError,
-                "Something went wrong in the service.",
-            ))),
+            None if shared.ended.is_some() => Poll::Ready(Err(CallError::Aborted)),
             None => {
                 shared.handler = Some(cx.waker().clone());
                 Poll::Pending
@@ -263,14 +252,15 @@ impl RelayReceiver {
         }
     }
 
-    /// The next bytes, or at the end whether the answer is whole.
-    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, bool>> {
+    /// The next bytes of the body, or its end.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<RelayedBytes> {
         let mut shared = self.0.borrow_mut();
         if let Some(piece) = shared.take() {
-            return Poll::Ready(Ok(piece));
+            return Poll::Ready(RelayedBytes::Piece(piece));
         }
-        if let Some(whole) = shared.ended {
-            return Poll::Ready(Err(whole));
+        if let Some(is_whole) = shared.ended {
+            let end = if is_whole { RelayedBytes::Complete } else { RelayedBytes::Aborted };
+            return Poll::Ready(end);
         }
         shared.handler = Some(cx.waker().clone());
         Poll::Pending
@@ -287,41 +277,6 @@ impl Drop for RelayReceiver {
     }
 }
 
-/// The body as it comes from the call. It ends when the call drops its end.
-struct RelayBody {
-    from_call: RelayReceiver,
-    length: Option<u64>,
-    breaking: bool,
-}
-
-impl MessageBody for RelayBody {
-    type Error = ResponseAborted;
-
-    fn size(&self) -> BodySize {
-        self.length.map_or(BodySize::Stream, BodySize::Sized)
-    }
-
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, ResponseAborted>>> {
-        if self.breaking {
-            return Poll::Ready(Some(Err(ResponseAborted)));
-        }
-        match ready!(self.from_call.poll_piece(cx)) {
-            Ok(piece) => Poll::Ready(Some(Ok(piece))),
-            Err(true) => Poll::Ready(None),
-            Err(false) => {
-                // When a body fails, the server drops what it has not written yet. So it gets one turn to
-                // write first.
-                self.breaking = true;
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,8 +285,8 @@ mod tests {
         Bytes::copy_from_slice(text.as_bytes())
     }
 
-    fn next(from_call: &RelayReceiver) -> Poll<Result<Bytes, bool>> {
-        from_call.poll_piece(&mut Context::from_waker(Waker::noop()))
+    fn next(from_call: &RelayReceiver) -> Poll<RelayedBytes> {
+        from_call.poll_next(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
@@ -342,11 +297,11 @@ mod tests {
         }
         let long = Bytes::from(vec![7; JOINED_BYTES]);
         to_client.send_piece(long.clone()).unwrap();
-        assert_eq!(next(&from_call), Poll::Ready(Ok(piece("one two three"))));
-        assert_eq!(next(&from_call), Poll::Ready(Ok(long)));
+        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Piece(piece("one two three"))));
+        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Piece(long)));
         assert_eq!(next(&from_call), Poll::Pending);
         to_client.end(true);
-        assert_eq!(next(&from_call), Poll::Ready(Err(true)));
+        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Complete));
     }
 
     #[test]
@@ -374,6 +329,6 @@ mod tests {
         assert_eq!(to_client.send_piece(piece("late")), Err(ClientLeft));
         let (to_client, from_call) = channel();
         drop(to_client);
-        assert_eq!(next(&from_call), Poll::Ready(Err(false)));
+        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Aborted));
     }
 }

@@ -4,21 +4,22 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use actix_web::HttpRequest;
-use actix_web::http::Method;
-use actix_web::http::header::CONTENT_TYPE;
 use percent_encoding::percent_decode_str;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Issue, MissingPrice, RequestFormat, SpendRules};
+use tollgate_domain::{MissingPrice, RequestFormat, SpendRules};
 use tollgate_pricing::PriceMatch;
+use tollgate_provider::http::Method;
+use tollgate_provider::http::header::CONTENT_TYPE;
 use tollgate_provider::{Endpoint, Provider, ProviderKey};
 use tollgate_store::spend_keys;
 use tollgate_usage::{Dialect, InspectedBody};
 
-use super::inbound::InboundCall;
-use super::outbound::{OutboundCall, PassthroughQuery, call_body, metadata};
-use crate::app::{App, KeyOwner};
-use crate::http::error::{ApiError, ErrorCode};
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::inbound::InboundCall;
+use crate::keys::KeyOwner;
+use crate::outbound::{OutboundCall, PassthroughQuery, call_body, metadata};
+use crate::request::RequestHead;
 use crate::tariff::is_priced;
 
 /// The SDK that a route is for.
@@ -31,7 +32,7 @@ enum SdkFamily {
 }
 
 impl SdkFamily {
-    fn speaks(self, endpoint: &Endpoint) -> bool {
+    fn supports(self, endpoint: &Endpoint) -> bool {
         match (self, endpoint.format.dialect) {
             (Self::OpenAi, Dialect::OpenAi | Dialect::Azure)
             | (Self::Anthropic, Dialect::Anthropic)
@@ -66,8 +67,8 @@ const ROUTES: [&str; 16] = [
 ];
 
 /// A route of this service with the path of a provider.
-pub(super) struct DropInRoute {
-    front: SdkFamily,
+pub struct DropInRoute {
+    family: SdkFamily,
     method: Method,
     /// The path below the part of a provider's URL that names a version, such as `/chat/completions`.
     path: String,
@@ -77,9 +78,10 @@ pub(super) struct DropInRoute {
 }
 
 impl DropInRoute {
-    pub(super) fn of(http: &HttpRequest) -> Self {
-        let PassthroughQuery { query, metadata } = PassthroughQuery::of(http);
-        Self { query, metadata, ..Self::at(http.method(), http.uri().path()) }
+    /// The route of a request.
+    pub fn of(head: &RequestHead<'_>) -> Self {
+        let PassthroughQuery { query, metadata } = PassthroughQuery::of(head);
+        Self { query, metadata, ..Self::at(head.method, head.path) }
     }
 
     /// The route at a path, without a query.
@@ -89,23 +91,25 @@ impl DropInRoute {
             ("/v2", SdkFamily::Cohere),
             ("/v1", SdkFamily::OpenAi),
         ];
-        let below = |(version, front)| Some((path.strip_prefix(version)?, front));
-        let (path, front) =
+        let below = |(version, family)| Some((path.strip_prefix(version)?, family));
+        let (path, family) =
             versions.into_iter().find_map(below).unwrap_or((path, SdkFamily::OpenAi));
-        let front = match path {
-            path if front == SdkFamily::OpenAi && path.starts_with("/messages") => {
+        let family = match path {
+            path if family == SdkFamily::OpenAi && path.starts_with("/messages") => {
                 SdkFamily::Anthropic
             }
-            path if front == SdkFamily::OpenAi && path.starts_with("/models/") => SdkFamily::Google,
-            _ => front,
+            path if family == SdkFamily::OpenAi && path.starts_with("/models/") => {
+                SdkFamily::Google
+            }
+            _ => family,
         };
         let (path, method) = (path.to_owned(), method.clone());
-        Self { front, method, path, query: None, metadata: None }
+        Self { family, method, path, query: None, metadata: None }
     }
 
     /// The format of errors that SDKs expect, if any.
-    pub(super) fn format(&self) -> Option<RequestFormat> {
-        match self.front {
+    pub fn format(&self) -> Option<RequestFormat> {
+        match self.family {
             SdkFamily::OpenAi => Some(RequestFormat::ShapeA),
             SdkFamily::Anthropic => Some(RequestFormat::ShapeB),
             SdkFamily::Google | SdkFamily::Cohere => None,
@@ -113,58 +117,62 @@ impl DropInRoute {
     }
 
     /// The requested model. Google has it in the path.
-    fn model(&self, http: &HttpRequest, body: &[u8]) -> Option<String> {
-        if self.front == SdkFamily::Google {
+    fn model(&self, head: &RequestHead<'_>, body: &[u8]) -> Option<String> {
+        if self.family == SdkFamily::Google {
             let (model, _) = self.path.strip_prefix("/models/")?.rsplit_once(':')?;
             return Some(percent_decode_str(model).decode_utf8().ok()?.into_owned());
         }
-        let content_type = http.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         InspectedBody::model_of(body, content_type)
     }
 
     /// The outgoing call, checked, to the provider of the model.
-    pub(super) async fn outbound(
+    ///
+    /// # Errors
+    /// The reason why the call may not go out.
+    pub async fn outbound(
         &self,
-        http: &HttpRequest,
+        head: &RequestHead<'_>,
         inbound: &InboundCall,
-        app: &App,
-    ) -> Result<OutboundCall, ApiError> {
+        gateway: &Gateway,
+    ) -> Result<OutboundCall, CallError> {
         let (body, key) = (inbound.body.clone(), &inbound.credential.provider_key);
-        let metadata = metadata(http, self.metadata.as_deref())?;
+        let metadata = metadata(head, self.metadata.as_deref())?;
         let managed = *key == ProviderKey::Managed;
-        let asked = self.model(http, &body);
+        let asked = self.model(head, &body);
         let named = match &asked {
-            Some(model) => self.endpoints_for(model, managed, app),
-            None => self.default_endpoint(managed, app),
+            Some(model) => self.endpoints_for(model, managed, gateway),
+            None => self.default_endpoint(managed, gateway),
         };
         let served = match named.as_slice() {
-            [] => return Err(self.not_served(asked.as_deref(), managed, inbound, app)),
+            [] => return Err(self.not_served(asked.as_deref(), managed, inbound, gateway)),
             [only] => only,
             [best, ..] => {
-                let rules = rules_of(inbound.owner, app).await?;
+                let rules = rules_of(inbound.owner, gateway).await?;
                 named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
         let endpoint = served.endpoint.clone();
-        let mut call_body = call_body(http, &body, &endpoint, managed)?;
+        let mut call_body = call_body(head, &body, &endpoint, managed)?;
         if asked.as_deref() != Some(&served.model) {
             call_body.set_model(&served.model);
         }
         let call = (endpoint, call_body, body);
-        Ok(OutboundCall::new(http, call, metadata, key, inbound.owner.merchant_id))
+        Ok(OutboundCall::new(head, call, metadata, key, inbound.owner.merchant_id))
     }
 
     /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because
     /// some ids have a slash. That goes before patterns, because the widest pattern would match it too.
     /// Longer patterns go before shorter, and equals stay in the configured order.
-    fn endpoints_for(&self, model: &str, managed: bool, app: &App) -> Vec<ModelEndpoint> {
+    fn endpoints_for(&self, model: &str, managed: bool, gateway: &Gateway) -> Vec<ModelEndpoint> {
         let mut found: Vec<(MatchRank, ModelEndpoint)> = Vec::new();
-        for provider in app.providers.iter().filter(|one| !managed || one.takes_managed_calls()) {
-            let ranks = match_model(provider, model, app);
+        for provider in gateway.providers.iter().filter(|one| !managed || one.takes_managed_calls())
+        {
+            let ranks = match_model(provider, model, gateway);
             if ranks.is_empty() {
                 continue;
             }
-            let Some(endpoint) = self.endpoint(provider, managed, app) else { continue };
+            let Some(endpoint) = self.endpoint(provider, managed, gateway) else { continue };
             // A price row for another kind of use means that the model is served elsewhere.
             let here = ranks.into_iter().filter(|(_, _, listed)| {
                 listed.is_none_or(|listed| is_priced(&endpoint, listed.row))
@@ -180,9 +188,11 @@ impl DropInRoute {
     }
 
     /// The first provider that has the route. A body without a model is refused later, by its inspection.
-    fn default_endpoint(&self, managed: bool, app: &App) -> Vec<ModelEndpoint> {
-        let endpoints =
-            app.providers.iter().filter_map(|provider| self.endpoint(provider, managed, app));
+    fn default_endpoint(&self, managed: bool, gateway: &Gateway) -> Vec<ModelEndpoint> {
+        let endpoints = gateway
+            .providers
+            .iter()
+            .filter_map(|provider| self.endpoint(provider, managed, gateway));
         let first = endpoints.take(1);
         first
             .map(|endpoint| ModelEndpoint { endpoint, model: String::new(), has_price: false })
@@ -194,14 +204,14 @@ impl DropInRoute {
         &self,
         provider: &Arc<Provider>,
         managed: bool,
-        app: &App,
+        gateway: &Gateway,
     ) -> Option<Arc<Endpoint>> {
         if managed && !provider.takes_managed_calls() {
             return None;
         }
         let query = self.query.as_deref();
-        let endpoint = app.providers.find_below(provider, &self.method, &self.path, query)?;
-        self.front.speaks(&endpoint).then_some(endpoint)
+        let endpoint = gateway.providers.find_below(provider, &self.method, &self.path, query)?;
+        self.family.supports(&endpoint).then_some(endpoint)
     }
 
     fn not_served(
@@ -209,47 +219,36 @@ impl DropInRoute {
         model: Option<&str>,
         managed: bool,
         inbound: &InboundCall,
-        app: &App,
-    ) -> ApiError {
+        gateway: &Gateway,
+    ) -> CallError {
         let Some(model) = model else {
-            return ApiError::new(
-                ErrorCode::ForwardEndpointNotSupported,
-                "No configured provider speaks the format of this route.",
-            );
+            return CallError::RouteNotSupported;
         };
         let elsewhere = ROUTES.into_iter().find(|route| {
             let path = route.replace("{model}", "m");
-            let served = Self::at(&Method::POST, &path).endpoints_for(model, managed, app);
+            let served = Self::at(&Method::POST, &path).endpoints_for(model, managed, gateway);
             served.iter().any(|served| served.has_price)
         });
         if let Some(route) = elsewhere {
-            return ApiError::with_issues(
-                ErrorCode::ForwardEndpointNotSupported,
-                "This model is not served on this route.",
-                vec![Issue::at(["model"], format!("is served on POST {route}"))],
-            );
+            return CallError::ModelOnOtherRoute { route };
         }
         let missing = MissingPrice::of_model("unknown", model);
-        app.store.report_missing_price(inbound.owner.merchant_id, missing);
-        ApiError::with_issues(
-            ErrorCode::ModelPriceUnknown,
-            "No configured provider serves this model at a known price.",
-            vec![Issue::at(["model"], "GET /v1/models lists what is served")],
-        )
+        gateway.store.report_missing_price(inbound.owner.merchant_id, missing);
+        CallError::ModelNotServed
     }
 }
 
 /// The ways in which the name of a model can mean this provider. Each has the model as the provider knows it,
 /// and its price.
-pub(crate) fn match_model<'a>(
+pub fn match_model<'a>(
     provider: &Provider,
     model: &'a str,
-    app: &'a App,
+    gateway: &'a Gateway,
 ) -> Vec<(MatchRank, &'a str, Option<PriceMatch<'a>>)> {
-    let now = app.clock.now();
+    let now = gateway.clock.now();
     let prefixed = model.strip_prefix(provider.name.as_str());
     let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-    let price = |model| app.prices.find(&provider.name, model, now);
+    let price = |model| gateway.prices.find(&provider.name, model, now);
     // An id that matches only without the provider's name is sent without it. An id in another provider's
     // list needs the provider's name.
     let as_it_stands = |listed: &PriceMatch<'_>| {
@@ -273,7 +272,7 @@ pub(crate) fn match_model<'a>(
 
 /// How well a model names a provider; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MatchRank {
+pub enum MatchRank {
     /// The id is in its price list as it is.
     Listed,
     /// The provider is named before a slash, and lists the rest.
@@ -300,8 +299,8 @@ impl ModelEndpoint {
 }
 
 /// The current rules of a spend key; a merchant's own key has none.
-async fn rules_of(owner: KeyOwner, app: &App) -> Result<SpendRules, ApiError> {
+async fn rules_of(owner: KeyOwner, gateway: &Gateway) -> Result<SpendRules, CallError> {
     let CallKey::Spend(_, hash) = owner.key else { return Ok(SpendRules::default()) };
-    let key = app.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
-    Ok(key.ok_or_else(ApiError::auth_invalid)?.rules)
+    let key = gateway.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
+    Ok(key.ok_or(CallError::CredentialInvalid)?.rules)
 }

@@ -1,17 +1,17 @@
 //! A call from its admission to its settlement: a task that is not dropped with its client.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use actix_web::http::header::CONTENT_LENGTH;
-use actix_web::{HttpResponse, web};
 use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{Enforcement, PendingRecord, PricedUsage, Timestamp, UsageSource};
 use tollgate_pricing::PriceSource;
+use tollgate_provider::http::header::CONTENT_LENGTH;
 use tollgate_provider::{
     AnswerHeaders, BodyError, ProviderClient, SendError, UpstreamRequest, UpstreamResponse,
     response_headers,
@@ -19,84 +19,95 @@ use tollgate_provider::{
 use tollgate_store::{Store, StoreError};
 use tollgate_usage::{ResponseEnd, ResponseMeter};
 
-use super::calls::InFlightGuard;
-use super::inbound::InboundCall;
-use super::outbound::OutboundCall;
-use super::relay::{ClientLeft, RelaySender, RelayedHead, request_id_header};
-use super::{price, relay};
-use crate::access::AccessEntry;
-use crate::app::App;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics::counts::ProviderMetrics;
+use crate::calls::InFlightGuard;
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::inbound::InboundCall;
+use crate::metrics::ProviderMetrics;
+use crate::observer::CallObserver;
+use crate::outbound::OutboundCall;
+use crate::relay::{ClientLeft, RelayReceiver, RelaySender, RelayedHead, request_id_header};
 use crate::settings::OnDisconnect;
+use crate::{price, relay};
 
 /// The longest wait for an admission; after it the database counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts the task of a call, and returns the answer that is relayed from it.
-pub(super) async fn spawn_call(
+/// Starts the task of a call on this thread, and returns the end from which its answer is relayed.
+///
+/// It must be called within a `LocalSet` of tokio, such as a worker of actix.
+///
+/// # Errors
+/// The reason why the call may not go out.
+pub fn spawn_call(
     inbound: InboundCall,
     outbound: OutboundCall,
-    app: web::Data<App>,
-    client: web::Data<ProviderClient>,
-) -> Result<HttpResponse, ApiError> {
-    let admission = price::prepare_admission(inbound.owner, &inbound.credential, &outbound, &app)?;
+    gateway: &Arc<Gateway>,
+    client: &Arc<ProviderClient>,
+    observer: impl CallObserver + 'static,
+) -> Result<RelayReceiver, CallError> {
+    let admission =
+        price::prepare_admission(inbound.owner, &inbound.credential, &outbound, gateway)?;
     let (to_client, from_call) = relay::channel();
-    let InboundCall { tracked, access, began, .. } = inbound;
-    let call = CallTask { app, client, outbound, admission, tracked, access, began };
+    let InboundCall { tracked, began, .. } = inbound;
+    let (gateway, client) = (Arc::clone(gateway), Arc::clone(client));
+    let call = CallTask { gateway, client, outbound, admission, tracked, observer, began };
     // Boxed, because it is moved several times before it runs.
-    actix_web::rt::spawn(Box::pin(call.run(to_client)));
-    from_call.response().await
+    tokio::task::spawn_local(Box::pin(call.run(to_client)));
+    Ok(from_call)
 }
 
-/// A call that is ready to be admitted.
-struct CallTask {
-    app: web::Data<App>,
-    client: web::Data<ProviderClient>,
+/// The task of a call, from its admission to its settlement.
+struct CallTask<O> {
+    gateway: Arc<Gateway>,
+    client: Arc<ProviderClient>,
     outbound: OutboundCall,
     admission: Box<admission::Call>,
     tracked: InFlightGuard,
-    access: AccessEntry,
+    observer: O,
     /// When it came in, plus the time that its body took to arrive.
     began: Instant,
 }
 
-impl CallTask {
+impl<O: CallObserver> CallTask<O> {
     /// Admits, sends, relays and settles the call.
     async fn run(self, mut to_client: RelaySender) {
-        let Self { app, client, mut outbound, admission, mut tracked, access, began } = self;
+        let Self { gateway, client, mut outbound, admission, tracked, observer, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
-        let bound = price::AdmittedBound::of(&admission);
-        let admitted = tokio::time::timeout(ADMISSION_TIMEOUT, app.store.admit(admission)).await;
+        let bound = price::RequestedBound::of(&admission);
+        let admitted =
+            tokio::time::timeout(ADMISSION_TIMEOUT, gateway.store.admit(admission)).await;
         // If it is admitted after all, the store ends it.
         let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
         let open = match admitted.unwrap_or_else(too_slow) {
             Ok(Ok(pending)) => {
-                let counts = app.metrics.of(&pending.forwarded.provider);
+                let counts = gateway.metrics.of(&pending.forwarded.provider);
                 counts.admitted();
-                access.admitted(&pending);
-                let store = app.store.clone();
+                observer.admitted(&pending);
+                let store = gateway.store.clone();
                 AdmittedCall {
                     store,
                     pending,
                     bound,
                     counts,
-                    access,
+                    observer,
                     counted: false,
                     settled: false,
                 }
             }
             Ok(Err(refusal)) => {
                 if refusal == Refusal::KeyInvalid {
-                    app.forget_key(key);
+                    gateway.forget_key(key);
                 }
                 return to_client.refuse(refusal.into());
             }
             Err(cause) => {
                 if matches!(cause, StoreError::Interrupted) {
                     // It may have been admitted although no answer came: it must not hold money.
-                    app.store
-                        .settle_in_background(request_id, CallReport::not_sent(app.clock.now()));
+                    gateway.store.settle_in_background(
+                        request_id,
+                        CallReport::not_sent(gateway.clock.now()),
+                    );
                 }
                 return to_client.refuse(cause.into());
             }
@@ -108,7 +119,7 @@ impl CallTask {
         let outgoing =
             UpstreamRequest { endpoint: &outbound.endpoint, method, headers, body, managed };
         let called = Instant::now();
-        app.metrics.before_provider.observe_time(called.saturating_duration_since(began));
+        gateway.metrics.before_provider.observe_time(called.saturating_duration_since(began));
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,
@@ -117,82 +128,67 @@ impl CallTask {
         match sent {
             Ok(incoming) => {
                 open.counts.first_byte.observe_time(called.elapsed());
-                let answer = RelayedResponse::new(&app, &outbound, open, incoming, tracked, called);
+                let answer =
+                    RelayedResponse::new(&gateway, &outbound, open, incoming, tracked, called);
                 answer.relay(to_client).await;
             }
-            Err(why) => end_unanswered(&app, open, why, to_client).await,
+            Err(why) => end_unanswered(&gateway, open, why, to_client).await,
         }
     }
 }
 
 /// Ends a call that got no answer.
 async fn end_unanswered(
-    app: &App,
-    open: AdmittedCall<'_>,
+    gateway: &Gateway,
+    open: AdmittedCall<'_, impl CallObserver>,
     why: SendError,
     mut to_client: RelaySender,
 ) {
     let request_id = open.pending.request_id;
     log::warn!("{request_id}: {}: {why}", open.pending.forwarded.provider);
-    let now = app.clock.now();
+    let now = gateway.clock.now();
     let (report, error) = match why {
-        SendError::NotSent(_) => (
-            CallReport::not_sent(now),
-            ApiError::new(
-                ErrorCode::ProviderUnreachable,
-                "The provider could not be reached; the call was not sent and costs nothing.",
-            ),
-        ),
+        SendError::NotSent(_) => (CallReport::not_sent(now), CallError::NotSent { request_id }),
         SendError::NoAnswer { timed_out } => (
             CallReport::unknown(&open.pending, Ending::Unanswered, now),
-            match timed_out {
-                true => ApiError::new(
-                    ErrorCode::ProviderTimeout,
-                    "The provider took the call and did not answer in time.",
-                ),
-                false => ApiError::new(
-                    ErrorCode::ProviderUnreachable,
-                    "The provider took the call and closed without an answer.",
-                ),
-            },
+            CallError::NoAnswer { request_id, timed_out },
         ),
     };
     open.settle(report).await;
-    let (name, value) = request_id_header(request_id);
-    to_client.refuse(error.header(name, value));
+    to_client.refuse(error);
 }
 
 /// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that stops, it is
 /// settled as a call with an unknown end.
-struct AdmittedCall<'a> {
+struct AdmittedCall<'a, O: CallObserver> {
     store: Store,
     pending: Box<PendingRecord>,
     /// The most that the call can use.
-    bound: price::AdmittedBound,
+    bound: price::RequestedBound,
     counts: &'a ProviderMetrics,
-    access: AccessEntry,
+    observer: O,
     /// Whether its end was counted, which may be before its settlement.
     counted: bool,
     settled: bool,
 }
 
-impl AdmittedCall<'_> {
+impl<O: CallObserver> AdmittedCall<'_, O> {
     async fn settle(mut self, report: CallReport) {
         self.count(&report);
         self.store.settle(self.pending.request_id, report).await;
         self.settled = true;
     }
 
-    /// Counts the end of the call in the metrics and in its access line, once.
+    /// Counts the end of the call, and tells its observer, once.
     fn count(&mut self, report: &CallReport) {
         if !std::mem::replace(&mut self.counted, true) {
             self.counts.ended(report);
-            self.access.settled(report);
+            self.observer.ended(report);
         }
     }
 }
 
-impl Drop for AdmittedCall<'_> {
+impl<O: CallObserver> Drop for AdmittedCall<'_, O> {
     fn drop(&mut self) {
         if !self.settled {
             let now = self.pending.created_at;
@@ -204,11 +200,11 @@ impl Drop for AdmittedCall<'_> {
 }
 
 /// A provider's answer that is being relayed to the client.
-struct RelayedResponse<'a> {
-    app: &'a App,
+struct RelayedResponse<'a, O: CallObserver> {
+    gateway: &'a Gateway,
     outbound: &'a OutboundCall,
     /// The call and its meter until the settlement, which may be before the provider's last byte.
-    unsettled: Option<(AdmittedCall<'a>, ResponseMeter)>,
+    unsettled: Option<(AdmittedCall<'a, O>, ResponseMeter)>,
     /// When the provider was called.
     called: Instant,
     /// When the provider's answer ended; `None` again once the client may have all of it.
@@ -245,11 +241,11 @@ impl RelayEvent {
     }
 }
 
-impl<'a> RelayedResponse<'a> {
+impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     fn new(
-        app: &'a App,
+        gateway: &'a Gateway,
         outbound: &'a OutboundCall,
-        open: AdmittedCall<'a>,
+        open: AdmittedCall<'a, O>,
         incoming: UpstreamResponse,
         tracked: InFlightGuard,
         called: Instant,
@@ -261,7 +257,7 @@ impl<'a> RelayedResponse<'a> {
             &outbound.call_body,
             outbound.call_body.inserts_usage(),
         )
-        .with_memory(&app.answer_memory);
+        .with_memory(&gateway.answer_memory);
         let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
@@ -271,7 +267,7 @@ impl<'a> RelayedResponse<'a> {
             ended: None,
             held: Vec::new(),
             left: None,
-            app,
+            gateway,
             outbound,
             incoming,
             tracked,
@@ -319,7 +315,7 @@ impl<'a> RelayedResponse<'a> {
     }
 
     async fn next_event(&mut self, to_client: &RelaySender) -> RelayEvent {
-        let settings = &self.app.settings;
+        let settings = &self.gateway.settings;
         if let Some((_, read)) = self.left
             && (settings.on_disconnect == OnDisconnect::Cancel
                 || read > settings.disconnect_drain_max_bytes)
@@ -403,7 +399,7 @@ impl<'a> RelayedResponse<'a> {
                 biased;
                 () = to_client.wait_for_room() => Ok(()),
                 () = self.tracked.cancelled() => Err(ClientLeft),
-                () = tokio::time::sleep(self.app.settings.timeouts.idle) => Err(ClientLeft),
+                () = tokio::time::sleep(self.gateway.settings.timeouts.idle) => Err(ClientLeft),
             };
         }
         if sent.and_then(|()| to_client.send_piece(piece)).is_err() {
@@ -414,7 +410,7 @@ impl<'a> RelayedResponse<'a> {
     /// Sends the pieces that waited for the settlement.
     async fn flush_held(&mut self, to_client: &mut RelaySender) {
         if let Some(ended) = self.ended.take() {
-            self.app.metrics.after_provider.observe_time(ended.elapsed());
+            self.gateway.metrics.after_provider.observe_time(ended.elapsed());
         }
         for piece in std::mem::take(&mut self.held) {
             self.send_piece(piece, to_client).await;
@@ -438,10 +434,10 @@ impl<'a> RelayedResponse<'a> {
             ResponseEnd::Left => Ending::Abandoned,
             ResponseEnd::Complete | ResponseEnd::Broken => Ending::Broken,
         };
-        let now = self.app.clock.now();
+        let now = self.gateway.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
         let mut read =
-            price::price_reading(&reading, self.outbound, self.app, self.came_in, open.counts);
+            price::price_reading(&reading, self.outbound, self.gateway, self.came_in, open.counts);
         let is_strict = open.pending.enforcement == Some(Enforcement::Strict);
         read.suspicious = open.bound.is_far_exceeded_by(&read.priced);
         if read.suspicious {

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use actix_web::http::Method;
-use tollgate_domain::Issue;
+use tollgate_provider::http::Method;
 use tollgate_provider::{Endpoint, Provider, ProviderTable};
 
-use crate::http::error::{ApiError, ErrorCode};
+use crate::error::CallError;
 
 /// The endpoint of a URL, if the call may go there with this kind of key.
 pub(crate) fn find_endpoint(
@@ -14,36 +13,29 @@ pub(crate) fn find_endpoint(
     url: &str,
     managed: bool,
     providers: &ProviderTable,
-) -> Result<Arc<Endpoint>, ApiError> {
-    let endpoint = providers.find(method, url).map_err(|why| not_supported(why.to_string()))?;
+) -> Result<Arc<Endpoint>, CallError> {
+    let endpoint =
+        providers.find(method, url).map_err(|why| CallError::not_supported(why.to_string()))?;
     check_endpoint(endpoint, managed)
 }
 
 /// The endpoint, if the call may go there with this kind of key.
-pub(super) fn check_endpoint(
+pub(crate) fn check_endpoint(
     endpoint: Arc<Endpoint>,
     managed: bool,
-) -> Result<Arc<Endpoint>, ApiError> {
+) -> Result<Arc<Endpoint>, CallError> {
     let provider = &endpoint.provider;
     if managed && !provider.takes_managed_calls() {
-        return Err(not_supported(missing_key_hint(provider)));
+        return Err(CallError::not_supported(missing_key_hint(provider)));
     }
     if managed && !endpoint.allows_managed_key() {
-        return Err(not_supported(format!(
+        return Err(CallError::not_supported(format!(
             "with the operator's key only the listed endpoints of {} may be called: put your own \
              key into the forward token as provider_key",
             provider.name
         )));
     }
     Ok(endpoint)
-}
-
-pub(super) fn not_supported(why: String) -> ApiError {
-    ApiError::with_issues(
-        ErrorCode::ForwardEndpointNotSupported,
-        "This URL cannot be forwarded to.",
-        vec![Issue::at([], why)],
-    )
 }
 
 /// The advice for a provider for which the operator has no key.

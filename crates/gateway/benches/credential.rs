@@ -5,8 +5,8 @@ use std::hint::black_box;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use criterion::{Criterion, criterion_group, criterion_main};
-use tollgate_api::credential_hash;
 use tollgate_domain::{Key, KeyKind};
+use tollgate_gateway::credential_hash;
 
 fn a_credential(c: &mut Criterion) {
     let key = Key::generate(KeyKind::Secret);

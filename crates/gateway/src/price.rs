@@ -7,34 +7,34 @@ use tollgate_domain::{
 use tollgate_pricing::{Amount, AppliedPrices, BaseCost, PriceMatch, ServedCall, Usage};
 use tollgate_usage::{InspectedBody, UsageReading, estimate_input};
 
-use super::credential::Credential;
-use super::outbound::OutboundCall;
-use crate::app::{App, KeyOwner};
-use crate::http::error::{ApiError, ErrorCode};
-use crate::metrics::counts::ProviderMetrics;
+use crate::credential::Credential;
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::keys::KeyOwner;
+use crate::metrics::ProviderMetrics;
+use crate::outbound::OutboundCall;
 
 /// The call to be admitted. A call without a price is refused here if it needs one.
-pub(super) fn prepare_admission(
+pub(crate) fn prepare_admission(
     owner: KeyOwner,
     credential: &Credential,
     outbound: &OutboundCall,
-    app: &App,
-) -> Result<Box<admission::Call>, ApiError> {
+    gateway: &Gateway,
+) -> Result<Box<admission::Call>, CallError> {
     let connection_id = credential.connection_id.as_deref().map(str::parse).transpose();
-    let now = app.clock.now();
+    let now = gateway.clock.now();
     let OutboundCall { endpoint, call_body, managed, .. } = outbound;
     let metered = endpoint.format.metered();
     let (bound, input_estimate) = match metered {
         true => {
-            let tariff = app.tariff(now);
+            let tariff = gateway.tariff(now);
             let listed = tariff.find(&endpoint.provider.name, call_body.model.as_deref());
             let bound = tariff.cost_bound(endpoint, call_body, *managed, listed);
             let bound = bound.inspect_err(|refused| {
-                let is_model = refused.issues().iter().any(|issue| issue.path == ["model"]);
-                if refused.code() == ErrorCode::ModelPriceUnknown && is_model {
+                if matches!(refused, CallError::PriceUnknown(issue) if issue.path == ["model"]) {
                     let model = call_body.model.as_deref().unwrap_or_default();
                     let missing = MissingPrice::of_model(&endpoint.provider.name, model);
-                    app.store.report_missing_price(owner.merchant_id, missing);
+                    gateway.store.report_missing_price(owner.merchant_id, missing);
                 }
             })?;
             (bound, input_estimate(call_body, listed))
@@ -46,7 +46,7 @@ pub(super) fn prepare_admission(
         merchant_id: owner.merchant_id,
         key: owner.key,
         connection_id: connection_id
-            .map_err(|_| ApiError::from(admission::Refusal::ConnectionNotFound))?,
+            .map_err(|_| CallError::Refused(admission::Refusal::ConnectionNotFound))?,
         meter_slug: credential.meter_slug.clone(),
         disable_billing: credential.disable_billing,
         forwarded: ForwardedRequest {
@@ -72,7 +72,7 @@ pub(super) fn prepare_admission(
 fn input_estimate(body: &InspectedBody, listed: Option<PriceMatch<'_>>) -> PricedUsage {
     let usage = estimate_input(body);
     // A cost beyond the range of an amount leaves the call unpriced.
-    let cost = listed.and_then(|listed| Some((listed.base(&usage).ok()?, listed.source)));
+    let cost = listed.and_then(|listed| Some((listed.base_cost(&usage).ok()?, listed.source)));
     let (base, price_source) = cost.unwrap_or_default();
     PricedUsage { usage, usage_source: UsageSource::Estimated, base, price_source }
 }
@@ -94,22 +94,22 @@ fn plausible_usage(
 }
 
 /// The most that an admitted call can use.
-pub(super) struct AdmittedBound {
+pub(crate) struct RequestedBound {
     /// The most that it can use, and the cost of that.
-    pub(super) at_most: PricedUsage,
+    pub(crate) at_most: PricedUsage,
     /// Whether the bound covers all of the call.
     is_complete: bool,
 }
 
-impl AdmittedBound {
-    pub(super) fn of(call: &admission::Call) -> Self {
+impl RequestedBound {
+    pub(crate) fn of(call: &admission::Call) -> Self {
         let bound = &call.bound;
         let source = call.forwarded.input_estimate.price_source;
         Self { at_most: bound.max_usage(source), is_complete: bound.unbounded.is_none() }
     }
 
     /// Whether a provider claims more than a hundred times the bound, in tokens or in money.
-    pub(super) fn is_far_exceeded_by(&self, claimed: &PricedUsage) -> bool {
+    pub(crate) fn is_far_exceeded_by(&self, claimed: &PricedUsage) -> bool {
         const TIMES: u64 = 100;
         let is_beyond = |claimed: u64, most: u64| claimed > most.saturating_mul(TIMES);
         let units = |cost: BaseCost| {
@@ -126,20 +126,20 @@ impl AdmittedBound {
 }
 
 /// The usage of an answer, priced.
-pub(super) struct PricedReading {
-    pub(super) priced: PricedUsage,
-    pub(super) applied: Vec<AppliedPrices>,
-    pub(super) missing: Option<MissingPrice>,
+pub(crate) struct PricedReading {
+    pub(crate) priced: PricedUsage,
+    pub(crate) applied: Vec<AppliedPrices>,
+    pub(crate) missing: Option<MissingPrice>,
     /// Whether it is far more than the call could use.
-    pub(super) suspicious: bool,
+    pub(crate) suspicious: bool,
 }
 
 /// Prices the usage of an answer by the model that served it. The prices are from the moment when the call
 /// came in. If no price list has that model's name, the requested model is priced.
-pub(super) fn price_reading(
+pub(crate) fn price_reading(
     reading: &UsageReading,
     outbound: &OutboundCall,
-    app: &App,
+    gateway: &Gateway,
     came_in: Timestamp,
     counts: &ProviderMetrics,
 ) -> PricedReading {
@@ -147,12 +147,12 @@ pub(super) fn price_reading(
         let priced = PricedUsage::nothing();
         return PricedReading { priced, applied: Vec::new(), missing: None, suspicious: false };
     }
-    let asked = outbound.call_body.model.as_deref();
-    let models: Vec<&str> = reading.model.as_deref().into_iter().chain(asked).collect();
+    let requested = outbound.call_body.model.as_deref();
+    let models: Vec<&str> = reading.model.as_deref().into_iter().chain(requested).collect();
     // A call may name no model by nature; then a row for all models prices it.
     let models = if models.is_empty() { vec![""] } else { models };
     let provider = &outbound.endpoint.provider.name;
-    let tariff = app.tariff(came_in);
+    let tariff = gateway.tariff(came_in);
     let listed = tariff.find(provider, models.first().copied());
     let used = plausible_usage(reading, outbound, listed);
     let others = || models.iter().skip(1).find_map(|model| tariff.find(provider, Some(*model)));
@@ -166,7 +166,7 @@ pub(super) fn price_reading(
         usage: &used,
         parts: &reading.parts,
     };
-    let priced = tariff.price_by(&served, own);
+    let priced = tariff.price_with_row(&served, own);
     counts.answered(reading, &priced);
     let missing = MissingPrice::of(provider, models.first().unwrap_or(&""), &used, &priced);
     let usage = PricedUsage {

@@ -1,7 +1,8 @@
-//! The errors of calls that may not go out.
+//! The errors of calls that have no answer of a provider.
 
 use tollgate_domain::admission::{LimitReset, MOST_HELD, Refusal, Shortage};
-use tollgate_domain::{Cycle, Issue, RequestLimit, RequestShape, SpendLimit};
+use tollgate_domain::{Cycle, Issue, RequestId, RequestLimit, RequestShape, SpendLimit};
+use tollgate_gateway::{CallError, request_id_header};
 use tollgate_pricing::Amount;
 
 use crate::http::error::{ApiError, ErrorCode};
@@ -9,13 +10,96 @@ use crate::http::error::{ApiError, ErrorCode};
 /// The wait before another try while calls in flight hold the missing amount.
 const HELD_MICROS: i64 = 1_000_000;
 
-/// The error of a body that may not be forwarded, with an issue for each fault.
-pub(crate) fn body_invalid(issues: Vec<tollgate_usage::Issue>) -> ApiError {
-    let message = "The body to be forwarded is not valid.";
-    let issues = issues.into_iter();
-    let issues = issues.map(|tollgate_usage::Issue { path, message }| Issue { path, message });
-    let issues = issues.collect();
-    ApiError::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
+impl From<CallError> for ApiError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::CredentialMissing => Self::new(
+                ErrorCode::AuthHeaderMissing,
+                "Send a forward token, or a key, in the header `Authorization: Bearer …`.",
+            ),
+            CallError::CredentialInvalid => Self::auth_invalid(),
+            CallError::TokenInvalid(issues) => Self::with_issues(
+                ErrorCode::ForwardTokenJsonInvalid,
+                "Invalid credentials: the forward token is not valid.",
+                issues,
+            ),
+            CallError::TooManyCalls => {
+                let message = "Too many calls in flight on this node; retry after 1 s.";
+                Self::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
+            }
+            CallError::ShuttingDown => Self::new(
+                ErrorCode::ShuttingDown,
+                "This node is shutting down. Send the call again; another one will take it.",
+            ),
+            CallError::QueryInvalid(issues) => Self::invalid(issues),
+            CallError::MetadataInvalid(issues) => {
+                let message = "The metadata is not valid.";
+                Self::with_issues(ErrorCode::MetadataInvalid, message, issues)
+            }
+            CallError::EndpointNotSupported(issue) => Self::with_issues(
+                ErrorCode::ForwardEndpointNotSupported,
+                "This URL cannot be forwarded to.",
+                vec![issue],
+            ),
+            CallError::RouteNotSupported => Self::new(
+                ErrorCode::ForwardEndpointNotSupported,
+                "No configured provider speaks the format of this route.",
+            ),
+            CallError::ModelOnOtherRoute { route } => Self::with_issues(
+                ErrorCode::ForwardEndpointNotSupported,
+                "This model is not served on this route.",
+                vec![Issue::at(["model"], format!("is served on POST {route}"))],
+            ),
+            CallError::ModelNotServed => Self::with_issues(
+                ErrorCode::ModelPriceUnknown,
+                "No configured provider serves this model at a known price.",
+                vec![Issue::at(["model"], "GET /v1/models lists what is served")],
+            ),
+            CallError::PriceUnknown(issue) => Self::with_issues(
+                ErrorCode::ModelPriceUnknown,
+                "The price of this call is not known, so it is not sent.",
+                vec![issue],
+            ),
+            CallError::ContentTypeUnsupported(advice) => {
+                Self::new(ErrorCode::ContentTypeUnsupported, advice)
+            }
+            CallError::BodyInvalid(issues) => {
+                let message = "The body to be forwarded is not valid.";
+                Self::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
+            }
+            CallError::Refused(refusal) => refusal.into(),
+            CallError::Store(cause) => cause.into(),
+            CallError::NotSent { request_id } => {
+                let message =
+                    "The provider could not be reached; the call was not sent and costs nothing.";
+                Self::new(ErrorCode::ProviderUnreachable, message).with_record(request_id)
+            }
+            CallError::NoAnswer { request_id, timed_out } => {
+                let (code, message) = match timed_out {
+                    true => (
+                        ErrorCode::ProviderTimeout,
+                        "The provider took the call and did not answer in time.",
+                    ),
+                    false => (
+                        ErrorCode::ProviderUnreachable,
+                        "The provider took the call and closed without an answer.",
+                    ),
+                };
+                Self::new(code, message).with_record(request_id)
+            }
+            CallError::Aborted => {
+                Self::new(ErrorCode::InternalError, "Something went wrong in the service.")
+            }
+        }
+    }
+}
+
+impl ApiError {
+    /// Adds the header with the id of the call's record.
+    fn with_record(self, request_id: RequestId) -> Self {
+        let (name, value) = request_id_header(request_id);
+        self.header(name, value)
+    }
 }
 
 impl From<Refusal> for ApiError {

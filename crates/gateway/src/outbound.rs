@@ -2,92 +2,101 @@
 
 use std::sync::Arc;
 
-use actix_web::HttpRequest;
-use actix_web::http::Method;
-use actix_web::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 use tollgate_domain::{Issue, MerchantId, Metadata, MetadataError};
+use tollgate_provider::http::Method;
+use tollgate_provider::http::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
 use tollgate_provider::{Endpoint, ProviderKey, request_headers};
 use tollgate_usage::{BodyRefusal, InspectedBody};
 
-use super::endpoint::{check_endpoint, find_endpoint, not_supported};
-use super::inbound::InboundCall;
-use super::refusal::body_invalid;
-use crate::app::App;
-use crate::http::error::{ApiError, ErrorCode};
+use crate::endpoint::{check_endpoint, find_endpoint};
+use crate::error::{CallError, body_invalid};
+use crate::gateway::Gateway;
+use crate::inbound::InboundCall;
+use crate::request::RequestHead;
 
 /// A call that may be sent as it is, once it is admitted.
-pub(super) struct OutboundCall {
-    pub(super) endpoint: Arc<Endpoint>,
+pub struct OutboundCall {
+    pub(crate) endpoint: Arc<Endpoint>,
     /// The headers that go to the provider.
-    pub(super) headers: HeaderMap,
+    pub(crate) headers: HeaderMap,
     /// The body that goes to the provider.
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
     /// The fields that were read of the caller's body.
-    pub(super) call_body: InspectedBody,
-    pub(super) managed: bool,
-    pub(super) metadata: Metadata,
+    pub(crate) call_body: InspectedBody,
+    pub(crate) managed: bool,
+    pub(crate) metadata: Metadata,
 }
 
 const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
 
 impl OutboundCall {
     /// The call of `/forward`. The caller names the URL, which is not trusted before this check.
-    pub(super) fn for_url(
-        http: &HttpRequest,
+    ///
+    /// # Errors
+    /// The reason why the call may not go out.
+    pub fn for_url(
+        head: &RequestHead<'_>,
         inbound: &InboundCall,
-        app: &App,
-    ) -> Result<Self, ApiError> {
+        gateway: &Gateway,
+    ) -> Result<Self, CallError> {
         let credential = &inbound.credential;
-        let parameters = ForwardParameters::of(http)?;
-        let metadata = metadata(http, parameters.metadata.as_deref())?;
+        let parameters = ForwardParameters::of(head)?;
+        let metadata = metadata(head, parameters.metadata.as_deref())?;
         let managed = credential.provider_key == ProviderKey::Managed;
-        let endpoint = find_endpoint(http.method(), &parameters.u, managed, &app.providers)
+        let endpoint = find_endpoint(head.method, &parameters.u, managed, &gateway.providers)
             .map_err(|refused| refused.within("u"))?;
-        Self::for_endpoint(http, inbound, endpoint, metadata)
+        Self::for_endpoint(head, inbound, endpoint, metadata)
     }
 
     /// The call of a provider route. The caller names the provider and a path of it.
-    pub(super) fn for_provider(
-        http: &HttpRequest,
+    ///
+    /// # Errors
+    /// The reason why the call may not go out.
+    pub fn for_provider(
+        head: &RequestHead<'_>,
+        name: &str,
         inbound: &InboundCall,
-        app: &App,
-    ) -> Result<Self, ApiError> {
-        let name = http.match_info().get("provider").unwrap_or_default();
-        let provider = app.providers.get(name).ok_or_else(|| {
-            not_supported(format!("there is no provider {name:?}: see docs/PROVIDERS.md"))
+        gateway: &Gateway,
+    ) -> Result<Self, CallError> {
+        let provider = gateway.providers.get(name).ok_or_else(|| {
+            CallError::not_supported(format!(
+                "there is no provider {name:?}: see docs/PROVIDERS.md"
+            ))
         })?;
         let prefix = format!("/v1/providers/{name}");
-        let path = http.uri().path().strip_prefix(&prefix).unwrap_or_default();
-        let PassthroughQuery { query, metadata } = PassthroughQuery::of(http);
-        let metadata = self::metadata(http, metadata.as_deref())?;
+        let path = head.path.strip_prefix(&prefix).unwrap_or_default();
+        let PassthroughQuery { query, metadata } = PassthroughQuery::of(head);
+        let metadata = self::metadata(head, metadata.as_deref())?;
         let managed = inbound.credential.provider_key == ProviderKey::Managed;
-        let found = provider.endpoint_at(http.method(), path, query.as_deref());
-        let found = found.map_err(|why| not_supported(why.to_string()))?;
+        let found = provider.endpoint_at(head.method, path, query.as_deref());
+        let found = found.map_err(|why| CallError::not_supported(why.to_string()))?;
         let endpoint = check_endpoint(Arc::new(found), managed)?;
-        Self::for_endpoint(http, inbound, endpoint, metadata)
+        Self::for_endpoint(head, inbound, endpoint, metadata)
     }
 
     /// The call to an endpoint that may be called.
     fn for_endpoint(
-        http: &HttpRequest,
+        head: &RequestHead<'_>,
         inbound: &InboundCall,
         endpoint: Arc<Endpoint>,
         metadata: Metadata,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self, CallError> {
         let InboundCall { credential, owner, body, .. } = inbound;
         let managed = credential.provider_key == ProviderKey::Managed;
         // The body of a GET is dropped: a provider might read it as a part of the call.
-        let (call_body, body) = match *http.method() {
+        let (call_body, body) = match *head.method {
             Method::GET => (InspectedBody::empty(), Bytes::new()),
-            _ => (call_body(http, body, &endpoint, managed)?, body.clone()),
+            _ => (call_body(head, body, &endpoint, managed)?, body.clone()),
         };
         let call = (endpoint, call_body, body);
-        Ok(Self::new(http, call, metadata, &credential.provider_key, owner.merchant_id))
+        Ok(Self::new(head, call, metadata, &credential.provider_key, owner.merchant_id))
     }
 
-    pub(super) fn new(
-        http: &HttpRequest,
+    pub(crate) fn new(
+        head: &RequestHead<'_>,
         (endpoint, call_body, body): (Arc<Endpoint>, InspectedBody, Bytes),
         metadata: Metadata,
         key: &ProviderKey,
@@ -95,7 +104,7 @@ impl OutboundCall {
     ) -> Self {
         Self {
             headers: request_headers(
-                http.headers(),
+                head.headers,
                 &endpoint,
                 key,
                 merchant_id,
@@ -111,15 +120,15 @@ impl OutboundCall {
 }
 
 /// The query of a route with a provider's path: the provider's part, and this service's.
-pub(super) struct PassthroughQuery {
-    pub(super) query: Option<String>,
-    pub(super) metadata: Option<String>,
+pub(crate) struct PassthroughQuery {
+    pub(crate) query: Option<String>,
+    pub(crate) metadata: Option<String>,
 }
 
 impl PassthroughQuery {
-    pub(super) fn of(http: &HttpRequest) -> Self {
+    pub(crate) fn of(head: &RequestHead<'_>) -> Self {
         let (mut metadata, mut query) = (None, Vec::new());
-        for pair in http.query_string().split('&').filter(|pair| !pair.is_empty()) {
+        for pair in head.query.split('&').filter(|pair| !pair.is_empty()) {
             let parsed = url::form_urlencoded::parse(pair.as_bytes()).next();
             match parsed.as_ref().map(|(name, value)| (name.as_ref(), value)) {
                 Some(("metadata", value)) => metadata = Some(value.clone().into_owned()),
@@ -139,9 +148,9 @@ struct ForwardParameters {
 }
 
 impl ForwardParameters {
-    fn of(http: &HttpRequest) -> Result<Self, ApiError> {
+    fn of(head: &RequestHead<'_>) -> Result<Self, CallError> {
         let (mut u, mut metadata, mut issues) = (None, None, Vec::new());
-        for (name, value) in url::form_urlencoded::parse(http.query_string().as_bytes()) {
+        for (name, value) in url::form_urlencoded::parse(head.query.as_bytes()) {
             match name.as_ref() {
                 "u" if u.is_some() => issues.push(Issue::at(["u"], "must stand only once")),
                 "u" => u = Some(value.into_owned()),
@@ -158,37 +167,38 @@ impl ForwardParameters {
             Some(u) => Ok(Self { u, metadata }),
             None if issues.is_empty() => {
                 let hint = "is required: the provider's URL to forward to, percent-encoded";
-                Err(ApiError::invalid(vec![Issue::at(["u"], hint)]))
+                Err(CallError::QueryInvalid(vec![Issue::at(["u"], hint)]))
             }
-            None => Err(ApiError::invalid(issues)),
+            None => Err(CallError::QueryInvalid(issues)),
         }
     }
 }
 
 /// The metadata of a call. The header takes precedence over the query.
-pub(super) fn metadata(http: &HttpRequest, in_query: Option<&str>) -> Result<Metadata, ApiError> {
-    let header = http.headers().get(METADATA_HEADER);
+pub(crate) fn metadata(
+    head: &RequestHead<'_>,
+    in_query: Option<&str>,
+) -> Result<Metadata, CallError> {
+    let header = head.headers.get(METADATA_HEADER);
     // Header values are bytes. JSON is UTF-8, so a value that is not UTF-8 is invalid.
     let in_header = header.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or(""));
     let Some(text) = in_header.or(in_query) else { return Ok(Metadata::default()) };
-    Metadata::parse(text).map_err(|MetadataError(issues)| {
-        ApiError::with_issues(ErrorCode::MetadataInvalid, "The metadata is not valid.", issues)
-    })
+    Metadata::parse(text).map_err(|MetadataError(issues)| CallError::MetadataInvalid(issues))
 }
 
 /// The inspected body of a call, if it may be sent.
-pub(super) fn call_body(
-    http: &HttpRequest,
+pub(crate) fn call_body(
+    head: &RequestHead<'_>,
     body: &[u8],
     endpoint: &Endpoint,
     managed: bool,
-) -> Result<InspectedBody, ApiError> {
-    let unsupported = |hint: &str| ApiError::new(ErrorCode::ContentTypeUnsupported, hint);
+) -> Result<InspectedBody, CallError> {
+    let unsupported = |hint: &str| CallError::ContentTypeUnsupported(hint.to_owned());
     let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
-    if !http.headers().get_all(CONTENT_ENCODING).all(plain) {
+    if !head.headers.get_all(CONTENT_ENCODING).all(plain) {
         return Err(unsupported("Send the body as it is, without a Content-Encoding."));
     }
-    let mut types = http.headers().get_all(CONTENT_TYPE);
+    let mut types = head.headers.get_all(CONTENT_TYPE);
     let content_type = types.next().map(|value| value.to_str().unwrap_or_default());
     if types.next().is_some() {
         return Err(unsupported("Send one Content-Type."));

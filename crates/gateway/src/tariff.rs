@@ -1,19 +1,18 @@
 //! The prices of calls by the operator's providers and price lists, without a call.
 
-use actix_web::http::Method;
-use tollgate_domain::admission::CostBound;
+use tollgate_domain::admission::{CostBound, Refusal};
 use tollgate_domain::{Issue, PricedUsage, Timestamp, UsageSource};
 use tollgate_domain::{PricingTerms, Quote};
 use tollgate_pricing::{
     BaseCost, CostBreakdown, Overflow, PriceBook, PriceMatch, PriceRow, Rate, ServedCall,
     UnitPrices, Usage,
 };
+use tollgate_provider::http::Method;
 use tollgate_provider::{Endpoint, ProviderTable};
 use tollgate_usage::{InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound};
 
-use crate::forward::endpoint::find_endpoint;
-use crate::forward::refusal::body_invalid;
-use crate::http::error::{ApiError, ErrorCode};
+use crate::endpoint::find_endpoint;
+use crate::error::{CallError, body_invalid};
 use crate::settings::UnpricedPolicy;
 
 /// The assumed most output tokens of a call if neither it nor the price list states them.
@@ -48,7 +47,7 @@ impl<'a> Tariff<'a> {
     }
 
     /// As [`Tariff::price`], with the row that was found for the call's own model.
-    pub(crate) fn price_by(
+    pub(crate) fn price_with_row(
         &self,
         served: &ServedCall<'_>,
         own: Option<PriceMatch<'_>>,
@@ -85,10 +84,10 @@ impl<'a> Tariff<'a> {
     ///
     /// # Errors
     /// The error that the call itself would get, with issues within `url` and `body`.
-    pub fn bound(&self, url: &str, body: &[u8]) -> Result<CallBound, ApiError> {
+    pub fn bound(&self, url: &str, body: &[u8]) -> Result<CallBound, CallError> {
         let endpoint = find_endpoint(&Method::POST, url, true, self.providers)
             .map_err(|refused| refused.within("url"))?;
-        let in_body = |refused: ApiError| refused.within("body");
+        let in_body = |refused: CallError| refused.within("body");
         let body = InspectedBody::inspect(body, &endpoint.format, true)
             .map_err(|issues| in_body(body_invalid(issues)))?;
         let listed = self.find(&endpoint.provider.name, body.model.as_deref());
@@ -109,7 +108,7 @@ impl<'a> Tariff<'a> {
         body: &InspectedBody,
         managed: bool,
         listed: Option<PriceMatch<'_>>,
-    ) -> Result<CostBound, ApiError> {
+    ) -> Result<CostBound, CallError> {
         let listed = listed.filter(|listed| is_priced(endpoint, listed.row));
         let provider = &endpoint.provider.name;
         if listed.is_none() {
@@ -152,12 +151,10 @@ impl CallBound {
     /// The most that it can cost in all, which is its hold.
     ///
     /// # Errors
-    /// When that is more than any call may hold.
-    pub fn hold(&self, terms: &PricingTerms<'_>) -> Result<Quote, ApiError> {
+    /// [`Refusal::BoundTooLarge`] when that is more than any call may hold.
+    pub fn hold(&self, terms: &PricingTerms<'_>) -> Result<Quote, Refusal> {
         match &self.0 {
-            Some(bound) => {
-                bound.hold(terms).map_err(|refused| ApiError::from(refused).within("body"))
-            }
+            Some(bound) => bound.hold(terms),
             None => Ok(Quote::free(terms)),
         }
     }
@@ -202,7 +199,7 @@ fn highest_tool_price(
     })
 }
 
-fn refuse_unpriced(issue: Issue, managed: bool, unpriced: UnpricedPolicy) -> Result<(), ApiError> {
+fn refuse_unpriced(issue: Issue, managed: bool, unpriced: UnpricedPolicy) -> Result<(), CallError> {
     let allowed = match unpriced {
         UnpricedPolicy::Allow => true,
         UnpricedPolicy::Refuse => false,
@@ -211,11 +208,7 @@ fn refuse_unpriced(issue: Issue, managed: bool, unpriced: UnpricedPolicy) -> Res
     if allowed {
         return Ok(());
     }
-    Err(ApiError::with_issues(
-        ErrorCode::ModelPriceUnknown,
-        "The price of this call is not known, so it is not sent.",
-        vec![issue],
-    ))
+    Err(CallError::PriceUnknown(issue))
 }
 
 /// The most that the call can use, and the highest prices of its row.

@@ -1,0 +1,80 @@
+//! The gateway: the state that all calls share.
+
+use std::sync::Arc;
+
+use tollgate_domain::admission::CallKey;
+use tollgate_domain::{Clock, Key, Timestamp};
+use tollgate_pricing::PriceBook;
+use tollgate_provider::ProviderTable;
+use tollgate_store::Store;
+use tollgate_usage::ResponseMemory;
+
+use crate::calls::InFlightCalls;
+use crate::error::CallError;
+use crate::keys::{KeyOwner, KnownKeys};
+use crate::metrics::CallMetrics;
+use crate::settings::CallSettings;
+use crate::tariff::Tariff;
+
+/// The state that all calls of a process share: store, providers, prices, and the calls in flight.
+pub struct Gateway {
+    /// The store that admits and settles calls.
+    pub store: Store,
+    /// The providers that calls may go to.
+    pub providers: ProviderTable,
+    /// Their prices.
+    pub prices: PriceBook,
+    /// The clock of calls.
+    pub clock: Clock,
+    /// The operator's choices.
+    pub settings: CallSettings,
+    /// The calls in flight.
+    pub calls: InFlightCalls,
+    /// The figures of calls.
+    pub metrics: CallMetrics,
+    known_keys: KnownKeys,
+    pub(crate) answer_memory: Arc<ResponseMemory>,
+}
+
+impl Gateway {
+    /// A gateway on an open store.
+    pub fn new(
+        store: Store,
+        settings: CallSettings,
+        providers: ProviderTable,
+        prices: PriceBook,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            answer_memory: Arc::new(ResponseMemory::new(settings.answer_memory_bytes)),
+            calls: InFlightCalls::default(),
+            metrics: CallMetrics::new(&providers),
+            known_keys: KnownKeys::default(),
+            store,
+            providers,
+            prices,
+            clock,
+            settings,
+        }
+    }
+
+    /// The prices of calls that come in at this instant.
+    pub fn tariff(&self, at: Timestamp) -> Tariff<'_> {
+        let unpriced = self.settings.unpriced;
+        Tariff { providers: &self.providers, prices: &self.prices, unpriced, at }
+    }
+
+    /// The owner of a key. The key may have been deleted or rotated a moment ago: each admission decides
+    /// again in the store.
+    ///
+    /// # Errors
+    /// [`CallError::CredentialInvalid`] for a key that does not exist, [`CallError::Store`] if the store fails.
+    pub async fn owner_of(&self, key: &Key) -> Result<KeyOwner, CallError> {
+        self.known_keys.owner_of(&self.store, key).await
+    }
+
+    /// Forgets a key that has been found deleted.
+    pub fn forget_key(&self, key: CallKey) {
+        self.known_keys.forget(key);
+    }
+}

@@ -1,0 +1,22 @@
+//! The incoming call: its caller and its whole body.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::calls::InFlightGuard;
+use crate::credential::Credential;
+use crate::keys::KeyOwner;
+
+/// A call as it came in. Its caller is known; the rest is not checked yet.
+pub struct InboundCall {
+    /// Counts the call as one in flight.
+    pub tracked: InFlightGuard,
+    /// The credential.
+    pub credential: Credential,
+    /// The owner of its key.
+    pub owner: KeyOwner,
+    /// The whole body.
+    pub body: Bytes,
+    /// When it came in, plus the time that its body took to arrive.
+    pub began: Instant,
+}

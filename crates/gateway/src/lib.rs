@@ -1,0 +1,51 @@
+//! The path of a forwarded call, without a server, in the order of its steps:
+//!
+//! 1. `inbound`: the incoming call. From its [`RequestHead`] come the [`Credential`] and the owner of its key
+//!    ([`Gateway::owner_of`]);
+//! 2. `outbound`: the outgoing call: URL, body, metadata, each parsed once and fully checked; `endpoint`: whether
+//!    the call may go there; on the drop-in routes `drop_in` finds the provider by the model first;
+//! 3. `price`: the admission that is requested, with the most that the call can cost, by the [`Tariff`];
+//! 4. `call`: a task of its own from here on ([`spawn_call`]): admitted, sent, relayed while it is measured,
+//!    settled;
+//! 5. `relay`: the way of its bytes to the client.
+//!
+//! The server drops a handler whose client has left. So from its admission on, a call is a task of its own,
+//! and the handler only relays from it. [`InFlightCalls`] counts what runs, so that a shutdown can wait for it.
+//!
+//! A [`CallError`] says why a call has no answer of a provider. What a client gets for it is the interface's matter.
+
+mod call;
+mod calls;
+mod credential;
+mod drop_in;
+mod endpoint;
+mod error;
+mod gateway;
+mod inbound;
+mod keys;
+mod metrics;
+mod observer;
+mod outbound;
+mod price;
+mod relay;
+mod request;
+mod settings;
+mod tariff;
+
+pub use call::spawn_call;
+pub use calls::{InFlightCalls, InFlightGuard};
+pub use credential::Credential;
+#[doc(hidden)]
+pub use credential::credential_hash;
+pub use drop_in::{DropInRoute, MatchRank, match_model};
+pub use error::CallError;
+pub use gateway::Gateway;
+pub use inbound::InboundCall;
+pub use keys::KeyOwner;
+pub use metrics::{CallMetrics, ProviderMetrics, amount_units};
+pub use observer::CallObserver;
+pub use outbound::OutboundCall;
+pub use relay::{RelayReceiver, RelayedBytes, RelayedHead, request_id_header};
+pub use request::RequestHead;
+pub use settings::{CallSettings, OnDisconnect, UnpricedPolicy};
+pub use tariff::{CallBound, Tariff};

@@ -1,0 +1,188 @@
+//! The figures of calls.
+//!
+//! They are kept for each configured provider, so clients cannot make them grow. The counters of a call are atomics that are looked up once for it.
+
+use std::collections::BTreeMap;
+
+use tollgate_domain::UsageSource;
+use tollgate_domain::settlement::{CallReport, Ending};
+use tollgate_metrics::{Counter, Histogram};
+use tollgate_pricing::{Amount, CostBreakdown, PriceSource, Unit};
+use tollgate_provider::ProviderTable;
+use tollgate_usage::UsageReading;
+
+/// The buckets of the time that this service adds, in microseconds.
+const OWN: &[u64] = &[
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 10_000_000,
+];
+/// The buckets of a provider's time, in microseconds.
+const PROVIDERS: &[u64] = &[
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    60_000_000,
+    120_000_000,
+    300_000_000,
+    600_000_000,
+];
+
+/// The figures of all calls.
+#[derive(Debug)]
+pub struct CallMetrics {
+    by_provider: BTreeMap<String, ProviderMetrics>,
+    /// For a name that the table does not have, which does not occur.
+    unknown_provider: ProviderMetrics,
+    /// The time that Tollgate adds before the provider is called.
+    pub before_provider: Histogram,
+    /// The time that it adds after the provider's last byte.
+    pub after_provider: Histogram,
+}
+
+/// The metrics of the calls of one provider.
+#[derive(Debug)]
+pub struct ProviderMetrics {
+    /// Admitted calls.
+    pub admitted: Counter,
+    /// Calls that have ended, by how.
+    pub endings: [(Ending, Counter); 6],
+    /// The time from the sending of a call to the head of its answer.
+    pub first_byte: Histogram,
+    /// The time from the sending of a call to the last byte of its answer.
+    pub answer: Histogram,
+    /// Tokens, by unit.
+    pub tokens: Vec<(Unit, Counter)>,
+    /// The base cost, in units of 10⁻¹⁰ USD.
+    pub cost: Counter,
+    /// Answers whose figures do not come to the total that the provider states.
+    pub totals_differ: Counter,
+    /// Answers that claim far more than their call could use.
+    pub suspicious: Counter,
+    /// How often the operator's key was masked in an answer.
+    pub masked: Counter,
+    /// Accepted calls without complete usage from the provider.
+    pub unreported: Counter,
+    /// Calls without a price.
+    pub unpriced: Counter,
+    /// Calls that used a unit without a price.
+    pub units_unpriced: Counter,
+    /// Calls in a tier without prices of its own.
+    pub tiers_unlisted: Counter,
+    /// The cost that providers state, in units of 10⁻¹⁰ USD, where the price list has one too.
+    pub stated_cost: Counter,
+    /// The cost of the same calls by the price list.
+    pub listed_cost: Counter,
+}
+
+impl CallMetrics {
+    pub(crate) fn new(providers: &ProviderTable) -> Self {
+        let of_providers =
+            providers.iter().map(|provider| (provider.name.clone(), ProviderMetrics::new()));
+        Self {
+            by_provider: of_providers.collect(),
+            unknown_provider: ProviderMetrics::new(),
+            before_provider: Histogram::of_times(OWN),
+            after_provider: Histogram::of_times(OWN),
+        }
+    }
+
+    /// The figures of a provider's calls. A call looks them up once.
+    pub(crate) fn of(&self, provider: &str) -> &ProviderMetrics {
+        self.by_provider.get(provider).unwrap_or(&self.unknown_provider)
+    }
+
+    /// The figures of each provider that was called, by its name.
+    pub fn called_providers(&self) -> impl Iterator<Item = (&str, &ProviderMetrics)> {
+        let called = self.by_provider.iter().filter(|(_, of)| of.admitted.get() > 0);
+        called.map(|(provider, of)| (provider.as_str(), of))
+    }
+}
+
+impl ProviderMetrics {
+    fn new() -> Self {
+        let endings = [
+            Ending::Answered,
+            Ending::Abandoned,
+            Ending::Broken,
+            Ending::Rejected,
+            Ending::NotSent,
+            Ending::Unanswered,
+        ];
+        let tokens = Unit::ALL.iter().filter(|unit| unit.counts_tokens());
+        Self {
+            admitted: Counter::default(),
+            endings: endings.map(|ending| (ending, Counter::default())),
+            first_byte: Histogram::of_times(PROVIDERS),
+            answer: Histogram::of_times(PROVIDERS),
+            tokens: tokens.map(|unit| (*unit, Counter::default())).collect(),
+            cost: Counter::default(),
+            totals_differ: Counter::default(),
+            suspicious: Counter::default(),
+            masked: Counter::default(),
+            unreported: Counter::default(),
+            unpriced: Counter::default(),
+            units_unpriced: Counter::default(),
+            tiers_unlisted: Counter::default(),
+            stated_cost: Counter::default(),
+            listed_cost: Counter::default(),
+        }
+    }
+
+    /// Counts an admitted call.
+    pub(crate) fn admitted(&self) {
+        self.admitted.inc();
+    }
+
+    /// Counts an answer that claims far more than its call could use.
+    pub(crate) fn suspicious(&self) {
+        self.suspicious.inc();
+    }
+
+    /// Counts how often the operator's key was masked in an answer.
+    pub(crate) fn masked(&self, times: u64) {
+        self.masked.add(times);
+    }
+
+    /// Counts the end of a call, with its usage and cost.
+    pub(crate) fn ended(&self, report: &CallReport) {
+        let found = self.endings.iter().find(|(ending, _)| *ending == report.ending);
+        found.into_iter().for_each(|(_, count)| count.inc());
+        let CallReport { priced, .. } = report;
+        for (unit, count) in &self.tokens {
+            count.add(*priced.usage.quantities.get(*unit));
+        }
+        self.cost.add(amount_units(priced.base.input.saturating_add(priced.base.output)));
+    }
+
+    /// Counts an answer that was read and priced.
+    pub(crate) fn answered(&self, reading: &UsageReading, priced: &CostBreakdown) {
+        let count = |counter: &Counter, holds: bool| {
+            if holds {
+                counter.inc();
+            }
+        };
+        count(&self.totals_differ, reading.total_differs);
+        let unreported = matches!(reading.source, UsageSource::Estimated | UsageSource::Partial);
+        count(&self.unreported, unreported);
+        let is_used = reading.source != UsageSource::None;
+        count(&self.unpriced, is_used && priced.source == PriceSource::Unpriced);
+        count(&self.units_unpriced, priced.unpriced_unit.is_some());
+        count(&self.tiers_unlisted, !priced.unlisted_tiers.is_empty());
+        if let (Some(listed), Some(stated)) = (priced.listed, reading.usage.provider_cost) {
+            self.stated_cost.add(amount_units(stated));
+            self.listed_cost.add(amount_units(listed));
+        }
+    }
+}
+
+/// The units of an amount as a count; a negative amount is none.
+pub fn amount_units(amount: Amount) -> u64 {
+    u64::try_from(amount.units()).unwrap_or(0)
+}

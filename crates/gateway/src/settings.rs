@@ -1,0 +1,58 @@
+//! The operator's choices about calls.
+
+use std::time::Duration;
+
+use tollgate_provider::Timeouts;
+
+/// The handling of a call whose client leaves before its answer has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisconnect {
+    /// Read on, within bounds, to learn the real usage of the call.
+    #[default]
+    Drain,
+    /// Stop, and charge what has passed.
+    Cancel,
+}
+
+/// The handling of a call without a known price.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnpricedPolicy {
+    /// Refuse it with the operator's key, allow it with the caller's.
+    #[default]
+    RefuseManaged,
+    /// Refuse it.
+    Refuse,
+    /// Allow it, marked as unpriced.
+    Allow,
+}
+
+/// The settings of calls.
+#[derive(Clone, Debug)]
+pub struct CallSettings {
+    /// The handling of calls whose client leaves.
+    pub on_disconnect: OnDisconnect,
+    /// The handling of calls without a price.
+    pub unpriced: UnpricedPolicy,
+    /// The longest time for which a call is read on after its client has left.
+    pub disconnect_drain_max: Duration,
+    /// The most bytes that are read in that time.
+    pub disconnect_drain_max_bytes: u64,
+    /// The most memory for all answers that are kept to be read. Beyond it only their beginning and end are
+    /// kept.
+    pub answer_memory_bytes: usize,
+    /// The bounds on waits for providers.
+    pub timeouts: Timeouts,
+}
+
+impl Default for CallSettings {
+    fn default() -> Self {
+        Self {
+            on_disconnect: OnDisconnect::default(),
+            unpriced: UnpricedPolicy::default(),
+            disconnect_drain_max: Duration::from_secs(900),
+            disconnect_drain_max_bytes: 64 * 1024 * 1024,
+            answer_memory_bytes: 128 * 1024 * 1024,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
