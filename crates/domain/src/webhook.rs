@@ -4,10 +4,9 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, Mac};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use standardwebhooks::Webhook as MessageSigner;
 
 use crate::event_kind::EventKind;
 use crate::id::{MerchantId, WebhookId};
@@ -103,13 +102,10 @@ impl WebhookSecret {
         STANDARD.decode(text.strip_prefix(SECRET_PREFIX)?).ok().map(Self)
     }
 
-    /// The signature of a message by Standard Webhooks 1.0: HMAC-SHA256 over `id.timestamp.body`.
-    /// The timestamp is the time of the attempt, in seconds since 1970.
+    /// The signature of a message by Standard Webhooks 1.0. The timestamp is the time of the attempt, in
+    /// seconds since 1970. A body that is not UTF-8 has none.
     fn sign(&self, message_id: &str, timestamp: i64, body: &[u8]) -> Option<String> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        mac.update(format!("{message_id}.{timestamp}.").as_bytes());
-        mac.update(body);
-        Some(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
+        MessageSigner::from_bytes(self.0.clone()).ok()?.sign(message_id, timestamp, body).ok()
     }
 }
 
