@@ -52,7 +52,7 @@ fn listen(
     app: &web::Data<App>,
     config: &TollgateConfig,
     (key, address): (&str, &str),
-    served: ServedRoutes,
+    served: &ServedRoutes,
 ) -> anyhow::Result<BoundServer> {
     tollgate_api::listen(app.clone(), address, config.tls.as_ref(), served).with_context(|| {
         let variable = key.to_ascii_uppercase();
@@ -129,14 +129,15 @@ impl Service {
             Clock::system(),
         ));
         let app = web::Data::new(App::new(Arc::clone(&gateway), settings));
-        let served = match config.dashboard_listen {
-            None => ServedRoutes::Everything,
-            Some(_) => ServedRoutes::Interface,
-        };
-        let main = listen(&app, config, ("listen", &config.listen), served)?;
-        let dashboard = config.dashboard_listen.as_ref().map(|address| {
-            listen(&app, config, ("dashboard_listen", address), ServedRoutes::Dashboard)
-        });
+        let pages = tollgate_dashboard::pages();
+        let beside = Some(&pages).filter(|_| config.dashboard_listen.is_none()).cloned();
+        let served = ServedRoutes { interface: true, pages: beside };
+        let main = listen(&app, config, ("listen", &config.listen), &served)?;
+        let alone = ServedRoutes { interface: false, pages: Some(pages) };
+        let dashboard = config
+            .dashboard_listen
+            .as_ref()
+            .map(|address| listen(&app, config, ("dashboard_listen", address), &alone));
         let dashboard = dashboard.transpose()?;
         let dispatcher = WebhookDispatcher::start(app).context("cannot start a thread")?;
         Ok(Self {

@@ -176,6 +176,11 @@ impl AccessEntry {
     }
 }
 
+/// Notes the merchant and the key of a request in its access line.
+pub fn note_caller(request: &impl HttpMessage, merchant_id: MerchantId, key: CallKey) {
+    AccessEntry::of(request).caller(merchant_id, key);
+}
+
 impl CallObserver for AccessEntry {
     fn admitted(&self, pending: &PendingRecord) {
         self.note(|line| {

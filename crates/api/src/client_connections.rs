@@ -293,7 +293,7 @@ impl Drop for UnauthenticatedRequest {
 }
 
 /// The scheme of the address that this request was sent to, as its client or a proxy states it.
-pub(crate) fn scheme(request: &HttpRequest) -> String {
+pub fn scheme(request: &HttpRequest) -> String {
     let connection = request.conn_data::<Arc<ClientConnection>>();
     match connection.is_some_and(|connection| connection.is_encrypted) {
         true => "https".to_owned(),
@@ -302,7 +302,7 @@ pub(crate) fn scheme(request: &HttpRequest) -> String {
 }
 
 /// Notes that the client of this request has shown a valid credential.
-pub(crate) fn mark_authenticated(request: &impl HttpMessage) {
+pub fn mark_authenticated(request: &impl HttpMessage) {
     request.extensions_mut().remove::<UnauthenticatedRequest>();
 }
 

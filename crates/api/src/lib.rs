@@ -8,7 +8,8 @@
 //! - `forward` has the operations that forward calls; `tollgate-gateway` is the path of a call.
 //! - `client_connections` closes idle connections, and bounds the requests of each; `line_ends` checks the
 //!   lines of their heads.
-//! - `dashboard` has a merchant's pages.
+//! - [`html`] is what all pages share; `tollgate-dashboard` has a merchant's pages, with what [`operations`] and
+//!   [`client`] give them.
 //! - `delivery` is the dispatcher, which sends events to webhooks in a thread of its own: [`WebhookDispatcher`].
 //! - `metrics` is the page for Prometheus, `access` the log line of each request.
 //! - [`probe`] checks whether a service takes calls.
@@ -17,9 +18,9 @@
 mod access;
 mod app;
 mod client_connections;
-mod dashboard;
 mod delivery;
 mod forward;
+pub mod html;
 mod http;
 mod line_ends;
 mod metrics;
@@ -34,11 +35,40 @@ mod tls;
 pub use access::{AccessLine, AccessLog};
 pub use app::App;
 pub use delivery::WebhookDispatcher;
+#[doc(hidden)]
+pub use delivery::samples::completed as sample_record;
+pub use http::auth::app as app_of;
+pub use http::body::read as read_body;
 pub use http::error::{ApiError, ErrorCode};
+pub use http::list::Query;
+pub use http::rate_limits::RateLimits;
 pub use openapi::{WebhookMessagesDoc, openapi};
 pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
-pub use routes::{ServedRoutes, routes};
+pub use routes::{Pages, ServedRoutes, routes};
 pub use server::{BoundServer, listen};
 pub use settings::{ClientLimits, InterfaceShape, Settings};
 pub use tls::{Tls, TlsError};
+
+/// The path below which the style sheet and the icon of the interface's own page are.
+const ASSETS: &str = "/docs";
+
+/// The functions of operations that pages call too.
+pub mod operations {
+    pub use crate::resources::connections::not_found as connection_not_found;
+    pub use crate::resources::meters::not_found as meter_not_found;
+    pub use crate::resources::quote::{QuotedUsage, quote_usage};
+    pub use crate::resources::requests::find as find_request;
+    pub use crate::resources::spend_keys::{
+        make as make_spend_key, new_key as read_new_spend_key, not_found as spend_key_not_found,
+    };
+    pub use crate::resources::subscriptions::not_found as subscription_not_found;
+    pub use crate::resources::wallets::not_found as wallet_not_found;
+    pub use crate::resources::webhooks::{delivery_not_found, not_found as webhook_not_found};
+}
+
+/// The facts about the client of a request.
+pub mod client {
+    pub use crate::access::note_caller;
+    pub use crate::client_connections::{mark_authenticated, scheme};
+}

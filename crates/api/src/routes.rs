@@ -1,5 +1,7 @@
 //! All routes of the service.
 
+use std::sync::Arc;
+
 use actix_web::guard::{Guard, fn_guard};
 use actix_web::http::header::{ALLOW, HeaderValue};
 use actix_web::web::{
@@ -9,8 +11,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use tollgate_provider::ProviderClient;
 
 use crate::app::App;
-use crate::dashboard;
 use crate::forward::operations as forward;
+use crate::html;
 use crate::http::earlier::requested_path;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::metrics::page as metrics;
@@ -21,29 +23,39 @@ use crate::resources::{
 };
 use crate::settings::Settings;
 
-/// The part of the routes that an address serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServedRoutes {
-    /// All routes.
-    Everything,
-    /// All but the dashboard.
-    Interface,
-    /// The dashboard alone, so that its origin has no content from providers.
-    Dashboard,
+/// Pages that a server mounts beside the operations.
+#[derive(Clone)]
+pub struct Pages(Arc<dyn Fn(&mut ServiceConfig) + Send + Sync>);
+
+impl Pages {
+    /// Pages that `mount` adds to a server. It is called once per worker.
+    pub fn new(mount: impl Fn(&mut ServiceConfig) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(mount))
+    }
+}
+
+/// The routes that an address serves.
+#[derive(Clone)]
+pub struct ServedRoutes {
+    /// Whether it serves the operations.
+    pub interface: bool,
+    /// The pages that it serves. On an address of their own, their origin has no content from providers.
+    pub pages: Option<Pages>,
 }
 
 /// Mounts the served routes. It is called once per worker: each gets its own provider client.
-pub fn routes(app: web::Data<App>, served: ServedRoutes) -> impl FnOnce(&mut ServiceConfig) {
+pub fn routes(app: web::Data<App>, served: &ServedRoutes) -> impl FnOnce(&mut ServiceConfig) {
+    let ServedRoutes { interface, pages } = served.clone();
     move |config| {
         let Settings { calls, resolver, .. } = &app.settings;
         let client = ProviderClient::with_resolver(calls.timeouts, resolver);
         config.app_data(app).app_data(web::Data::new(client)).app_data(&openapi::PARAMETERS);
         // Routes are tried in this order.
-        if served != ServedRoutes::Dashboard {
-            config.configure(interface);
+        if interface {
+            config.configure(self::interface);
         }
-        if served != ServedRoutes::Interface {
-            config.configure(dashboard::routes);
+        if let Some(Pages(mount)) = pages {
+            mount(config);
         }
         config.default_service(web::to(not_found));
     }
@@ -70,6 +82,7 @@ fn interface(config: &mut ServiceConfig) {
         .service(
             route("/docs").route(get().to(openapi::get_page)).route(head().to(openapi::get_page)),
         )
+        .configure(html::assets)
         .service(redirect("/docs/", "/docs"));
 }
 

@@ -48,17 +48,14 @@ pub fn listen(
     app: web::Data<App>,
     address: &str,
     tls: Option<&Tls>,
-    served: ServedRoutes,
+    served: &ServedRoutes,
 ) -> io::Result<BoundServer> {
     let clients = app.settings.clients;
     let connections = ClientConnections::new(app.metrics.connections.clone());
     // A client that takes nothing for as long as a provider may be silent counts as gone.
     let patience = app.settings.calls.timeouts.idle.max(clients.keep_alive + clients.head_timeout);
     tokio::spawn(connections.clone().watch(patience));
-    let workers = match served {
-        ServedRoutes::Everything | ServedRoutes::Interface => app.settings.workers,
-        ServedRoutes::Dashboard => NonZeroUsize::MIN,
-    };
+    let workers = if served.interface { app.settings.workers } else { NonZeroUsize::MIN };
     let mut builder = ServerBuilder::new()
         .workers(workers.get())
         .max_concurrent_connections(clients.max_connections.div_ceil(workers.get()))
@@ -70,6 +67,7 @@ pub fn listen(
     let address = address.ok_or_else(|| io::Error::other("no address to listen on"))??;
     for listener in listeners {
         let (app, connections, stops) = (app.clone(), connections.clone(), stops.clone());
+        let served = served.clone();
         builder = match tls.map(Tls::config) {
             None => builder.listen("http", listener, move || {
                 let connections = connections.clone();
@@ -78,7 +76,7 @@ pub fn listen(
                     let client = connections.accept(tcp, |tcp| tcp, true);
                     ready(Ok((client, Protocol::Http1, peer)))
                 })
-                .and_then(service(&app, served, &stops))
+                .and_then(service(&app, &served, &stops))
             }),
             Some(config) => builder.listen("https", listener, move || {
                 let connections = connections.clone();
@@ -92,7 +90,7 @@ pub fn listen(
                         let client = connections.accept(tls, |tls| tls.get_ref().0, is_http1);
                         ready(Ok((client, protocol, peer)))
                     })
-                    .and_then(service(&app, served, &stops).map_err(TlsError::Service))
+                    .and_then(service(&app, &served, &stops).map_err(TlsError::Service))
             }),
         }?;
     }
@@ -102,7 +100,7 @@ pub fn listen(
 /// The service for clients over `Io`, made once for each worker.
 fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
     app: &web::Data<App>,
-    served: ServedRoutes,
+    served: &ServedRoutes,
     stops: &GracefulShutdownSignal,
 ) -> impl ServiceFactory<
     (ClientStream<Io>, Protocol, Option<SocketAddr>),

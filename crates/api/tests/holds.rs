@@ -216,7 +216,7 @@ fn a_call_whose_task_is_cancelled_holds_nothing() {
             gateway.app.clone(),
             "127.0.0.1:0",
             None,
-            tollgate_api::ServedRoutes::Everything,
+            &tollgate_api::ServedRoutes { interface: true, pages: None },
         )
         .unwrap();
         let handle = listening.server.handle();

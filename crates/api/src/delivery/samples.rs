@@ -262,7 +262,7 @@ fn failed() -> RequestRecord {
 }
 
 /// 10,000 input tokens at 1 USD per million, 5,000 output tokens at 2 USD, and 10 USD per million of fee.
-pub(crate) fn completed() -> RequestRecord {
+pub fn completed() -> RequestRecord {
     let failed = failed();
     let base = BaseCost { input: cents(1), output: cents(1) };
     let tier = Tier { start: 0, rate: Rate::from(10) };

@@ -98,7 +98,11 @@ fn operator(http: &HttpRequest) -> Result<Operator, ApiError> {
     }
 }
 
-pub(crate) fn app(http: &HttpRequest) -> Result<web::Data<App>, ApiError> {
+/// The state behind the operations, as the server mounted it.
+///
+/// # Errors
+/// When it was mounted without it, which is a defect.
+pub fn app(http: &HttpRequest) -> Result<web::Data<App>, ApiError> {
     http.app_data::<web::Data<App>>().cloned().ok_or_else(|| {
         log::error!("the routes were mounted without their application");
         ApiError::new(ErrorCode::InternalError, "Something went wrong in the service.")

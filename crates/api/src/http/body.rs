@@ -76,7 +76,7 @@ where
 }
 
 /// Reads a whole body of at most `limit` bytes.
-pub(crate) async fn read(
+pub async fn read(
     http: &HttpRequest,
     payload: &mut Payload,
     limit: usize,

@@ -121,7 +121,7 @@ pub(crate) const DO_NOT_RETRY: (HeaderName, HeaderValue) =
 
 impl ApiError {
     /// An error with `code`. The `message` says what is wrong and what would be right.
-    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -242,12 +242,12 @@ impl ApiError {
     }
 
     /// The message: what is wrong and what would be right.
-    pub(crate) fn message(&self) -> &str {
+    pub fn message(&self) -> &str {
         &self.message
     }
 
     /// The headers that are sent with the envelope.
-    pub(crate) fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+    pub fn headers(&self) -> &[(HeaderName, HeaderValue)] {
         &self.headers
     }
 
@@ -367,7 +367,7 @@ impl From<StoreError> for ApiError {
 
 impl ApiError {
     /// The error of a credential that is not valid here.
-    pub(crate) fn auth_invalid() -> Self {
+    pub fn auth_invalid() -> Self {
         Self::new(ErrorCode::AuthInvalid, "The credential is not valid for this route.")
     }
 

@@ -23,15 +23,16 @@ pub(crate) fn page<Id: FromStr>(http: &HttpRequest) -> Result<Page<Id>, ApiError
 }
 
 /// The decoded pairs of a request's query.
-pub(crate) struct Query(pub(super) Vec<(String, String)>);
+pub struct Query(pub(super) Vec<(String, String)>);
 
 impl Query {
-    pub(crate) fn of(http: &HttpRequest) -> Self {
+    /// The query of a request.
+    pub fn of(http: &HttpRequest) -> Self {
         Self(url::form_urlencoded::parse(http.query_string().as_bytes()).into_owned().collect())
     }
 
     /// The first value of a name.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 

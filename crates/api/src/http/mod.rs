@@ -6,7 +6,6 @@ pub(crate) mod body_memory;
 pub(crate) mod earlier;
 pub(crate) mod error;
 pub(crate) mod fields;
-pub(crate) mod html;
 pub(crate) mod idempotency;
 mod json;
 pub(crate) mod list;

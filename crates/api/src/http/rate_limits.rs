@@ -10,7 +10,7 @@ use super::error::{ApiError, ErrorCode};
 
 /// A rate limit for each of a kind of owner, with a bucket for each, on this node.
 #[derive(Debug)]
-pub(crate) struct RateLimits<Whose> {
+pub struct RateLimits<Whose> {
     per_minute: u32,
     buckets: Mutex<HashMap<Whose, Gcra>>,
 }
@@ -20,12 +20,15 @@ const MANY: usize = 10_000;
 
 impl<Whose: Eq + Hash> RateLimits<Whose> {
     /// The limits at a rate in calls per minute; 0 is no limit.
-    pub(crate) fn new(per_minute: u32) -> Self {
+    pub fn new(per_minute: u32) -> Self {
         Self { per_minute, buckets: Mutex::default() }
     }
 
     /// Takes one unit from a bucket.
-    pub(crate) fn take(&self, whose: Whose, now: Timestamp) -> Result<(), RateExceeded> {
+    ///
+    /// # Errors
+    /// [`RateExceeded`] when the bucket is empty.
+    pub fn take(&self, whose: Whose, now: Timestamp) -> Result<(), RateExceeded> {
         if self.per_minute == 0 {
             return Ok(());
         }
@@ -38,7 +41,7 @@ impl<Whose: Eq + Hash> RateLimits<Whose> {
     }
 
     /// Fills a bucket again.
-    pub(crate) fn forget(&self, whose: &Whose) {
+    pub fn forget(&self, whose: &Whose) {
         self.buckets().remove(whose);
     }
 

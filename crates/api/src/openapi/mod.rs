@@ -23,8 +23,8 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 use self::credentials::SecuritySchemes;
 pub use self::messages::WebhookMessagesDoc;
 use crate::forward::operations as forward;
+use crate::html::HEADERS;
 use crate::http::error::ErrorEnvelope;
-use crate::http::html::HEADERS;
 use crate::http::parameters::OperationParameters;
 use crate::metrics::page as metrics;
 use crate::resources::{

@@ -122,7 +122,8 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.connection_id.to_string(), ConnectionView::of))
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a connection that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::ConnectionNotFound, "connection")
 }
 

@@ -253,7 +253,8 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.meter_id.to_string(), |one| MeterView::of(one, shape)))
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a meter that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::MeterNotFound, "meter")
 }
 

@@ -389,16 +389,19 @@ impl QuoteContext {
 }
 
 /// The price of a usage, with its inputs.
-pub(crate) struct QuotedUsage {
-    pub(crate) priced: PricedUsage,
-    pub(crate) quote: Quote,
-    pub(crate) meter: Option<FeeModel>,
+pub struct QuotedUsage {
+    /// The priced usage.
+    pub priced: PricedUsage,
+    /// The quote.
+    pub quote: Quote,
+    /// The fee model, if there is a meter.
+    pub meter: Option<FeeModel>,
     /// The units that were counted under the meter before.
-    pub(crate) counter: u64,
+    pub counter: u64,
 }
 
 /// Quotes a usage, of a model at a provider if one is named. Nothing is written.
-pub(crate) async fn quote_usage(
+pub async fn quote_usage(
     app: &App,
     merchant_id: MerchantId,
     meter_id: Option<MeterId>,

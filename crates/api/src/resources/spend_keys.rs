@@ -243,14 +243,14 @@ impl CreateSpendKey {
 }
 
 /// Reads the new spend key that a JSON object describes, in the fields of `POST /spend_keys`.
-pub(crate) fn new_key(described: serde_json::Value) -> Result<NewSpendKey, ApiError> {
+pub fn new_key(described: serde_json::Value) -> Result<NewSpendKey, ApiError> {
     let described: CreateSpendKey =
         deserr::deserialize(described).map_err(|Issues(issues)| ApiError::invalid(issues))?;
     described.new_key()
 }
 
 /// Makes a spend key. It must be called in a write transaction.
-pub(crate) fn make(
+pub fn make(
     conn: &mut Conn,
     merchant_id: MerchantId,
     new: &NewSpendKey,
@@ -312,7 +312,8 @@ pub(crate) async fn list(
     ))
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a spend key that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SpendKeyNotFound, "spend key")
 }
 

@@ -166,7 +166,8 @@ fn answer(state: &SubscriptionState) -> SubscriptionAnswer {
     SubscriptionAnswer { subscription: SubscriptionView::of(state) }
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a subscription that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SubscriptionNotFound, "subscription")
 }
 

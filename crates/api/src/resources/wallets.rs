@@ -84,7 +84,8 @@ impl TransactionView {
     }
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a wallet that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WalletNotFound, "wallet")
 }
 

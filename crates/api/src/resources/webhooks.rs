@@ -230,7 +230,8 @@ pub(crate) async fn list(
     Ok(respond(found, page.limit, |one| one.webhook_id.to_string(), WebhookView::of))
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a webhook that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::WebhookNotFound, "webhook")
 }
 
@@ -454,7 +455,8 @@ pub(crate) async fn list_deliveries(
     Ok(respond(found, page.limit, |one| one.delivery_id.to_string(), DeliveryView::of))
 }
 
-pub(crate) fn delivery_not_found() -> ApiError {
+/// The error of a delivery that does not exist, or is of another merchant.
+pub fn delivery_not_found() -> ApiError {
     ApiError::not_found(ErrorCode::DeliveryNotFound, "delivery")
 }
 

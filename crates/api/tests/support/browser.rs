@@ -98,7 +98,7 @@ impl<'a> Browser<'a> {
 
 /// Every page and form, with its method, read from the source of the routes.
 pub fn pages() -> Vec<(&'static str, &'static str)> {
-    let source = include_str!("../../src/dashboard/mod.rs").split_once("fn routes(").unwrap().1;
+    let source = include_str!("../../../dashboard/src/lib.rs").split_once("fn routes(").unwrap().1;
     let mut found = Vec::new();
     for mounted in source.split("route(\"").skip(1) {
         let (path, handlers) = mounted.split_once('"').unwrap();

@@ -171,7 +171,10 @@ impl<'a> Gateway<'a> {
             app.clone(),
             "127.0.0.1:0",
             None,
-            tollgate_api::ServedRoutes::Everything,
+            &tollgate_api::ServedRoutes {
+                interface: true,
+                pages: Some(tollgate_dashboard::pages()),
+            },
         )
         .unwrap();
         tokio::spawn(server);

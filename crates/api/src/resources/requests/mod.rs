@@ -47,11 +47,7 @@ pub(crate) async fn get(
 }
 
 /// A merchant's record, by its id or by the merchant's own id.
-pub(crate) fn find(
-    conn: &mut Conn,
-    merchant_id: MerchantId,
-    id: &str,
-) -> Result<RequestRecord, ApiError> {
+pub fn find(conn: &mut Conn, merchant_id: MerchantId, id: &str) -> Result<RequestRecord, ApiError> {
     // No text in the database has a NUL, and PostgreSQL accepts none.
     if id.contains('\0') {
         return Err(ApiError::not_found(ErrorCode::RequestNotFound, "request"));

@@ -11,15 +11,17 @@ use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, SpendKeyUpdate};
 use tollgate_store::{Conn, StoreError, connections, meters};
 
-use super::answer::{PageError, go_to, html, issue_sentences, respond};
-use super::page::{DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, page_of};
-use super::session::{
+use crate::answer::{PageError, go_to, html, issue_sentences, respond};
+use crate::page::{DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, page_of};
+use crate::session::{
     FormFields, SessionForm, SessionUser, clear_shown_key, key_to_show, redirect_with_key,
 };
-use super::text;
-use crate::app::App;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::resources::spend_keys::{make, new_key, not_found};
+use crate::text;
+use tollgate_api::App;
+use tollgate_api::operations::{
+    make_spend_key, read_new_spend_key, spend_key_not_found as not_found,
+};
+use tollgate_api::{ApiError, ErrorCode};
 
 /// A part of a limit, for a bar.
 struct LimitBar {
@@ -54,7 +56,7 @@ impl LimitBar {
 }
 
 /// The part of its spend limit that a key has used, and the limit.
-pub(super) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amount)> {
+pub(crate) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amount)> {
     let limit = key.rules.spend_limit?;
     Some((*key.counters.at(now).spent.get(limit.cycle), limit.amount))
 }
@@ -128,7 +130,7 @@ struct SpendKeysPage {
     meters: Vec<FormChoice>,
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -236,15 +238,15 @@ impl NewKeyPage {
     }
 }
 
-pub(super) async fn create(
+pub(crate) async fn create(
     app: web::Data<App>,
     http: HttpRequest,
     form: SessionForm,
 ) -> Result<HttpResponse, PageError> {
     let (visitor, now) = (form.visitor, app.clock.now());
     let merchant_id = visitor.merchant_id();
-    let made = match new_key(to_request_body(&form.fields)) {
-        Ok(new) => app.store.write(move |conn| make(conn, merchant_id, &new, now)).await,
+    let made = match read_new_spend_key(to_request_body(&form.fields)) {
+        Ok(new) => app.store.write(move |conn| make_spend_key(conn, merchant_id, &new, now)).await,
         Err(invalid) => Err(invalid),
     };
     let error = match made {
@@ -272,7 +274,7 @@ fn id_of(text: &str) -> Result<SpendKeyId, ApiError> {
     text.parse().map_err(|_| not_found())
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,
@@ -335,7 +337,7 @@ pub(super) async fn show(
     })
 }
 
-pub(super) async fn pause(
+pub(crate) async fn pause(
     app: web::Data<App>,
     form: SessionForm,
     id: web::Path<String>,
@@ -343,7 +345,7 @@ pub(super) async fn pause(
     set_status(&app, &form, &id, SpendKeyStatus::Paused).await
 }
 
-pub(super) async fn resume(
+pub(crate) async fn resume(
     app: web::Data<App>,
     form: SessionForm,
     id: web::Path<String>,
@@ -369,7 +371,7 @@ async fn set_status(
     Ok(go_to(&format!("/dashboard/spend-keys/{id}")))
 }
 
-pub(super) async fn rotate(
+pub(crate) async fn rotate(
     app: web::Data<App>,
     http: HttpRequest,
     form: SessionForm,
@@ -387,7 +389,7 @@ fn show_new_key(http: &HttpRequest, id: SpendKeyId, key: &Key) -> Result<HttpRes
 }
 
 /// The page that shows a new key once. Loaded again, it redirects to the page of the spend key.
-pub(super) async fn show_key(
+pub(crate) async fn show_key(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,

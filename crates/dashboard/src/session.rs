@@ -17,13 +17,22 @@ use tollgate_domain::{Key, KeyKind, MerchantId, Session, SessionToken};
 use tollgate_store::idempotency::{IdempotencyClaim, IdempotencyKey, IdempotencyScope};
 use tollgate_store::{idempotency, sessions};
 
-use super::answer::{PageError, go_to, html};
-use crate::access::AccessEntry;
-use crate::app::App;
-use crate::client_connections::{mark_authenticated, scheme};
-use crate::http::auth::app;
-use crate::http::body;
-use crate::http::error::{ApiError, ErrorCode};
+use crate::answer::{PageError, go_to, html};
+use tollgate_api::App;
+use tollgate_api::client::{mark_authenticated, note_caller, scheme};
+use tollgate_api::{ApiError, ErrorCode};
+use tollgate_api::{RateLimits, app_of, read_body};
+
+/// The attempts to sign in, by IP address.
+pub(crate) struct SignIns(RateLimits<IpAddr>);
+
+impl Default for SignIns {
+    fn default() -> Self {
+        /// In a minute. One that succeeds does not count.
+        const MOST: u32 = 10;
+        Self(RateLimits::new(MOST))
+    }
+}
 
 const COOKIE_NAME: &str = "tollgate_session";
 const KEY_COOKIE_NAME: &str = "tollgate_new_key";
@@ -31,17 +40,17 @@ const KEY_COOKIE_NAME: &str = "tollgate_new_key";
 const FORM_BYTES: usize = 64 * 1024;
 
 /// A merchant with an open session, within the rate of its key.
-pub(super) struct SessionUser {
-    pub(super) session: Session,
+pub(crate) struct SessionUser {
+    pub(crate) session: Session,
     token: SessionToken,
     /// The token for the forms of the page that is shown.
-    pub(super) form_token: String,
+    pub(crate) form_token: String,
     /// Scheme, host and port by which the browser reaches this service.
-    pub(super) origin: String,
+    pub(crate) origin: String,
 }
 
 impl SessionUser {
-    pub(super) const fn merchant_id(&self) -> MerchantId {
+    pub(crate) const fn merchant_id(&self) -> MerchantId {
         self.session.merchant.merchant_id
     }
 }
@@ -53,15 +62,15 @@ impl FromRequest for SessionUser {
     fn from_request(http: &HttpRequest, _: &mut Payload) -> Self::Future {
         let http = http.clone();
         Box::pin(async move {
-            let app = app(&http)?;
+            let app = app_of(&http)?;
             let token = token(&http).ok_or_else(ApiError::auth_invalid)?;
             let (hash, now) = (token.hash(), app.clock.now());
             let find = move |conn: &mut _| sessions::find(conn, &hash, now);
             let session = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
             let key = CallKey::Secret(session.secret_key_id);
             mark_authenticated(&http);
-            AccessEntry::of(&http).caller(session.merchant.merchant_id, key);
-            app.rate_limits.take_call(session.secret_key_id, now)?;
+            note_caller(&http, session.merchant.merchant_id, key);
+            app.take_call(session.secret_key_id, now)?;
             let (form_token, origin) = (token.form_token(), origin(&http));
             Ok(Self { session, token, form_token, origin })
         })
@@ -82,7 +91,7 @@ fn cookie<'a>(http: &'a HttpRequest, name: &str) -> Option<&'a str> {
 
 /// Redirects to a page that shows a new key once. The browser carries the key in a cookie that no script
 /// reads, so any node can show it and none has to keep it.
-pub(super) fn redirect_with_key(
+pub(crate) fn redirect_with_key(
     http: &HttpRequest,
     href: &str,
     key: &Key,
@@ -94,12 +103,12 @@ pub(super) fn redirect_with_key(
 }
 
 /// The key to be shown once.
-pub(super) fn key_to_show(http: &HttpRequest) -> Option<Key> {
+pub(crate) fn key_to_show(http: &HttpRequest) -> Option<Key> {
     Key::parse(cookie(http, KEY_COOKIE_NAME)?).ok()
 }
 
 /// Removes that key from the browser.
-pub(super) fn clear_shown_key(
+pub(crate) fn clear_shown_key(
     http: &HttpRequest,
     answer: &mut HttpResponse,
 ) -> Result<(), PageError> {
@@ -112,22 +121,22 @@ fn origin(http: &HttpRequest) -> String {
 
 /// The fields of a form that was sent from a page of this dashboard.
 #[derive(Default)]
-pub(super) struct FormFields(Vec<(String, String)>);
+pub(crate) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
     /// The value of a field, if it has one.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim());
         found.filter(|value| !value.is_empty())
     }
 
     /// The value of a field, to be shown in it again.
-    pub(super) fn text(&self, name: &str) -> &str {
+    pub(crate) fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
     /// Whether `choice` is the one that was made, or the default before any is made.
-    pub(super) fn has(&self, name: &str, choice: &str, before: &str) -> bool {
+    pub(crate) fn has(&self, name: &str, choice: &str, before: &str) -> bool {
         self.get(name).unwrap_or(before) == choice
     }
 }
@@ -144,7 +153,7 @@ impl FromRequest for FormFields {
             if said != Some(origin(&http).as_str()) {
                 return Err(not_from_here());
             }
-            let body = body::read(&http, &mut payload, FORM_BYTES).await?;
+            let body = read_body(&http, &mut payload, FORM_BYTES).await?;
             Ok(Self(url::form_urlencoded::parse(&body).into_owned().collect()))
         })
     }
@@ -163,9 +172,9 @@ fn not_from_here() -> PageError {
 
 /// A form of a session. It carries a token that only a page of this session has and that counts once, so
 /// sending the form again changes nothing.
-pub(super) struct SessionForm {
-    pub(super) visitor: SessionUser,
-    pub(super) fields: FormFields,
+pub(crate) struct SessionForm {
+    pub(crate) visitor: SessionUser,
+    pub(crate) fields: FormFields,
 }
 
 impl FromRequest for SessionForm {
@@ -175,7 +184,7 @@ impl FromRequest for SessionForm {
     fn from_request(http: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (visitor, fields) =
             (SessionUser::from_request(http, payload), FormFields::from_request(http, payload));
-        let app = app(http);
+        let app = app_of(http);
         Box::pin(async move {
             let (visitor, fields, app) = (visitor.await?, fields.await?, app?);
             let shown = fields.get("form_token").unwrap_or_default();
@@ -202,7 +211,7 @@ struct SignInPage<'a> {
 }
 
 /// The page to sign in. A visitor with a session is redirected.
-pub(super) async fn show(
+pub(crate) async fn show(
     visitor: Result<SessionUser, PageError>,
 ) -> Result<HttpResponse, PageError> {
     match visitor {
@@ -211,14 +220,15 @@ pub(super) async fn show(
     }
 }
 
-pub(super) async fn sign_in(
+pub(crate) async fn sign_in(
     app: web::Data<App>,
+    sign_ins: web::Data<SignIns>,
     http: HttpRequest,
     fields: FormFields,
 ) -> Result<HttpResponse, PageError> {
     let now = app.clock.now();
     let from = http.peer_addr().map(|peer| sender(peer.ip()));
-    if let Some(Err(too_soon)) = from.map(|from| app.sign_ins.take(from, now)) {
+    if let Some(Err(too_soon)) = from.map(|from| sign_ins.0.take(from, now)) {
         let problem = "Too many attempts. Wait a moment, and try again.";
         let mut answer = html(StatusCode::TOO_MANY_REQUESTS, &SignInPage { problem })?;
         let seconds = too_soon.wait_micros.max(1).unsigned_abs().div_ceil(1_000_000);
@@ -238,7 +248,7 @@ pub(super) async fn sign_in(
         return refused("There is no such key. It may have been deleted.");
     };
     if let Some(from) = from {
-        app.sign_ins.forget(&from);
+        sign_ins.0.forget(&from);
     }
     let seconds = Session::LASTS_MILLIS / 1_000;
     let mut answer = go_to("/dashboard");
@@ -259,7 +269,7 @@ fn sender(address: IpAddr) -> IpAddr {
     }
 }
 
-pub(super) async fn sign_out(
+pub(crate) async fn sign_out(
     app: web::Data<App>,
     http: HttpRequest,
     _: SessionForm,

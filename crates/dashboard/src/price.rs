@@ -7,39 +7,39 @@ use tollgate_pricing::{
     TokenBasis, Unit, Usage,
 };
 
-use super::text;
+use crate::text;
 
 /// A line of a price: what was counted, at which rate, and the amount.
-pub(super) struct PriceLine {
-    pub(super) what: String,
-    pub(super) units: String,
-    pub(super) rate: String,
-    pub(super) cost: String,
+pub(crate) struct PriceLine {
+    pub(crate) what: String,
+    pub(crate) units: String,
+    pub(crate) rate: String,
+    pub(crate) cost: String,
 }
 
 /// A price line by line, in the exact figures of the record.
-pub(super) struct PriceBreakdown {
-    pub(super) base: Vec<PriceLine>,
-    pub(super) base_note: String,
-    pub(super) input_cost: String,
-    pub(super) output_cost: String,
-    pub(super) base_cost: String,
-    pub(super) base_payer: &'static str,
-    pub(super) is_base_due: bool,
-    pub(super) fee: Vec<PriceLine>,
-    pub(super) fee_note: String,
-    pub(super) fee_amount: String,
-    pub(super) fee_payer: &'static str,
-    pub(super) service_charge: String,
-    pub(super) service_charge_note: String,
-    pub(super) service_charge_payer: &'static str,
-    pub(super) total: String,
-    pub(super) wallet: String,
-    pub(super) merchant: String,
+pub(crate) struct PriceBreakdown {
+    pub(crate) base: Vec<PriceLine>,
+    pub(crate) base_note: String,
+    pub(crate) input_cost: String,
+    pub(crate) output_cost: String,
+    pub(crate) base_cost: String,
+    pub(crate) base_payer: &'static str,
+    pub(crate) is_base_due: bool,
+    pub(crate) fee: Vec<PriceLine>,
+    pub(crate) fee_note: String,
+    pub(crate) fee_amount: String,
+    pub(crate) fee_payer: &'static str,
+    pub(crate) service_charge: String,
+    pub(crate) service_charge_note: String,
+    pub(crate) service_charge_payer: &'static str,
+    pub(crate) total: String,
+    pub(crate) wallet: String,
+    pub(crate) merchant: String,
 }
 
 impl PriceBreakdown {
-    pub(super) fn of(record: &RequestRecord) -> Self {
+    pub(crate) fn of(record: &RequestRecord) -> Self {
         let quote = &record.quote;
         let is_base_due = record.provider_key_type == ProviderKeyType::Managed;
         let fee = quote.fee.amount().unwrap_or_default();
@@ -71,7 +71,7 @@ impl PriceBreakdown {
     }
 }
 
-pub(super) const fn payer(payer: Payer) -> &'static str {
+pub(crate) const fn payer(payer: Payer) -> &'static str {
     match payer {
         Payer::Wallet => "paid by the wallet of the request",
         Payer::Merchant => "paid by you as the merchant",
@@ -79,7 +79,7 @@ pub(super) const fn payer(payer: Payer) -> &'static str {
 }
 
 /// The base cost, unit by unit, where the applied prices were kept.
-pub(super) fn base_lines(usage: &Usage, applied: &[AppliedPrices]) -> Vec<PriceLine> {
+pub(crate) fn base_lines(usage: &Usage, applied: &[AppliedPrices]) -> Vec<PriceLine> {
     let mut lines = Vec::new();
     for prices in applied {
         let quantities = prices.part.as_ref().map_or(&usage.quantities, |part| &part.quantities);
@@ -146,7 +146,7 @@ fn base_note(record: &RequestRecord) -> String {
 }
 
 /// The line of a tier that the fee passed through.
-pub(super) fn fee_line(line: &FeeLine, rate_type: RateType) -> PriceLine {
+pub(crate) fn fee_line(line: &FeeLine, rate_type: RateType) -> PriceLine {
     let (unit, units) = match line.unit {
         TierUnit::Tokens => ("tokens", text::count(line.units.into())),
         TierUnit::Characters => ("characters", text::count(line.units.into())),

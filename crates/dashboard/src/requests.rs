@@ -11,24 +11,24 @@ use tollgate_pricing::PriceSource;
 use tollgate_store::requests::{self, EndingFilter, RequestFilter};
 use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
 
-use super::answer::{PageError, go_to, respond};
-use super::page::{
+use crate::answer::{PageError, go_to, respond};
+use crate::page::{
     DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, meter_choices, page_of,
 };
-use super::price::PriceBreakdown;
-use super::session::SessionUser;
-use super::spend::took_millis;
-use super::text;
-use crate::app::App;
-use crate::http::error::ApiError;
-use crate::http::list::Query;
-use crate::resources::requests::find;
+use crate::price::PriceBreakdown;
+use crate::session::SessionUser;
+use crate::spend::took_millis;
+use crate::text;
+use tollgate_api::ApiError;
+use tollgate_api::App;
+use tollgate_api::Query;
+use tollgate_api::operations::find_request;
 
 /// A note on a record that its figures alone do not give.
-pub(super) struct Badge {
-    pub(super) color: &'static str,
-    pub(super) label: Cow<'static, str>,
-    pub(super) meaning: &'static str,
+pub(crate) struct Badge {
+    pub(crate) color: &'static str,
+    pub(crate) label: Cow<'static, str>,
+    pub(crate) meaning: &'static str,
 }
 
 /// The badges of a record, its state first.
@@ -79,7 +79,7 @@ fn failure(record: &RequestRecord) -> Cow<'static, str> {
 }
 
 /// A model as `provider/model`.
-pub(super) fn model(provider: &str, model: Option<&str>) -> String {
+pub(crate) fn model(provider: &str, model: Option<&str>) -> String {
     match model {
         Some(model) if !model.is_empty() => format!("{provider}/{model}"),
         _ => format!("{provider}, no model"),
@@ -87,20 +87,20 @@ pub(super) fn model(provider: &str, model: Option<&str>) -> String {
 }
 
 /// A record in a list.
-pub(super) struct RequestItem {
-    pub(super) request_id: String,
-    pub(super) year: String,
+pub(crate) struct RequestItem {
+    pub(crate) request_id: String,
+    pub(crate) year: String,
     /// The time without the year.
-    pub(super) created_at: String,
-    pub(super) model: String,
-    pub(super) badges: Vec<Badge>,
-    pub(super) tokens: String,
-    pub(super) took: String,
-    pub(super) cost: String,
+    pub(crate) created_at: String,
+    pub(crate) model: String,
+    pub(crate) badges: Vec<Badge>,
+    pub(crate) tokens: String,
+    pub(crate) took: String,
+    pub(crate) cost: String,
 }
 
 impl RequestItem {
-    pub(super) fn of(record: &RequestRecord) -> Self {
+    pub(crate) fn of(record: &RequestRecord) -> Self {
         let usage = &record.priced.usage;
         let tokens = i128::from(usage.input_tokens()) + i128::from(usage.output_tokens());
         let took = took_millis(record).filter(|_| record.reference_id.is_none() && !record.swept);
@@ -183,7 +183,7 @@ impl FilterForm {
     }
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -233,14 +233,14 @@ struct RequestPage {
     is_pending: bool,
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
-        let record = find(conn, merchant_id, &id)?;
+        let record = find_request(conn, merchant_id, &id)?;
         let connection = match record.connection_id {
             Some(id) => connections::find(conn, merchant_id, id)?,
             None => None,
@@ -302,7 +302,7 @@ pub(super) async fn show(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::samples::completed;
+    use tollgate_api::sample_record as completed;
 
     #[test]
     fn every_doubt_about_a_record_has_a_badge() {

@@ -10,7 +10,7 @@ mod connections;
 mod in_flight;
 mod meters;
 mod overview;
-pub(crate) mod page;
+mod page;
 mod price;
 mod requests;
 mod session;
@@ -24,14 +24,26 @@ mod webhooks;
 use actix_web::middleware::DefaultHeaders;
 use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
 
-use crate::http::html::HEADERS;
+use tollgate_api::Pages;
+use tollgate_api::html::{self, HEADERS};
 
-/// Mounts the pages. They are not part of the API, so the OpenAPI document does not describe them.
-pub(crate) fn routes(config: &mut ServiceConfig) {
+use crate::session::SignIns;
+
+/// The path below which the style sheet and the icon are.
+const ASSETS: &str = "/dashboard";
+
+/// The pages, to be mounted by a server. They are not part of the API, so the OpenAPI document does not describe them.
+pub fn pages() -> Pages {
+    let sign_ins = web::Data::new(SignIns::default());
+    Pages::new(move |config| routes(config, sign_ins.clone()))
+}
+
+fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
     let headers = HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
     // People open the root in a browser.
     config.service(redirect("/", "/dashboard"));
     let pages = scope("/dashboard")
+        .app_data(sign_ins)
         .wrap(headers)
         .service(route("").route(get().to(overview::show)))
         .service(redirect("/", "/dashboard"))
@@ -39,8 +51,8 @@ pub(crate) fn routes(config: &mut ServiceConfig) {
             route("/sign-in").route(get().to(session::show)).route(post().to(session::sign_in)),
         )
         .service(route("/sign-out").route(post().to(session::sign_out)))
-        .service(route("/style.css").route(get().to(page::style)))
-        .service(route("/icon.svg").route(get().to(page::icon)))
+        .service(route("/style.css").route(get().to(html::style)))
+        .service(route("/icon.svg").route(get().to(html::icon)))
         .service(route("/spend").route(get().to(spend::show)))
         .service(route("/requests").route(get().to(requests::list)))
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))

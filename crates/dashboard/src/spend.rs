@@ -10,16 +10,16 @@ use tollgate_store::requests::{self, EndingFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension, RollupSums, Trend, TrendWindow};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
-use super::answer::{PageError, respond};
-use super::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
-use super::page::{DashboardSection, Shell};
-use super::session::SessionUser;
-use super::text;
-use crate::app::App;
-use crate::http::list::Query;
+use crate::answer::{PageError, respond};
+use crate::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
+use crate::page::{DashboardSection, Shell};
+use crate::session::SessionUser;
+use crate::text;
+use tollgate_api::App;
+use tollgate_api::Query;
 
 /// A range of time to choose: its name, the hours of a column in threes, and the number of columns.
-pub(super) struct TimeRange {
+pub(crate) struct TimeRange {
     name: &'static str,
     label: &'static str,
     three_hours: u16,
@@ -35,8 +35,8 @@ const RANGES: [TimeRange; 5] = [
 ];
 
 /// The default range.
-pub(super) const MONTH: &TimeRange = &RANGES[2];
-pub(super) const DAY: &TimeRange = &RANGES[0];
+pub(crate) const MONTH: &TimeRange = &RANGES[2];
+pub(crate) const DAY: &TimeRange = &RANGES[0];
 
 impl TimeRange {
     fn from_query(query: &Query) -> &'static Self {
@@ -44,12 +44,12 @@ impl TimeRange {
         RANGES.iter().find(|range| Some(range.name) == name).unwrap_or(MONTH)
     }
 
-    pub(super) fn window(&self, now: Timestamp) -> TrendWindow {
+    pub(crate) fn window(&self, now: Timestamp) -> TrendWindow {
         TrendWindow::ending(now, self.three_hours, self.parts)
     }
 
     /// The labels of the columns.
-    pub(super) fn labels(&self, now: Timestamp) -> Vec<String> {
+    pub(crate) fn labels(&self, now: Timestamp) -> Vec<String> {
         let label = if self.three_hours < 8 { text::hour } else { text::short_day };
         self.window(now).starts().map(label).collect()
     }
@@ -102,19 +102,19 @@ struct SpendRow {
 }
 
 /// The sums of a window.
-pub(super) struct Totals {
-    pub(super) cost: String,
-    pub(super) exact: String,
-    pub(super) wallets: String,
-    pub(super) merchant: String,
-    pub(super) requests: String,
-    pub(super) tokens: String,
-    pub(super) failed: String,
-    pub(super) error_rate: String,
+pub(crate) struct Totals {
+    pub(crate) cost: String,
+    pub(crate) exact: String,
+    pub(crate) wallets: String,
+    pub(crate) merchant: String,
+    pub(crate) requests: String,
+    pub(crate) tokens: String,
+    pub(crate) failed: String,
+    pub(crate) error_rate: String,
 }
 
 impl Totals {
-    pub(super) fn of(total: &[RollupSums], failed: &[RollupSums]) -> Self {
+    pub(crate) fn of(total: &[RollupSums], failed: &[RollupSums]) -> Self {
         let (sums, failed) = (sum_up(total), sum_up(failed));
         Self {
             cost: text::headline(sums.request_cost()),
@@ -136,7 +136,7 @@ fn sum_up(parts: &[RollupSums]) -> RollupSums {
 }
 
 /// The sums of the failed calls, for each column.
-pub(super) fn failures(
+pub(crate) fn failures(
     conn: &mut Conn,
     merchant_id: MerchantId,
     window: TrendWindow,
@@ -147,7 +147,7 @@ pub(super) fn failures(
 }
 
 /// The most expensive members of a trend as layers, and all the rest as one.
-pub(super) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Layer> {
+pub(crate) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Layer> {
     let mut members: Vec<_> = trend.members.iter().collect();
     members.sort_by_key(|(name, sums)| (Reverse(sum_up(sums).request_cost()), *name));
     let costs = |sums: &[RollupSums]| sums.iter().map(RollupSums::request_cost).collect::<Vec<_>>();
@@ -198,7 +198,7 @@ fn names(
 /// The most rows of the table.
 const MOST_ROWS: usize = 50;
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -323,12 +323,12 @@ fn row(color: &'static str, name: String, sums: &RollupSums, all: &RollupSums) -
 }
 
 /// The time of the newest calls from their admission to their settlement.
-pub(super) struct Latency {
-    pub(super) calls: usize,
-    pub(super) median: String,
-    pub(super) p95: String,
-    pub(super) p99: String,
-    pub(super) chart: Chart,
+pub(crate) struct Latency {
+    pub(crate) calls: usize,
+    pub(crate) median: String,
+    pub(crate) p95: String,
+    pub(crate) p99: String,
+    pub(crate) chart: Chart,
 }
 
 /// The number of the newest records that are read for it, because no sum is kept of it.
@@ -384,7 +384,7 @@ impl Latency {
 }
 
 /// The time of a call, in milliseconds.
-pub(super) fn took_millis(record: &tollgate_domain::RequestRecord) -> Option<i64> {
+pub(crate) fn took_millis(record: &tollgate_domain::RequestRecord) -> Option<i64> {
     let settled_at = record.settled_at?.unix_micros();
     Some(settled_at.saturating_sub(record.created_at.unix_micros()).max(0) / 1_000)
 }

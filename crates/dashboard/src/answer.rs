@@ -8,14 +8,14 @@ use actix_web::{HttpResponse, ResponseError};
 use askama::Template;
 use tollgate_store::StoreError;
 
-use crate::http::error::{ApiError, ErrorCode};
+use tollgate_api::{ApiError, ErrorCode};
 
 /// Answers with a page.
-pub(super) fn respond(page: &impl Template) -> Result<HttpResponse, PageError> {
+pub(crate) fn respond(page: &impl Template) -> Result<HttpResponse, PageError> {
     html(StatusCode::OK, page)
 }
 
-pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<HttpResponse, PageError> {
+pub(crate) fn html(status: StatusCode, page: &impl Template) -> Result<HttpResponse, PageError> {
     let text = page.render().map_err(|cause| {
         log::error!("a page of the dashboard cannot be made: {cause}");
         ApiError::new(ErrorCode::InternalError, "Something went wrong in the service.")
@@ -25,13 +25,13 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<HttpRespo
 }
 
 /// Answers a form with a redirect to a page. Loading that page again sends nothing twice.
-pub(super) fn go_to(href: &str) -> HttpResponse {
+pub(crate) fn go_to(href: &str) -> HttpResponse {
     HttpResponse::SeeOther().insert_header((LOCATION, href)).finish()
 }
 
 /// An error, as a page.
 #[derive(Debug)]
-pub(super) struct PageError(ApiError);
+pub(crate) struct PageError(ApiError);
 
 #[derive(Template)]
 #[template(path = "error.html")]
@@ -42,7 +42,7 @@ struct ErrorPage<'a> {
 }
 
 impl PageError {
-    pub(super) fn invalid(message: &str) -> Self {
+    pub(crate) fn invalid(message: &str) -> Self {
         Self(ApiError::new(ErrorCode::ValidationFailed, message))
     }
 }
@@ -78,7 +78,7 @@ impl ResponseError for PageError {
 }
 
 /// The issues as sentences.
-pub(super) fn issue_sentences(issues: &[tollgate_domain::Issue]) -> Vec<String> {
+pub(crate) fn issue_sentences(issues: &[tollgate_domain::Issue]) -> Vec<String> {
     let sentence = |issue: &tollgate_domain::Issue| {
         format!("{} {}.", issue.path.join(" ").replace('_', " "), issue.message)
     };

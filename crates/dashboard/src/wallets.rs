@@ -6,27 +6,27 @@ use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
 use tollgate_store::subscriptions::RenewalScope;
 use tollgate_store::{Conn, StoreError, connections, wallets};
 
-use super::answer::{PageError, respond};
-use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
-use super::session::SessionUser;
-use super::text;
-use crate::app::App;
-use crate::http::error::ApiError;
-use crate::resources::wallets::not_found;
+use crate::answer::{PageError, respond};
+use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::session::SessionUser;
+use crate::text;
+use tollgate_api::ApiError;
+use tollgate_api::App;
+use tollgate_api::operations::wallet_not_found as not_found;
 
 /// The figures of a wallet.
-pub(super) struct WalletSummary {
-    pub(super) id: String,
-    pub(super) owner: String,
-    pub(super) balance: String,
-    pub(super) held: String,
-    pub(super) credit: String,
-    pub(super) available: String,
-    pub(super) is_low: bool,
+pub(crate) struct WalletSummary {
+    pub(crate) id: String,
+    pub(crate) owner: String,
+    pub(crate) balance: String,
+    pub(crate) held: String,
+    pub(crate) credit: String,
+    pub(crate) available: String,
+    pub(crate) is_low: bool,
 }
 
 impl WalletSummary {
-    pub(super) fn of(wallet: &Wallet, owner: String) -> Self {
+    pub(crate) fn of(wallet: &Wallet, owner: String) -> Self {
         let bottom = wallet.low_balance_threshold.unwrap_or_default();
         Self {
             id: wallet.wallet_id.to_string(),
@@ -49,7 +49,7 @@ struct WalletsPage {
     pager: Pager,
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -117,7 +117,7 @@ struct WalletPage {
     pager: Pager,
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,

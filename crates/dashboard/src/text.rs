@@ -8,12 +8,12 @@ const UNITS_PER_USD: u128 = 10_000_000_000;
 const UNITS_PER_CENT: u128 = UNITS_PER_USD / 100;
 
 /// An amount, exact, without the zeros at its end beyond two decimals.
-pub(super) fn money(amount: Amount) -> String {
+pub(crate) fn money(amount: Amount) -> String {
     money_of(i128::from(amount.units()))
 }
 
 /// As [`money`], of a sum that may be larger than any amount.
-pub(super) fn money_of(units: i128) -> String {
+pub(crate) fn money_of(units: i128) -> String {
     let (usd, rest) = (units.unsigned_abs() / UNITS_PER_USD, units.unsigned_abs() % UNITS_PER_USD);
     let decimals = format!("{rest:010}");
     let decimals = decimals.trim_end_matches('0');
@@ -22,7 +22,7 @@ pub(super) fn money_of(units: i128) -> String {
 
 /// An amount for a headline, which has the exact amount beside it. It is rounded to cents, and below a dollar
 /// to hundredths of a cent.
-pub(super) fn headline(units: i128) -> String {
+pub(crate) fn headline(units: i128) -> String {
     let size = units.unsigned_abs();
     let (unit, decimals) = match size {
         0 => (UNITS_PER_CENT, 2),
@@ -40,7 +40,7 @@ const fn sign(units: i128) -> &'static str {
 }
 
 /// A number with separators between the thousands.
-pub(super) fn count(number: i128) -> String {
+pub(crate) fn count(number: i128) -> String {
     format!("{}{}", sign(number), grouped(number.unsigned_abs()))
 }
 
@@ -57,7 +57,7 @@ fn grouped(number: u128) -> String {
 }
 
 /// A number with about three digits, for axes and tiles.
-pub(super) fn short(number: i128) -> String {
+pub(crate) fn short(number: i128) -> String {
     let size = number.unsigned_abs();
     let scales = [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "k")];
     let scale = scales.into_iter().find(|(scale, _)| size >= *scale);
@@ -71,7 +71,7 @@ pub(super) fn short(number: i128) -> String {
 }
 
 /// A part of a whole, in percent with one decimal; a dash if the whole is 0.
-pub(super) fn percent(part: i128, whole: i128) -> String {
+pub(crate) fn percent(part: i128, whole: i128) -> String {
     match whole {
         ..=0 => "–".to_owned(),
         _ => {
@@ -82,12 +82,12 @@ pub(super) fn percent(part: i128, whole: i128) -> String {
 }
 
 /// The filled part of a bar, in thousandths.
-pub(super) fn thousandths(part: i128, whole: i128) -> i128 {
+pub(crate) fn thousandths(part: i128, whole: i128) -> i128 {
     if whole <= 0 { 0 } else { (part.max(0) * 1_000 / whole).min(1_000) }
 }
 
 /// A duration in milliseconds, in a readable unit.
-pub(super) fn duration(millis: i64) -> String {
+pub(crate) fn duration(millis: i64) -> String {
     match millis {
         ..1_000 => format!("{millis} ms"),
         1_000..60_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
@@ -96,29 +96,29 @@ pub(super) fn duration(millis: i64) -> String {
 }
 
 /// A time to the second, in UTC.
-pub(super) fn time(at: Timestamp) -> String {
+pub(crate) fn time(at: Timestamp) -> String {
     let time = at.time();
     format!("{} {:02}:{:02}:{:02}", at.date(), time.hour(), time.minute(), time.second())
 }
 
 /// A day in UTC.
-pub(super) fn day(at: Timestamp) -> String {
+pub(crate) fn day(at: Timestamp) -> String {
     at.date().to_string()
 }
 
 /// A day in the short form of an axis.
-pub(super) fn short_day(at: Timestamp) -> String {
+pub(crate) fn short_day(at: Timestamp) -> String {
     let (date, month) = (at.date(), at.date().month().to_string());
     format!("{} {}", date.day(), month.chars().take(3).collect::<String>())
 }
 
 /// An hour in the short form of an axis.
-pub(super) fn hour(at: Timestamp) -> String {
+pub(crate) fn hour(at: Timestamp) -> String {
     format!("{:02}:00", at.time().hour())
 }
 
 /// The word of an enum, with spaces in place of underscores.
-pub(super) fn word(value: &impl Serialize) -> String {
+pub(crate) fn word(value: &impl Serialize) -> String {
     let word = serde_json::to_value(value).unwrap_or_default();
     word.as_str().unwrap_or_default().replace('_', " ")
 }

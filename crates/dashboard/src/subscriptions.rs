@@ -9,26 +9,26 @@ use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::{self, RenewalScope, SubscriptionFilter};
 use tollgate_store::{Conn, StoreError, connections};
 
-use super::answer::{PageError, respond};
-use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
-use super::session::SessionUser;
-use super::text;
-use crate::app::App;
-use crate::http::error::ApiError;
-use crate::resources::subscriptions::not_found;
+use crate::answer::{PageError, respond};
+use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::session::SessionUser;
+use crate::text;
+use tollgate_api::ApiError;
+use tollgate_api::App;
+use tollgate_api::operations::subscription_not_found as not_found;
 
 /// The rest of a credit, for a bar.
-pub(super) struct CreditBar {
-    pub(super) name: &'static str,
-    pub(super) thousandths: i128,
-    pub(super) held: i128,
-    pub(super) left: String,
-    pub(super) then: &'static str,
+pub(crate) struct CreditBar {
+    pub(crate) name: &'static str,
+    pub(crate) thousandths: i128,
+    pub(crate) held: i128,
+    pub(crate) left: String,
+    pub(crate) then: &'static str,
 }
 
 impl CreditBar {
     /// The credit of the cycle, and that of bundles, if any was bought.
-    pub(super) fn of(state: &SubscriptionState, at_start: Amount) -> Vec<Self> {
+    pub(crate) fn of(state: &SubscriptionState, at_start: Amount) -> Vec<Self> {
         let units = |amount: Amount| i128::from(amount.units());
         let left = units(state.cycle_remaining);
         let whole = left.max(units(at_start));
@@ -121,7 +121,7 @@ impl SubscriptionDetails {
     }
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -153,7 +153,7 @@ struct SubscriptionPage {
     facts: Vec<Fact>,
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,

@@ -3,11 +3,11 @@
 
 use askama::Template;
 
-use super::text;
+use crate::text;
 
 /// The kind of figure that a chart shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChartUnit {
+pub(crate) enum ChartUnit {
     Money,
     Count,
 }
@@ -31,22 +31,22 @@ impl ChartUnit {
 
 /// A layer of the stack: its name, its colour, and a value for each column.
 #[derive(Clone, Debug)]
-pub(super) struct Layer {
-    pub(super) name: String,
-    pub(super) color: &'static str,
-    pub(super) values: Vec<i128>,
+pub(crate) struct Layer {
+    pub(crate) name: String,
+    pub(crate) color: &'static str,
+    pub(crate) values: Vec<i128>,
 }
 
 /// The colours of layers, in their order; the rest is grey.
-pub(super) const COLORS: [&str; 7] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
-pub(super) const GREY: &str = "rest";
-pub(super) const GOOD: &str = "c0";
-pub(super) const BAD: &str = "bad";
+pub(crate) const COLORS: [&str; 7] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
+pub(crate) const GREY: &str = "rest";
+pub(crate) const GOOD: &str = "c0";
+pub(crate) const BAD: &str = "bad";
 
 /// A chart of columns, over time or over other labels.
 #[derive(Template)]
 #[template(path = "chart.html")]
-pub(super) struct Chart {
+pub(crate) struct Chart {
     title: String,
     /// The labels of the axis: top, middle and bottom.
     marks: [String; 3],
@@ -85,7 +85,7 @@ const TICKS: usize = 8;
 
 impl Chart {
     /// `labels` name the columns, one for each value of every layer.
-    pub(super) fn new(
+    pub(crate) fn new(
         title: impl Into<String>,
         figure: ChartUnit,
         labels: &[String],

@@ -6,14 +6,14 @@ use tollgate_domain::{Delivery, DeliveryId, DeliveryStatus, Webhook, WebhookId};
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::{Conn, webhooks};
 
-use super::answer::{PageError, go_to, respond};
-use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
-use super::session::{SessionForm, SessionUser};
-use super::text;
-use crate::app::App;
-use crate::http::error::ApiError;
-use crate::http::list::Query;
-use crate::resources::webhooks::{delivery_not_found, not_found};
+use crate::answer::{PageError, go_to, respond};
+use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::session::{SessionForm, SessionUser};
+use crate::text;
+use tollgate_api::ApiError;
+use tollgate_api::App;
+use tollgate_api::Query;
+use tollgate_api::operations::{delivery_not_found, webhook_not_found as not_found};
 
 #[derive(Template)]
 #[template(path = "webhooks.html")]
@@ -48,7 +48,7 @@ impl WebhookItem {
     }
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -118,7 +118,7 @@ struct WebhookPage {
     pager: Pager,
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,
@@ -159,7 +159,7 @@ pub(super) async fn show(
     })
 }
 
-pub(super) async fn redeliver(
+pub(crate) async fn redeliver(
     app: web::Data<App>,
     form: SessionForm,
     path: web::Path<(String, String)>,

@@ -11,16 +11,16 @@ use tollgate_store::requests::{self as records, EndingFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension};
 use tollgate_store::{Conn, Page, StoreError, spend_keys, wallets, webhooks};
 
-use super::answer::{PageError, respond};
-use super::chart::{Chart, ChartUnit};
-use super::in_flight::held;
-use super::page::{DashboardSection, Shell};
-use super::requests::RequestItem;
-use super::session::SessionUser;
-use super::spend::{DAY, MONTH, Totals, failures, layers};
-use super::spend_keys::limit_used;
-use super::text;
-use crate::app::App;
+use crate::answer::{PageError, respond};
+use crate::chart::{Chart, ChartUnit};
+use crate::in_flight::held;
+use crate::page::{DashboardSection, Shell};
+use crate::requests::RequestItem;
+use crate::session::SessionUser;
+use crate::spend::{DAY, MONTH, Totals, failures, layers};
+use crate::spend_keys::limit_used;
+use crate::text;
+use tollgate_api::App;
 
 #[derive(Template)]
 #[template(path = "overview.html")]
@@ -48,7 +48,7 @@ const LOOKED_AT: u32 = 100;
 /// The part of a limit from which there is a notice, in thousandths.
 const NEARLY_USED: i128 = 800;
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
 ) -> Result<HttpResponse, PageError> {

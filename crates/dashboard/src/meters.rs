@@ -6,16 +6,16 @@ use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
 use tollgate_pricing::{PerUnit, PriceSource, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
-use super::answer::{PageError, issue_sentences, respond};
-use super::page::{DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, page_of};
-use super::price::{PriceLine, fee_line, payer};
-use super::session::SessionUser;
-use super::text;
-use crate::app::App;
-use crate::http::error::ApiError;
-use crate::http::list::Query;
-use crate::resources::meters::not_found;
-use crate::resources::quote::{QuotedUsage, quote_usage};
+use crate::answer::{PageError, issue_sentences, respond};
+use crate::page::{DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, page_of};
+use crate::price::{PriceLine, fee_line, payer};
+use crate::session::SessionUser;
+use crate::text;
+use tollgate_api::ApiError;
+use tollgate_api::App;
+use tollgate_api::Query;
+use tollgate_api::operations::meter_not_found as not_found;
+use tollgate_api::operations::{QuotedUsage, quote_usage};
 
 #[derive(Template)]
 #[template(path = "meters.html")]
@@ -65,7 +65,7 @@ const fn unit(unit: TierUnit) -> &'static str {
     }
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -198,7 +198,7 @@ impl Preview {
     }
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,

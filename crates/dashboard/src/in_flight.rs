@@ -6,11 +6,11 @@ use tollgate_domain::PendingRecord;
 use tollgate_pricing::Amount;
 use tollgate_store::requests;
 
-use super::answer::{PageError, respond};
-use super::page::{DashboardSection, Shell};
-use super::session::SessionUser;
-use super::text;
-use crate::app::App;
+use crate::answer::{PageError, respond};
+use crate::page::{DashboardSection, Shell};
+use crate::session::SessionUser;
+use crate::text;
+use tollgate_api::App;
 
 #[derive(Template)]
 #[template(path = "in_flight.html")]
@@ -37,7 +37,7 @@ struct InFlightItem {
 /// The most calls that are shown.
 const SHOWN: usize = 200;
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
 ) -> Result<HttpResponse, PageError> {
@@ -51,7 +51,7 @@ pub(super) async fn show(
             request_id: call.request_id.to_string(),
             since: text::time(call.created_at),
             took: text::duration(micros.max(0) / 1_000),
-            model: super::requests::model(
+            model: crate::requests::model(
                 &call.forwarded.provider,
                 call.forwarded.model.as_deref(),
             ),
@@ -76,6 +76,6 @@ fn on_credit(call: &PendingRecord) -> Amount {
 }
 
 /// The money that a call holds on all wallets together. Its hold on a spend key is the same money.
-pub(super) fn held(call: &PendingRecord) -> Amount {
+pub(crate) fn held(call: &PendingRecord) -> Amount {
     call.wallet_hold.saturating_add(on_credit(call)).saturating_add(call.merchant_hold)
 }

@@ -8,16 +8,16 @@ use tollgate_store::requests::{self, EndingFilter, RequestFilter};
 use tollgate_store::subscriptions::{self, RenewalScope};
 use tollgate_store::{Conn, Page, connections, wallets};
 
-use super::answer::{PageError, respond};
-use super::page::{DashboardSection, Fact, Pager, Shell, page_of};
-use super::requests::RequestItem as RequestLine;
-use super::session::SessionUser;
-use super::subscriptions::CreditBar;
-use super::text;
-use super::wallets::WalletSummary;
-use crate::app::App;
-use crate::http::error::ApiError;
-use crate::resources::connections::not_found;
+use crate::answer::{PageError, respond};
+use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::requests::RequestItem as RequestLine;
+use crate::session::SessionUser;
+use crate::subscriptions::CreditBar;
+use crate::text;
+use crate::wallets::WalletSummary;
+use tollgate_api::ApiError;
+use tollgate_api::App;
+use tollgate_api::operations::connection_not_found as not_found;
 
 #[derive(Template)]
 #[template(path = "connections.html")]
@@ -50,7 +50,7 @@ impl ConnectionItem {
     }
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     app: web::Data<App>,
     visitor: SessionUser,
     http: HttpRequest,
@@ -95,7 +95,7 @@ impl SubscriptionSummary {
     }
 }
 
-pub(super) async fn show(
+pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
     id: web::Path<String>,

@@ -1,21 +1,17 @@
 //! The parts that all pages share: the frame, the style, facts, choices and lists.
 
-use std::sync::LazyLock;
-
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::{HttpRequest, HttpResponse};
-use sha2::{Digest, Sha256};
 use tollgate_domain::MerchantId;
 use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
-use super::answer::PageError;
-use super::session::SessionUser;
-use crate::http::error::{ApiError, ErrorCode};
-use crate::http::list::Query;
+use crate::answer::PageError;
+use crate::session::SessionUser;
+use tollgate_api::Query;
+use tollgate_api::{ApiError, ErrorCode};
 
 /// The section of the dashboard that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DashboardSection {
+pub(crate) enum DashboardSection {
     Overview,
     Spend,
     Requests,
@@ -59,25 +55,25 @@ impl DashboardSection {
 }
 
 /// The frame around a page.
-pub(super) struct Shell {
-    pub(super) title: String,
-    pub(super) merchant: String,
-    pub(super) key_preview: String,
+pub(crate) struct Shell {
+    pub(crate) title: String,
+    pub(crate) merchant: String,
+    pub(crate) key_preview: String,
     /// The token that each form of this session carries.
-    pub(super) form_token: String,
+    pub(crate) form_token: String,
     /// The base URL of calls, for examples to paste.
-    pub(super) base: String,
+    pub(crate) base: String,
     place: DashboardSection,
 }
 
-pub(super) struct NavLink {
-    pub(super) href: &'static str,
-    pub(super) label: &'static str,
-    pub(super) is_here: bool,
+pub(crate) struct NavLink {
+    pub(crate) href: &'static str,
+    pub(crate) label: &'static str,
+    pub(crate) is_here: bool,
 }
 
 impl Shell {
-    pub(super) fn new(
+    pub(crate) fn new(
         visitor: &SessionUser,
         place: DashboardSection,
         title: impl Into<String>,
@@ -92,7 +88,7 @@ impl Shell {
         }
     }
 
-    pub(super) fn links(&self) -> impl Iterator<Item = NavLink> {
+    pub(crate) fn links(&self) -> impl Iterator<Item = NavLink> {
         DashboardSection::ALL.into_iter().map(|place| {
             let (href, label) = place.href_and_label();
             NavLink { href, label, is_here: place == self.place }
@@ -100,39 +96,11 @@ impl Shell {
     }
 }
 
-/// The address of the style sheet. It changes with the sheet, so browsers may keep it.
-pub(crate) fn style_href() -> &'static str {
-    static HREF: LazyLock<String> = LazyLock::new(|| {
-        let hash = Sha256::digest(STYLE);
-        let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        format!("/dashboard/style.css?{hash}")
-    });
-    &HREF
-}
-
-const STYLE: &str = include_str!("../../templates/style.css");
-const ICON: &str = include_str!("../../templates/icon.svg");
-
-pub(super) async fn style() -> HttpResponse {
-    asset("text/css; charset=utf-8", STYLE)
-}
-
-pub(super) async fn icon() -> HttpResponse {
-    asset("image/svg+xml", ICON)
-}
-
-fn asset(content_type: &'static str, text: &'static str) -> HttpResponse {
-    HttpResponse::Ok()
-        .insert_header((CONTENT_TYPE, content_type))
-        .insert_header((CACHE_CONTROL, "public, max-age=86400"))
-        .body(text)
-}
-
-pub(super) async fn not_found() -> Result<HttpResponse, PageError> {
+pub(crate) async fn not_found() -> Result<HttpResponse, PageError> {
     Err(ApiError::new(ErrorCode::RouteNotFound, "There is no such page.").into())
 }
 
-pub(super) async fn method_not_allowed() -> Result<HttpResponse, PageError> {
+pub(crate) async fn method_not_allowed() -> Result<HttpResponse, PageError> {
     let message = "This page is not asked for in this way.";
     Err(ApiError::new(ErrorCode::MethodNotAllowed, message).into())
 }
@@ -141,24 +109,24 @@ pub(super) async fn method_not_allowed() -> Result<HttpResponse, PageError> {
 const ROWS: u32 = 25;
 
 /// The page of a list. The query says where it begins; an invalid id begins at the newest.
-pub(super) fn page_of<Id: std::str::FromStr>(http: &HttpRequest) -> Page<Id> {
+pub(crate) fn page_of<Id: std::str::FromStr>(http: &HttpRequest) -> Page<Id> {
     let after = Query::of(http).get("after").and_then(|id| id.parse().ok());
     Page { after, limit: ROWS }
 }
 
 /// The links to the other pages of a list.
-pub(super) struct Pager {
+pub(crate) struct Pager {
     /// Whether newer rows were left out.
-    pub(super) has_newer: bool,
+    pub(crate) has_newer: bool,
     /// The link to the first page.
-    pub(super) newest: String,
+    pub(crate) newest: String,
     /// The link to the next page; empty on the last one.
-    pub(super) older: String,
+    pub(crate) older: String,
 }
 
 impl Pager {
     /// Cuts `items` to a page. They are one more than its rows when there are more.
-    pub(super) fn cut<T, Id>(
+    pub(crate) fn cut<T, Id>(
         http: &HttpRequest,
         page: &Page<Id>,
         items: &mut Vec<T>,
@@ -186,33 +154,33 @@ impl Pager {
 }
 
 /// A fact about a resource: its name, its value, and a link.
-pub(super) struct Fact {
-    pub(super) name: &'static str,
-    pub(super) value: String,
-    pub(super) href: String,
+pub(crate) struct Fact {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) href: String,
 }
 
 impl Fact {
-    pub(super) fn new(name: &'static str, value: impl Into<String>) -> Self {
+    pub(crate) fn new(name: &'static str, value: impl Into<String>) -> Self {
         Self { name, value: value.into(), href: String::new() }
     }
 
-    pub(super) fn leading(name: &'static str, value: impl Into<String>, href: String) -> Self {
+    pub(crate) fn leading(name: &'static str, value: impl Into<String>, href: String) -> Self {
         Self { name, value: value.into(), href }
     }
 }
 
 /// A choice of a form.
-pub(super) struct FormChoice {
-    pub(super) id: String,
-    pub(super) name: String,
+pub(crate) struct FormChoice {
+    pub(crate) id: String,
+    pub(crate) name: String,
 }
 
 /// The most choices of a form.
 const CHOICES: u32 = 100;
 
 /// The newest connections, by name.
-pub(super) fn connection_choices(
+pub(crate) fn connection_choices(
     conn: &mut Conn,
     merchant_id: MerchantId,
 ) -> Result<Vec<FormChoice>, StoreError> {
@@ -226,7 +194,7 @@ pub(super) fn connection_choices(
 }
 
 /// The newest meters, by name.
-pub(super) fn meter_choices(
+pub(crate) fn meter_choices(
     conn: &mut Conn,
     merchant_id: MerchantId,
 ) -> Result<Vec<FormChoice>, StoreError> {
