@@ -260,7 +260,7 @@ fn place(url: &str) -> &str {
 #[derive(Clone, Debug)]
 pub(crate) struct ConnManager {
     place: DatabaseLocation,
-    away: Arc<AtomicBool>,
+    unavailable: Arc<AtomicBool>,
     /// Whether a connection was ever opened. Before that, a failure is returned and not logged.
     reached: Arc<AtomicBool>,
 }
@@ -281,7 +281,7 @@ impl ConnManager {
     }
 
     fn new(place: DatabaseLocation) -> Self {
-        Self { place, away: Arc::default(), reached: Arc::default() }
+        Self { place, unavailable: Arc::default(), reached: Arc::default() }
     }
 
     /// The path of the file, if the database is one.
@@ -293,8 +293,8 @@ impl ConnManager {
     }
 
     /// Whether the last attempt to reach the database failed.
-    pub(crate) fn is_away(&self) -> bool {
-        self.away.load(Ordering::Relaxed)
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.unavailable.load(Ordering::Relaxed)
     }
 
     fn open(&self) -> Result<Conn, StoreError> {
@@ -353,12 +353,12 @@ impl r2d2::ManageConnection for ConnManager {
 
     fn connect(&self) -> Result<Conn, StoreError> {
         let opened = self.open();
-        let was_away = self.away.swap(opened.is_err(), Ordering::Relaxed);
+        let was_unavailable = self.unavailable.swap(opened.is_err(), Ordering::Relaxed);
         let was_reached = self.reached.fetch_or(opened.is_ok(), Ordering::Relaxed);
         // Logged when the database is lost and when it is back, not for every call in between.
         match &opened {
-            Ok(_) if was_away && was_reached => log::info!("the store can be reached again"),
-            Err(cause) if !was_away && was_reached => log::error!("{cause}"),
+            Ok(_) if was_unavailable && was_reached => log::info!("the store can be reached again"),
+            Err(cause) if !was_unavailable && was_reached => log::error!("{cause}"),
             _ => {}
         }
         opened

@@ -44,7 +44,7 @@ impl Readers {
         loop {
             match self.pool.get_timeout(LOOK) {
                 Ok(conn) => return Ok(conn),
-                Err(cause) if self.manager.is_away() || begun.elapsed() > PATIENCE => {
+                Err(cause) if self.manager.is_unavailable() || begun.elapsed() > PATIENCE => {
                     return Err(cause.into());
                 }
                 Err(_) => {}

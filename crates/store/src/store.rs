@@ -249,7 +249,7 @@ impl Store {
     async fn replay_unkept(&self) -> Result<usize, StoreError> {
         let context = &self.0.context;
         let (mut booked, mut trouble) = (0, None);
-        let entries = held(&context.unkept).clone();
+        let entries = held(&context.unjournaled).clone();
         for entry in entries {
             let request_id = entry.request_id;
             let report = Arc::new(entry.report.clone());
@@ -266,7 +266,7 @@ impl Store {
                 },
             }
             // Removed only now, because this future may be dropped while it waits.
-            held(&context.unkept).retain(|waiting| waiting.request_id != request_id);
+            held(&context.unjournaled).retain(|waiting| waiting.request_id != request_id);
         }
         trouble.map_or(Ok(booked), Err)
     }
@@ -474,8 +474,8 @@ impl Store {
     }
 
     /// The number of settlements in memory that neither the database nor the journal took.
-    pub fn unkept(&self) -> usize {
-        held(&self.0.context.unkept).len()
+    pub fn unjournaled(&self) -> usize {
+        held(&self.0.context.unjournaled).len()
     }
 
     /// The number of settlements in the journal, and their size in bytes.

@@ -49,8 +49,9 @@ pub async fn run(store: Store) {
         }),
         every(FOLD_EVERY, "the roll-ups are not brought up to date", async || {
             turn.set((turn.get() + 1) % FOLD_OTHERS_EVERY);
-            let is_queued = store.0.context.is_queued.swap(false, Ordering::Relaxed);
-            if is_queued || turn.get() == 0 {
+            let has_unfolded_calls =
+                store.0.context.has_unfolded_calls.swap(false, Ordering::Relaxed);
+            if has_unfolded_calls || turn.get() == 0 {
                 store.fold().await?;
             }
             Ok(())

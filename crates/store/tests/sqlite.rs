@@ -145,13 +145,13 @@ fn a_writer_that_another_program_keeps_loses_no_settlement() {
         keeper.batch_execute("BEGIN IMMEDIATE").unwrap();
         let outcome = store.store.settle(request_id, answered(1_000, "0.5")).await;
         assert_eq!(outcome, SettleOutcome::NotSettled);
-        assert_eq!(store.store.unkept(), 1);
+        assert_eq!(store.store.unjournaled(), 1);
         // A read shows the committed state: the call is pending.
         let find = move |conn: &mut _| requests::find(conn, merchant.merchant_id, request_id);
         let found = store.store.read(find).await.unwrap().unwrap();
         assert_eq!(found.status, RequestStatus::Pending);
         keeper.batch_execute("ROLLBACK").unwrap();
-        while store.store.unkept() > 0 {
+        while store.store.unjournaled() > 0 {
             store.store.replay_journal().await.unwrap();
         }
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
@@ -191,14 +191,14 @@ fn a_settlement_that_cannot_be_booked_keeps_no_other_in_memory() {
         };
         keeper.batch_execute(&format!("{}; COMMIT", change("+ 40000000000000"))).unwrap();
         let _ = store.store.replay_journal().await.unwrap_err();
-        assert_eq!(store.store.unkept(), 1);
+        assert_eq!(store.store.unjournaled(), 1);
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
         assert_eq!(wallet.balance.to_string(), "-0.5000000000", "the second is booked");
         keeper.batch_execute(&change("- 40000000000000")).unwrap();
         store.store.replay_journal().await.unwrap();
         let wallet = store.wallet(merchant.merchant_id, merchant.wallet_id).await;
         assert_eq!(wallet.balance.to_string(), "-1.0000000000");
-        assert_eq!(store.store.unkept(), 0);
+        assert_eq!(store.store.unjournaled(), 0);
     });
 }
 

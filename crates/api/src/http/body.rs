@@ -15,7 +15,7 @@ use tollgate_domain::Issue;
 use tollgate_store::idempotency::{IdempotencyKey, IdempotencyScope};
 
 use super::auth::{Caller, Operator, app};
-use super::body_memory::BodyMemory;
+use super::body_memory::BodyReservation;
 use super::earlier::RenamedFields;
 use super::error::{ApiError, ErrorCode};
 use super::fields::Issues;
@@ -102,8 +102,8 @@ pub async fn read(
     let Some(second) = pieces.next().await? else {
         return if first.len() > limit { Err(too_large()) } else { Ok(first) };
     };
-    let mut room = BodyMemory::of(&app(http)?.body_memory);
-    room.reserve(announced.max(first.len() * 2))?;
+    let mut reservation = BodyReservation::of(&app(http)?.body_memory);
+    reservation.reserve(announced.max(first.len() * 2))?;
     let mut body = BytesMut::with_capacity(announced.max(first.len() * 2));
     body.extend_from_slice(&first);
     let mut next = Some(second);
@@ -111,17 +111,17 @@ pub async fn read(
         if body.len() + piece.len() > limit {
             return Err(too_large());
         }
-        room.reserve(body.len() + piece.len())?;
+        reservation.reserve(body.len() + piece.len())?;
         body.extend_from_slice(&piece);
         next = pieces.next().await?;
     }
-    Ok(Bytes::from_owner(ReservedBody { body: body.freeze(), _room: room }))
+    Ok(Bytes::from_owner(ReservedBody { body: body.freeze(), _reservation: reservation }))
 }
 
-/// A body that holds its room until its last reader drops it.
+/// A body that holds its memory until its last reader drops it.
 struct ReservedBody {
     body: Bytes,
-    _room: BodyMemory,
+    _reservation: BodyReservation,
 }
 
 impl AsRef<[u8]> for ReservedBody {

@@ -13,12 +13,12 @@ pub(crate) fn body_memory(bytes: usize) -> Arc<Semaphore> {
 }
 
 /// The memory of one body, given back when it is dropped.
-pub(super) struct BodyMemory {
+pub(super) struct BodyReservation {
     all: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
 
-impl BodyMemory {
+impl BodyReservation {
     pub(super) fn of(all: &Arc<Semaphore>) -> Self {
         Self { all: Arc::clone(all), taken: None }
     }

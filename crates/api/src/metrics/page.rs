@@ -206,7 +206,7 @@ fn about_ledger(store: &Store, page: &mut Exposition) {
     let bytes = ledger.sqlite_log_pages.get().saturating_mul(4_096);
     page.gauge("sqlite_log_bytes", help, bytes);
     let help = "Settlements in memory that neither the database nor the journal took";
-    page.gauge("unkept_settlements", help, store.unkept());
+    page.gauge("unkept_settlements", help, store.unjournaled());
 }
 
 /// Figures that were not read have no sample: an old figure would look like a new one.

@@ -92,7 +92,7 @@ pub(crate) fn config_versions(
     ids: &[Id<MerchantId>],
 ) -> QueryResult<HashMap<Id<MerchantId>, i64>> {
     #[derive(QueryableByName)]
-    struct MerchantVersionRow {
+    struct MerchantConfigVersionRow {
         #[diesel(sql_type = Binary)]
         merchant_id: Id<MerchantId>,
         #[diesel(sql_type = BigInt)]
@@ -102,12 +102,12 @@ pub(crate) fn config_versions(
     let versions = diesel::sql_query(
         "SELECT merchant_id, version FROM config_versions WHERE merchant_id = ANY($1)",
     );
-    let rows: Vec<MerchantVersionRow> = versions.bind::<Array<Binary>, _>(ids).load(conn)?;
+    let rows: Vec<MerchantConfigVersionRow> = versions.bind::<Array<Binary>, _>(ids).load(conn)?;
     Ok(rows.into_iter().map(|row| (row.merchant_id, row.version)).collect())
 }
 
 /// The changes of a group, without the rare ones. The rows of each table ascend.
-pub(crate) struct GroupRows<'a> {
+pub(crate) struct ChangedRows<'a> {
     pub(crate) opened: &'a [OpenCallRow],
     /// The ids of open calls that are settled.
     pub(crate) closed: &'a [Id<RequestId>],
@@ -171,7 +171,7 @@ pub(crate) fn read(
 /// Writes the changes of a group. Returns the current marks of its basis, while the group's rows are locked.
 pub(crate) fn write(
     conn: &mut Conn,
-    group: &GroupRows<'_>,
+    group: &ChangedRows<'_>,
     basis: &ConfigBasis,
 ) -> QueryResult<BTreeSet<String>> {
     let sqlite = match conn {
@@ -203,7 +203,7 @@ pub(crate) fn write(
 
 fn write_on_postgres(
     conn: &mut PgConnection,
-    group: &GroupRows<'_>,
+    group: &ChangedRows<'_>,
     basis: &ConfigBasis,
 ) -> QueryResult<BTreeSet<String>> {
     let statement = WriteGroup {

@@ -17,7 +17,7 @@ pub enum SettleOutcome {
     /// Booked, with the final record.
     Settled(Arc<RequestRecord>),
     /// Booked at a cost of zero: the computed cost is out of range.
-    LetGo(Arc<RequestRecord>),
+    SettledFree(Arc<RequestRecord>),
     /// Settled before. Nothing is changed.
     AlreadySettled,
     /// No such call.
@@ -36,7 +36,7 @@ pub(super) enum Job {
     Admit(Box<Call>, oneshot::Sender<AdmissionResult>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
     /// A settlement without a caller that waits for its outcome.
-    SettleUnheard(Box<JournalEntry>),
+    SettleDetached(Box<JournalEntry>),
     Write(WriteWork),
 }
 

@@ -26,12 +26,12 @@ pub(crate) struct LedgerContext {
     pub(crate) clock: Clock,
     pub(crate) known_pairs: KnownPairs,
     /// Whether calls were settled that this process has not folded yet.
-    pub(crate) is_queued: AtomicBool,
+    pub(crate) has_unfolded_calls: AtomicBool,
     pub(crate) reported_prices: ReportedPrices,
     pub(crate) journal: Option<Journal>,
     /// The settlements that neither the database nor the journal took. Their number is bounded by
     /// the calls in flight, because no calls are admitted in this state.
-    pub(crate) unkept: Mutex<Vec<JournalEntry>>,
+    pub(crate) unjournaled: Mutex<Vec<JournalEntry>>,
     /// The calls that this process has admitted and that are not settled, on PostgreSQL.
     pub(crate) open_calls: Mutex<HashMap<RequestId, Arc<PendingRecord>>>,
     /// The calls that were settled lately, for a database that may lose committed transactions.
@@ -60,7 +60,7 @@ impl LedgerContext {
     /// Marks the settled calls of a committed group as not folded yet.
     pub(super) fn mark_committed(&self, changes: &WriteSet) {
         if changes.settled_calls().next().is_some() {
-            self.is_queued.store(true, Ordering::Relaxed);
+            self.has_unfolded_calls.store(true, Ordering::Relaxed);
         }
     }
 
@@ -88,7 +88,7 @@ impl LedgerContext {
         };
         if let Err(cause) = &kept {
             log::error!("{} could not be kept in the journal: {cause}", entry.request_id);
-            self.unkept.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+            self.unjournaled.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         }
         kept.is_ok()
     }

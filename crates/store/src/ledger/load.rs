@@ -185,7 +185,7 @@ impl GroupNeeds {
         };
         let version = match call.meter {
             Some(meter) => {
-                let version = known_version(conn, configs, meter)?;
+                let version = meter_pricing(conn, configs, meter)?;
                 self.counters.insert(counter_key(call, meter.meter_id, version.tier_period));
                 Some(version)
             }
@@ -314,7 +314,7 @@ fn read_settled(
 }
 
 /// Returns a meter version, read once and kept.
-fn known_version<'a>(
+fn meter_pricing<'a>(
     conn: &mut Conn,
     configs: &'a mut ConfigCache,
     meter: MeterVersion,

@@ -126,9 +126,9 @@ impl Ledger {
 
     /// Settles a call without waiting for the outcome.
     pub(crate) fn settle_detached(&self, entry: JournalEntry) {
-        let job = Job::SettleUnheard(Box::new(entry));
+        let job = Job::SettleDetached(Box::new(entry));
         if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
-            && let Job::SettleUnheard(entry) = job
+            && let Job::SettleDetached(entry) = job
         {
             self.context.keep(*entry);
         }

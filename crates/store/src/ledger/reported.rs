@@ -132,7 +132,7 @@ fn settle(
     let (outcomes, changes) = decide::decide(&mut state, &group, now, context.rules(&configs))?;
     let record = match outcomes.into_iter().next() {
         Some(CommandOutcome::Settled(SettleOutcome::Settled(record))) => record,
-        Some(CommandOutcome::Settled(SettleOutcome::LetGo(_))) => {
+        Some(CommandOutcome::Settled(SettleOutcome::SettledFree(_))) => {
             return Ok(ReportOutcome::OutOfRange);
         }
         _ => return Err(not_booked()),

@@ -24,7 +24,7 @@ use crate::error::StoreError;
 use crate::write_set::WriteSet;
 
 /// The number of times that a group is decided, while its configuration changes.
-const ATTEMPTS: usize = 5;
+const COMMIT_ATTEMPTS: usize = 5;
 /// The number of rows that are kept. Then all are forgotten, which costs a few reads.
 const MAX_CACHED_ROWS: usize = 20_000;
 /// The time after a refusal for which calls are first decided without a lock: a refusal then waits for no lock.
@@ -73,7 +73,7 @@ impl RowLockWriter {
         if self.configs.len() >= MAX_CACHED_ROWS {
             self.configs = ConfigCache::default();
         }
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..COMMIT_ATTEMPTS {
             let attempt = AttemptOptions { prechecks: looks_first, rereads: attempt > 0 };
             let book = |conn: &mut Conn| book(conn, &mut self.configs, group, context, attempt);
             // A call that waits for a lock may be refused without one, so the first wait is short.

@@ -24,9 +24,9 @@ use crate::error::StoreError;
 use crate::journal::JournalEntry;
 
 /// The most jobs in one transaction. A larger group gains little, and its callers wait longer.
-const BATCH_SIZE: usize = 128;
+const MAX_GROUP_SIZE: usize = 128;
 /// The number of attempts of a transaction that loses deadlocks.
-const ATTEMPTS: usize = 5;
+const DECIDE_ATTEMPTS: usize = 5;
 
 pub(super) struct Writer {
     queue: Arc<Mutex<mpsc::Receiver<Job>>>,
@@ -34,7 +34,7 @@ pub(super) struct Writer {
     conn: Option<Conn>,
     last_used: Instant,
     /// Whether the database was away at the last attempt.
-    away: bool,
+    is_unavailable: bool,
     context: Arc<LedgerContext>,
     database: WriterBackend,
     /// The database that this writer reached last, by the database's own identity.
@@ -62,7 +62,7 @@ impl Writer {
             manager: manager.clone(),
             conn: None,
             last_used: Instant::now(),
-            away: false,
+            is_unavailable: false,
             context: Arc::clone(context),
             database: match manager.file() {
                 Some(_) => WriterBackend::SingleWriter(None),
@@ -87,7 +87,7 @@ impl Writer {
     fn next_batch(&self) -> Option<Vec<Job>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut jobs = vec![queue.blocking_recv()?];
-        while jobs.len() < BATCH_SIZE
+        while jobs.len() < MAX_GROUP_SIZE
             && let Ok(job) = queue.try_recv()
         {
             jobs.push(job);
@@ -96,35 +96,35 @@ impl Writer {
     }
 
     fn process(&mut self, jobs: Vec<Job>) {
-        let mut items = Vec::with_capacity(jobs.len());
+        let mut commands = Vec::with_capacity(jobs.len());
         let mut replies = Vec::with_capacity(jobs.len());
         let mut works = Vec::new();
         for job in jobs {
             match job {
                 Job::Admit(call, reply) => {
-                    items.push(LedgerCommand::Admit(call));
+                    commands.push(LedgerCommand::Admit(call));
                     replies.push(JobReply::Admit(reply));
                 }
                 Job::Settle(settlement, reply) => {
-                    items.push(LedgerCommand::Settle(settlement));
+                    commands.push(LedgerCommand::Settle(settlement));
                     replies.push(JobReply::Settle(reply));
                 }
-                Job::SettleUnheard(entry) => {
-                    items.push(LedgerCommand::Settle(Box::new(Settlement::from(&*entry))));
-                    replies.push(JobReply::Unheard(entry));
+                Job::SettleDetached(entry) => {
+                    commands.push(LedgerCommand::Settle(Box::new(Settlement::from(&*entry))));
+                    replies.push(JobReply::Detached(entry));
                 }
                 Job::Write(work) => works.push(work),
             }
         }
         works.into_iter().for_each(|work| self.run(work));
-        self.commit(&items, replies);
+        self.commit(&commands, replies);
         self.rebook();
     }
 
     /// Settles calls once more, for a database that may not know them as settled.
     fn rebook(&mut self) {
         let again = mem::take(&mut self.again);
-        for calls in again.chunks(BATCH_SIZE) {
+        for calls in again.chunks(MAX_GROUP_SIZE) {
             let entries = calls.iter().map(|(call, report)| JournalEntry {
                 request_id: call.request_id,
                 report: CallReport::clone(report),
@@ -132,10 +132,10 @@ impl Writer {
             });
             let settlements = entries.map(|entry| {
                 let settlement = Box::new(Settlement::from(&entry));
-                (LedgerCommand::Settle(settlement), JobReply::Unheard(Box::new(entry)))
+                (LedgerCommand::Settle(settlement), JobReply::Detached(Box::new(entry)))
             });
-            let (items, replies): (Vec<_>, Vec<_>) = settlements.unzip();
-            self.commit(&items, replies);
+            let (commands, replies): (Vec<_>, Vec<_>) = settlements.unzip();
+            self.commit(&commands, replies);
         }
     }
 
@@ -179,32 +179,32 @@ impl Writer {
         }
     }
 
-    /// Commits `items` together. When that fails, commits them in halves, until the item that fails is alone and gets
+    /// Commits `commands` together. When that fails, commits them in halves, until the item that fails is alone and gets
     /// its own error.
-    fn commit(&mut self, items: &[LedgerCommand], mut replies: Vec<JobReply>) {
-        if items.is_empty() {
+    fn commit(&mut self, commands: &[LedgerCommand], mut replies: Vec<JobReply>) {
+        if commands.is_empty() {
             return;
         }
-        match self.try_commit(items) {
+        match self.try_commit(commands) {
             Ok(answers) => {
-                self.away = false;
+                self.is_unavailable = false;
                 self.context.metrics.groups.observe(answers.len().try_into().unwrap_or(u64::MAX));
                 let answered = replies.into_iter().zip(answers);
-                let unheard: Vec<_> = answered
+                let without_caller: Vec<_> = answered
                     .filter_map(|(reply, answer)| reply.send(answer, &self.context))
                     .collect();
-                let ends = unheard.iter().map(|pending| Box::new(not_sent(pending)));
-                let (items, replies): (Vec<_>, Vec<_>) = ends
+                let ends = without_caller.iter().map(|pending| Box::new(not_sent(pending)));
+                let (commands, replies): (Vec<_>, Vec<_>) = ends
                     .map(|entry| {
                         let settlement = Box::new(Settlement::from(&*entry));
-                        (LedgerCommand::Settle(settlement), JobReply::Unheard(entry))
+                        (LedgerCommand::Settle(settlement), JobReply::Detached(entry))
                     })
                     .unzip();
-                self.commit(&items, replies);
+                self.commit(&commands, replies);
             }
             Err(StoreError::Unavailable(why)) => {
                 // Logged when it begins, not for every call in between.
-                if !mem::replace(&mut self.away, true) {
+                if !mem::replace(&mut self.is_unavailable, true) {
                     log::error!("the ledger books nothing: {why}");
                 }
                 for reply in replies {
@@ -224,8 +224,8 @@ impl Writer {
                 }
             }
             Err(_) => {
-                let half = items.len() / 2;
-                let (first, second) = items.split_at(half);
+                let half = commands.len() / 2;
+                let (first, second) = commands.split_at(half);
                 let rest = replies.split_off(half);
                 self.commit(first, replies);
                 self.commit(second, rest);
@@ -233,7 +233,10 @@ impl Writer {
         }
     }
 
-    fn try_commit(&mut self, items: &[LedgerCommand]) -> Result<Vec<CommandOutcome>, StoreError> {
+    fn try_commit(
+        &mut self,
+        commands: &[LedgerCommand],
+    ) -> Result<Vec<CommandOutcome>, StoreError> {
         let mut attempt = 1;
         loop {
             self.connect()?;
@@ -241,9 +244,9 @@ impl Writer {
                 return Err(ledger_unavailable());
             };
             let result = match database {
-                WriterBackend::SingleWriter(Some(writer)) => writer.book(conn, items, context),
+                WriterBackend::SingleWriter(Some(writer)) => writer.book(conn, commands, context),
                 WriterBackend::SingleWriter(None) => return Err(ledger_unavailable()),
-                WriterBackend::RowLocks(row_locks) => row_locks.book(conn, items, context),
+                WriterBackend::RowLocks(row_locks) => row_locks.book(conn, commands, context),
             };
             let broken = result.is_err() && is_broken(conn);
             if result.is_err() {
@@ -259,7 +262,7 @@ impl Writer {
                     self.disconnect();
                     return Err(StoreError::Interrupted);
                 }
-                Err(cause) if cause.is_transient() && attempt < ATTEMPTS => attempt += 1,
+                Err(cause) if cause.is_transient() && attempt < DECIDE_ATTEMPTS => attempt += 1,
                 result => return result,
             }
         }
@@ -309,7 +312,7 @@ impl Writer {
 enum JobReply {
     Admit(oneshot::Sender<AdmissionResult>),
     Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
-    Unheard(Box<JournalEntry>),
+    Detached(Box<JournalEntry>),
 }
 
 impl JobReply {
@@ -325,15 +328,15 @@ impl JobReply {
             (Self::Settle(reply), CommandOutcome::Settled(outcome)) => {
                 drop(reply.send(Ok(outcome)))
             }
-            (Self::Unheard(entry), CommandOutcome::Settled(SettleOutcome::NotFound))
+            (Self::Detached(entry), CommandOutcome::Settled(SettleOutcome::NotFound))
                 if entry.may_still_appear(context.clock.now()) =>
             {
                 context.keep(*entry);
             }
-            (Self::Unheard(_), CommandOutcome::Settled(_)) => {}
-            // Answers come in the order of their items. A mismatch is dropped, and the caller gets the error of a
+            (Self::Detached(_), CommandOutcome::Settled(_)) => {}
+            // Answers come in the order of their commands. A mismatch is dropped, and the caller gets the error of a
             // ledger that gave up.
-            (Self::Admit(_) | Self::Settle(_) | Self::Unheard(_), _) => {
+            (Self::Admit(_) | Self::Settle(_) | Self::Detached(_), _) => {
                 log::error!("an answer went astray");
             }
         }
@@ -345,7 +348,7 @@ impl JobReply {
         match self {
             Self::Admit(reply) => drop(reply.send(Err(cause))),
             Self::Settle(reply) => drop(reply.send(Err(cause))),
-            Self::Unheard(entry) => {
+            Self::Detached(entry) => {
                 log::error!("{} is not settled yet: {cause}", entry.request_id);
                 context.keep(*entry);
             }

@@ -8,7 +8,7 @@ use super::{LedgerLine, LedgerWallets, WriteSet};
 use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::dialect;
-use crate::dialect::group::{self, ConfigBasis, GroupRows};
+use crate::dialect::group::{self, ChangedRows, ConfigBasis};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups::QueuedCall;
@@ -75,7 +75,7 @@ impl WriteSet {
         let counters: Vec<_> =
             counters.map(|(key, change)| TierCounterRow::new(key, change.after)).collect();
         let queued = self.queue_row();
-        let group = GroupRows {
+        let group = ChangedRows {
             opened: &opened,
             closed: &closed,
             records: &records,

@@ -145,7 +145,7 @@ impl GroupDecision<'_> {
         };
         let record = Arc::new(record);
         let outcome = match overflowed {
-            true => SettleOutcome::LetGo(Arc::clone(&record)),
+            true => SettleOutcome::SettledFree(Arc::clone(&record)),
             false => SettleOutcome::Settled(Arc::clone(&record)),
         };
         let settled = SettledCall {
