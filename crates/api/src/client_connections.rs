@@ -10,7 +10,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -21,9 +21,9 @@ use actix_web::middleware::Next;
 use actix_web::rt::net::TcpStream;
 use actix_web::{Error, HttpMessage, HttpRequest};
 use bytes::Bytes;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
-use tollgate_metrics::Gauge;
 
 use crate::access::{AccessEntry, AccessLog};
 use crate::http::error::{ApiError, ErrorCode};
@@ -33,7 +33,7 @@ use crate::line_ends::LineEndFilter;
 #[derive(Clone)]
 pub(crate) struct ClientConnections {
     all: Arc<Mutex<Vec<Weak<ClientConnection>>>>,
-    open: Arc<Gauge>,
+    open: Gauge<u64, AtomicU64>,
     unauthenticated: Arc<AtomicUsize>,
 }
 
@@ -63,7 +63,7 @@ struct ClientConnection {
 }
 
 /// A connection that counts as open until this is dropped.
-struct OpenConnectionGuard(Arc<Gauge>);
+struct OpenConnectionGuard(Gauge<u64, AtomicU64>);
 
 impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
@@ -82,7 +82,7 @@ struct Activity {
 
 impl ClientConnections {
     /// No connections yet; `open` counts the open ones.
-    pub(crate) fn new(open: Arc<Gauge>) -> Self {
+    pub(crate) fn new(open: Gauge<u64, AtomicU64>) -> Self {
         Self { all: Arc::default(), open, unauthenticated: Arc::default() }
     }
 

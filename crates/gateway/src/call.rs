@@ -119,7 +119,10 @@ impl<O: CallObserver> CallTask<O> {
         let outgoing =
             UpstreamRequest { endpoint: &outbound.endpoint, method, headers, body, managed };
         let called = Instant::now();
-        gateway.metrics.before_provider.observe_time(called.saturating_duration_since(began));
+        gateway
+            .metrics
+            .before_provider
+            .observe(called.saturating_duration_since(began).as_secs_f64());
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,
@@ -127,7 +130,7 @@ impl<O: CallObserver> CallTask<O> {
         };
         match sent {
             Ok(incoming) => {
-                open.counts.first_byte.observe_time(called.elapsed());
+                open.counts.first_byte.observe(called.elapsed().as_secs_f64());
                 let answer =
                     RelayedResponse::new(&gateway, &outbound, open, incoming, tracked, called);
                 answer.relay(to_client).await;
@@ -410,7 +413,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     /// Sends the pieces that waited for the settlement.
     async fn flush_held(&mut self, to_client: &mut RelaySender) {
         if let Some(ended) = self.ended.take() {
-            self.gateway.metrics.after_provider.observe_time(ended.elapsed());
+            self.gateway.metrics.after_provider.observe(ended.elapsed().as_secs_f64());
         }
         for piece in std::mem::take(&mut self.held) {
             self.send_piece(piece, to_client).await;
@@ -421,7 +424,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     async fn settle(&mut self, ended: ResponseEnd) {
         let Some((open, meter)) = self.unsettled.take() else { return };
         let now = Instant::now();
-        open.counts.answer.observe_time(now.saturating_duration_since(self.called));
+        open.counts.answer.observe(now.saturating_duration_since(self.called).as_secs_f64());
         self.ended = Some(now);
         open.counts.masked(self.incoming.take_masked());
         let reading = meter.finish(ended);

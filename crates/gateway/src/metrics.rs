@@ -4,35 +4,22 @@
 
 use std::collections::BTreeMap;
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
 use tollgate_domain::UsageSource;
 use tollgate_domain::settlement::{CallReport, Ending};
-use tollgate_metrics::{Counter, Histogram};
 use tollgate_pricing::{Amount, CostBreakdown, PriceSource, Unit};
 use tollgate_provider::ProviderTable;
 use tollgate_usage::UsageReading;
 
-/// The buckets of the time that this service adds, in microseconds.
-const OWN: &[u64] = &[
-    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
-    1_000_000, 2_500_000, 10_000_000,
+/// The bounds of the time that this service adds, in seconds.
+const OWN: [f64; 16] = [
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+    2.5, 10.0,
 ];
-/// The buckets of a provider's time, in microseconds.
-const PROVIDERS: &[u64] = &[
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    60_000_000,
-    120_000_000,
-    300_000_000,
-    600_000_000,
-];
+/// The bounds of a provider's time, in seconds.
+const PROVIDERS: [f64; 14] =
+    [0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0];
 
 /// The figures of all calls.
 #[derive(Debug)]
@@ -88,8 +75,8 @@ impl CallMetrics {
         Self {
             by_provider: of_providers.collect(),
             unknown_provider: ProviderMetrics::new(),
-            before_provider: Histogram::of_times(OWN),
-            after_provider: Histogram::of_times(OWN),
+            before_provider: Histogram::new(OWN),
+            after_provider: Histogram::new(OWN),
         }
     }
 
@@ -119,8 +106,8 @@ impl ProviderMetrics {
         Self {
             admitted: Counter::default(),
             endings: endings.map(|ending| (ending, Counter::default())),
-            first_byte: Histogram::of_times(PROVIDERS),
-            answer: Histogram::of_times(PROVIDERS),
+            first_byte: Histogram::new(PROVIDERS),
+            answer: Histogram::new(PROVIDERS),
             tokens: tokens.map(|unit| (*unit, Counter::default())).collect(),
             cost: Counter::default(),
             totals_differ: Counter::default(),
@@ -147,18 +134,20 @@ impl ProviderMetrics {
 
     /// Counts how often the operator's key was masked in an answer.
     pub(crate) fn masked(&self, times: u64) {
-        self.masked.add(times);
+        self.masked.inc_by(times);
     }
 
     /// Counts the end of a call, with its usage and cost.
     pub(crate) fn ended(&self, report: &CallReport) {
         let found = self.endings.iter().find(|(ending, _)| *ending == report.ending);
-        found.into_iter().for_each(|(_, count)| count.inc());
+        if let Some((_, count)) = found {
+            count.inc();
+        }
         let CallReport { priced, .. } = report;
         for (unit, count) in &self.tokens {
-            count.add(*priced.usage.quantities.get(*unit));
+            count.inc_by(*priced.usage.quantities.get(*unit));
         }
-        self.cost.add(amount_units(priced.base.input.saturating_add(priced.base.output)));
+        self.cost.inc_by(amount_units(priced.base.input.saturating_add(priced.base.output)));
     }
 
     /// Counts an answer that was read and priced.
@@ -176,8 +165,8 @@ impl ProviderMetrics {
         count(&self.units_unpriced, priced.unpriced_unit.is_some());
         count(&self.tiers_unlisted, !priced.unlisted_tiers.is_empty());
         if let (Some(listed), Some(stated)) = (priced.listed, reading.usage.provider_cost) {
-            self.stated_cost.add(amount_units(stated));
-            self.listed_cost.add(amount_units(listed));
+            self.stated_cost.inc_by(amount_units(stated));
+            self.listed_cost.inc_by(amount_units(listed));
         }
     }
 }

@@ -3,10 +3,12 @@
 //! Labels are words that this service defines, so clients cannot make them grow.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Semaphore;
 use tollgate_domain::{Attempt, DeliveryFault};
-use tollgate_metrics::{Counter, Gauge};
 
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -18,7 +20,7 @@ pub(crate) struct Metrics {
     /// The attempts of deliveries, by outcome.
     pub(super) attempts: Vec<(&'static str, Counter)>,
     /// The open connections of clients.
-    pub(crate) connections: Arc<Gauge>,
+    pub(crate) connections: Gauge<u64, AtomicU64>,
     pub(super) commit: &'static str,
     /// Held by the request that reads the database for the page: one at a time.
     pub(super) reading: Arc<Semaphore>,
@@ -30,7 +32,7 @@ impl Metrics {
         Self {
             refused: codes.map(|code| (*code, Counter::default())).collect(),
             attempts: ATTEMPTS.into_iter().map(|outcome| (outcome, Counter::default())).collect(),
-            connections: Arc::default(),
+            connections: Gauge::default(),
             commit,
             reading: Arc::new(Semaphore::new(1)),
         }
@@ -43,14 +45,18 @@ impl Metrics {
             return;
         }
         let found = self.refused.iter().find(|(refused, _)| *refused == code);
-        found.into_iter().for_each(|(_, count)| count.inc());
+        if let Some((_, count)) = found {
+            count.inc();
+        }
     }
 
     /// Counts an attempt of a delivery.
     pub(crate) fn attempted(&self, attempt: &Attempt) {
         let outcome = outcome(attempt);
         let found = self.attempts.iter().find(|(word, _)| *word == outcome);
-        found.into_iter().for_each(|(_, count)| count.inc());
+        if let Some((_, count)) = found {
+            count.inc();
+        }
     }
 }
 

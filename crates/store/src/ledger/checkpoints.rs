@@ -6,12 +6,12 @@
 //! groups. SQLite then writes its log from the beginning again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use prometheus_client::metrics::gauge::Gauge;
 use r2d2::ManageConnection;
-use tollgate_metrics::Gauge;
 
 use crate::conn::{Conn, ConnManager};
 use crate::dialect::{self, Checkpoint};
@@ -27,7 +27,7 @@ pub(super) struct Checkpoints {
     orders: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
     /// The pages in the log at the last checkpoint. Zero when SQLite writes the log from the beginning again.
-    pages: Arc<Gauge>,
+    pages: Gauge<u64, AtomicU64>,
     /// Whether the thread has made a checkpoint since the ledger did.
     has_moved: Arc<AtomicBool>,
     /// Admissions, settlements and other writes since the thread was last notified.
@@ -35,12 +35,14 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    pub(super) fn start(manager: &ConnManager, pages: &Arc<Gauge>) -> Result<Self, StoreError> {
+    pub(super) fn start(
+        manager: &ConnManager,
+        pages: &Gauge<u64, AtomicU64>,
+    ) -> Result<Self, StoreError> {
         let (orders, ordered) = sync_channel::<()>(1);
-        let pages = Arc::clone(pages);
+        let pages = pages.clone();
         let has_moved = Arc::new(AtomicBool::new(false));
-        let (manager, log_pages, made) =
-            (manager.clone(), Arc::clone(&pages), Arc::clone(&has_moved));
+        let (manager, log_pages, made) = (manager.clone(), pages.clone(), Arc::clone(&has_moved));
         let work = move || {
             let mut conn = None;
             for () in ordered {
@@ -50,7 +52,9 @@ impl Checkpoints {
                 };
                 match done {
                     Ok(done) => {
-                        done.iter().for_each(|done| log_pages.set(done.pages));
+                        if let Some(done) = &done {
+                            log_pages.set(done.pages);
+                        }
                         made.store(true, Ordering::Release);
                     }
                     Err(cause) => {
@@ -70,7 +74,9 @@ impl Checkpoints {
         self.since = self.since.saturating_add(items);
         if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
             match checkpoint(conn) {
-                Ok(Some(done)) => self.pages.set(if done.is_complete { 0 } else { done.pages }),
+                Ok(Some(done)) => {
+                    self.pages.set(if done.is_complete { 0 } else { done.pages });
+                }
                 // The thread is making one. The ledger tries again after the next write.
                 Ok(None) => self.has_moved.store(true, Ordering::Release),
                 Err(cause) => log::warn!("SQLite's log is not moved: {cause}"),

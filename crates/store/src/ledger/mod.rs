@@ -99,7 +99,7 @@ impl Ledger {
         self.send(Job::Admit(call, reply))?;
         let mut waiting = AdmissionWaiter { ledger: self, answer };
         let decision = (&mut waiting.answer).await.map_err(|_| ledger_unavailable())?;
-        self.context.metrics.admissions.observe_time(begun.elapsed());
+        self.context.metrics.admissions.observe(begun.elapsed().as_secs_f64());
         decision
     }
 
@@ -115,7 +115,7 @@ impl Ledger {
         // A settlement waits for its place: it must not be lost because the queue is full.
         self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| ledger_unavailable())?;
         let outcome = answer.await.map_err(|_| ledger_unavailable())?;
-        self.context.metrics.settlements.observe_time(begun.elapsed());
+        self.context.metrics.settlements.observe(begun.elapsed().as_secs_f64());
         outcome
     }
 

@@ -188,7 +188,8 @@ impl Writer {
         match self.try_commit(commands) {
             Ok(answers) => {
                 self.is_unavailable = false;
-                self.context.metrics.groups.observe(answers.len().try_into().unwrap_or(u64::MAX));
+                let size = u32::try_from(answers.len()).unwrap_or(u32::MAX);
+                self.context.metrics.groups.observe(size.into());
                 let answered = replies.into_iter().zip(answers);
                 let without_caller: Vec<_> = answered
                     .filter_map(|(reply, answer)| reply.send(answer, &self.context))
