@@ -154,10 +154,8 @@ impl MeterArgs {
             return Ok(None);
         }
         let meter = Meter::new(self.rate_type, self.tier_type, self.tiers.clone());
-        let mut meter = meter.map_err(|faults| {
-            let faults: Vec<_> = faults.iter().map(|fault| format!("\n  start {fault}")).collect();
-            anyhow!("the tiers do not make a meter:{}", faults.concat())
-        })?;
+        let mut meter =
+            meter.map_err(|errors| anyhow!("the tiers do not make a meter: {errors}"))?;
         meter.token_basis = self.token_basis;
         Ok(Some(meter.into()))
     }

@@ -56,6 +56,18 @@ impl Amount {
         units.filter(|units| *units != i64::MIN).map(Self).ok_or(Overflow)
     }
 
+    /// An amount of whole cents.
+    ///
+    /// # Errors
+    /// [`Overflow`] outside the range of an amount.
+    pub fn from_cents(cents: i64) -> Result<Self, Overflow> {
+        i64::try_from(UNITS_PER_CENT)
+            .ok()
+            .and_then(|units| cents.checked_mul(units))
+            .map(Self)
+            .ok_or(Overflow)
+    }
+
     /// The amount in units of 10⁻¹⁰ USD.
     pub const fn units(self) -> i64 {
         self.0
@@ -127,6 +139,11 @@ impl Amount {
         self.0 == 0
     }
 
+    /// Whether the amount is below zero.
+    pub const fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
     /// Whether the amount is above zero.
     pub const fn is_positive(self) -> bool {
         self.0 > 0
@@ -144,8 +161,10 @@ impl Neg for Amount {
 
 /// The exact sum of amounts; [`Overflow`] outside the range of an amount.
 impl Sum<Amount> for Result<Amount, Overflow> {
-    fn sum<I: Iterator<Item = Amount>>(mut amounts: I) -> Self {
-        amounts.try_fold(Amount::ZERO, Amount::checked_add)
+    fn sum<I: Iterator<Item = Amount>>(amounts: I) -> Self {
+        // 128 bits take more amounts than a memory has, so the order of the amounts does not matter.
+        let units = amounts.fold(0_i128, |sum, amount| sum.saturating_add(amount.0.into()));
+        Amount::checked(i64::try_from(units).ok())
     }
 }
 
@@ -197,7 +216,9 @@ fn digit(number: u64) -> u8 {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text(&mut [0; LONGEST]))
+        let mut buffer = [0; LONGEST];
+        let text = self.text(&mut buffer);
+        f.pad_integral(self.0 >= 0, "", text.strip_prefix('-').unwrap_or(text))
     }
 }
 

@@ -39,10 +39,10 @@ impl BaseCost {
 
     /// The cost of a call whose total the provider reports.
     ///
-    /// `input` is the listed cost of the input, or zero without a price; at most `total` of it counts.
-    /// The output is the rest.
+    /// `input` is the listed cost of the input, or zero without a price; at most `total` of it counts, and a
+    /// negative one as zero. The output is the rest.
     pub fn from_total(input: Amount, total: Amount) -> Self {
-        let input = input.min(total);
+        let input = input.max(Amount::ZERO).min(total);
         Self { input, output: total.saturating_sub(input) }
     }
 

@@ -10,7 +10,7 @@ use crate::base_cost::BaseCost;
 use crate::error::{CatalogError, Error};
 use crate::hours::{DailyHours, Moment};
 use crate::model::{ModelPattern, forms, lower_case};
-use crate::price_row::PriceRow;
+use crate::price_row::{PriceRow, TierPrices};
 use crate::usage::Usage;
 
 /// A price list: price rows, and the providers whose rows stand in for another's.
@@ -81,6 +81,11 @@ impl From<CatalogFile> for Catalog {
         let mut begins = BTreeSet::new();
         for (place, row) in file.rows.iter_mut().enumerate() {
             row.bands.sort_by_key(|band| band.above_input_tokens);
+            for tier in row.tiers.values_mut() {
+                if let TierPrices::Prices { bands, .. } = tier {
+                    bands.sort_by_key(|band| band.above_input_tokens);
+                }
+            }
             begins.extend(row.hours.map(DailyHours::begin));
             let prices = providers.entry(row.provider.clone()).or_default();
             for model in &row.models {
@@ -113,6 +118,8 @@ impl Catalog {
     }
 
     /// Reads a price list from JSON, in the format of [`CatalogFile`].
+    ///
+    /// Rows that contradict each other are no error here; [`CatalogFile::row_errors`] finds them.
     ///
     /// # Errors
     /// [`CatalogError`] when the text is not the JSON of a [`CatalogFile`].

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::amount::ParseAmountError;
 use crate::exact::Overflow;
-use crate::meter::MeterError;
+use crate::meter::TierErrors;
 use crate::rate::ParseRateError;
 use crate::usage::Unit;
 
@@ -34,8 +34,8 @@ pub enum Error {
     Rate(ParseRateError),
     /// A result is beyond the range of an [`Amount`](crate::Amount).
     Overflow,
-    /// The tiers of a meter are not valid. There is at least one error.
-    Tiers(Vec<MeterError>),
+    /// The tiers of a meter are not valid.
+    Tiers(TierErrors),
     /// A text is no price list.
     #[cfg(feature = "catalog")]
     Catalog(CatalogError),
@@ -51,10 +51,7 @@ impl fmt::Display for Error {
             Self::Amount(error) => write!(f, "an amount {error}"),
             Self::Rate(error) => write!(f, "a rate {error}"),
             Self::Overflow => Overflow.fmt(f),
-            Self::Tiers(errors) => {
-                f.write_str("the tiers are not valid:")?;
-                errors.iter().try_for_each(|error| write!(f, " {error};"))
-            }
+            Self::Tiers(errors) => errors.fmt(f),
             #[cfg(feature = "catalog")]
             Self::Catalog(error) => error.fmt(f),
             Self::UnknownModel => f.write_str("the price list does not have the model"),
@@ -86,8 +83,8 @@ impl From<Overflow> for Error {
     }
 }
 
-impl From<Vec<MeterError>> for Error {
-    fn from(errors: Vec<MeterError>) -> Self {
+impl From<TierErrors> for Error {
+    fn from(errors: TierErrors) -> Self {
         Self::Tiers(errors)
     }
 }

@@ -25,7 +25,9 @@ pub use amount::{Amount, ParseAmountError};
 pub use base_cost::BaseCost;
 pub use error::Error;
 pub use exact::Overflow;
-pub use meter::{Fee, FeeLine, Meter, MeterError, RateType, Tier, TierUnit, TokenBasis};
+pub use meter::{
+    Fee, FeeLine, Meter, MeterError, RateType, Tier, TierErrors, TierUnit, TokenBasis,
+};
 pub use rate::{ParseRateError, Rate};
 pub use usage::{
     CostSide, PerModelUsage, PerUnit, PriceScale, Unit, UnitPrices, Usage, UsageSource,

@@ -109,6 +109,28 @@ impl fmt::Display for MeterError {
 
 impl std::error::Error for MeterError {}
 
+/// Every error of the tiers of a [`Meter`]; there is at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierErrors(pub Vec<MeterError>);
+
+impl fmt::Display for TierErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, error) in self.0.iter().enumerate() {
+            let and = if number == 0 { "" } else { "; " };
+            match error {
+                MeterError::NoTiers => write!(f, "{and}tiers {error}")?,
+                MeterError::FirstStart => write!(f, "{and}tiers[0].start {error}")?,
+                MeterError::NotAscending(place) | MeterError::StartTooLarge(place) => {
+                    write!(f, "{and}tiers[{place}].start {error}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for TierErrors {}
+
 impl Tier {
     /// The largest `start`. In microseconds it is still far within 64 bits.
     pub const MAX_START: u64 = 100_000_000_000;
@@ -117,6 +139,7 @@ impl Tier {
 /// The markup of a merchant: graduated tiers over the units that were counted so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "SerializedMeter"))]
 pub struct Meter {
     /// The meaning of the rates.
     pub rate_type: RateType,
@@ -125,6 +148,27 @@ pub struct Meter {
     /// The tokens that count, for a token meter.
     pub token_basis: TokenBasis,
     tiers: Vec<Tier>,
+}
+
+/// A meter whose tiers are not checked yet.
+#[cfg(feature = "serde")]
+#[derive(serde::Deserialize)]
+struct SerializedMeter {
+    rate_type: RateType,
+    unit: TierUnit,
+    #[serde(default)]
+    token_basis: TokenBasis,
+    tiers: Vec<Tier>,
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<SerializedMeter> for Meter {
+    type Error = TierErrors;
+
+    fn try_from(read: SerializedMeter) -> Result<Self, TierErrors> {
+        let meter = Self::new(read.rate_type, read.unit, read.tiers)?;
+        Ok(Self { token_basis: read.token_basis, ..meter })
+    }
 }
 
 /// One line of a fee: the part of the usage that is in one tier.
@@ -160,6 +204,8 @@ impl Fee {
 
     /// The lines of a percentage fee, recalculated for another base cost.
     ///
+    /// A line does not say whether its rate is a percentage; the caller must know.
+    ///
     /// # Errors
     /// [`Overflow`] when a line is beyond the range of an [`Amount`].
     pub fn recalculate_for(&self, base: Amount) -> Result<Self, Overflow> {
@@ -180,11 +226,7 @@ impl Meter {
     /// # Errors
     /// Every fault of the tiers. There must be at least one, the first must start at 0, starts must
     /// ascend strictly and be at most [`Tier::MAX_START`].
-    pub fn new(
-        rate_type: RateType,
-        unit: TierUnit,
-        tiers: Vec<Tier>,
-    ) -> Result<Self, Vec<MeterError>> {
+    pub fn new(rate_type: RateType, unit: TierUnit, tiers: Vec<Tier>) -> Result<Self, TierErrors> {
         Self::check_tiers(&tiers)?;
         Ok(Self { rate_type, unit, token_basis: TokenBasis::default(), tiers })
     }
@@ -198,7 +240,7 @@ impl Meter {
     ///
     /// # Errors
     /// As [`Meter::new`].
-    pub fn check_tiers(tiers: &[Tier]) -> Result<(), Vec<MeterError>> {
+    pub fn check_tiers(tiers: &[Tier]) -> Result<(), TierErrors> {
         let mut errors = Vec::new();
         match tiers.first() {
             None => errors.push(MeterError::NoTiers),
@@ -214,7 +256,7 @@ impl Meter {
         );
         let too_large = tiers.iter().enumerate().filter(|(_, tier)| tier.start > Tier::MAX_START);
         errors.extend(too_large.map(|(place, _)| MeterError::StartTooLarge(place)));
-        if errors.is_empty() { Ok(()) } else { Err(errors) }
+        if errors.is_empty() { Ok(()) } else { Err(TierErrors(errors)) }
     }
 
     /// The meter with one tier at its highest rate. It gives upper bounds while the tier of a call is
@@ -246,9 +288,10 @@ impl Meter {
     /// units the whole base cost goes to the tier that contains the counter.
     ///
     /// # Errors
-    /// [`Overflow`] when a line is beyond the range of an [`Amount`].
+    /// [`Overflow`] when a line is beyond the range of an [`Amount`], or the counter beyond 64 bits.
     pub fn fee(&self, usage: &Usage, counter: u64, base: Amount) -> Result<Fee, Overflow> {
         let all_units = self.count(usage);
+        counter.checked_add(all_units).ok_or(Overflow)?;
         let lines = self
             .split(counter, all_units)
             .map(|(tier, units)| {

@@ -40,7 +40,8 @@ impl ModelPattern {
     /// Whether it may price `form`, one of the forms of an id. A fine-tuned model (`ft:…`) has another
     /// price than its base model, so only patterns that begin with `ft:` (or `*` alone) match it.
     pub(crate) fn prices(&self, form: &str) -> bool {
-        let own = !form.starts_with("ft:") || self.0 == "*" || self.0.starts_with("ft:");
+        let own =
+            !form.starts_with("ft:") || self.0 == "*" || lower_case(&self.0).starts_with("ft:");
         own && self.matches_lower(form)
     }
 
@@ -90,7 +91,7 @@ pub(crate) fn forms(provider: &str, model: &str) -> Vec<String> {
     let whole = model.trim().to_ascii_lowercase();
     // An ARN ends in `/` and the id, as a path of a publisher does.
     let arn = whole.starts_with("arn:").then(|| whole.rsplit('/').next()).flatten();
-    let own = whole.strip_prefix(provider).and_then(|rest| rest.strip_prefix('/'));
+    let own = whole.strip_prefix(&*lower_case(provider)).and_then(|rest| rest.strip_prefix('/'));
     let path = PATHS.iter().find_map(|path| Some(whole.rsplit_once(path)?.1));
     let mut forms: Vec<&str> = vec![&whole];
     forms.extend([arn, own, path].into_iter().flatten());

@@ -216,11 +216,19 @@ impl PriceRow {
                 .map(|start| start.saturating_add(1))
                 .collect()
         };
-        let mut served: Vec<Vec<&str>> = vec![Vec::new()];
-        served.extend(tiers.iter().map(|tier| vec![*tier]));
-        if tiers.len() > 1 {
-            served.push(tiers);
-        }
+        // A tier's own prices replace all others, and factors multiply: the highest price has every factor above one.
+        let factors = tiers.iter().copied().filter(|tier| {
+            let one = Rate::from(1);
+            matches!(self.tiers.get(*tier), Some(TierPrices::Factor { factor }) if *factor > one)
+        });
+        let with_own_prices = tiers
+            .iter()
+            .copied()
+            .filter(|tier| matches!(self.tiers.get(*tier), Some(TierPrices::Prices { .. })));
+        let served: Vec<Vec<&str>> = std::iter::once(None)
+            .chain(with_own_prices.map(Some))
+            .map(|own| own.into_iter().chain(factors.clone()).collect())
+            .collect();
         let mut highest = UnitPrices::default();
         let mut meet = |list: &UnitPrices| {
             for &unit in Unit::ALL {

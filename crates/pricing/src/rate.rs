@@ -143,6 +143,8 @@ impl Rate {
 
     /// This fraction of an amount, rounded half-even once. A negative amount counts as zero.
     ///
+    /// The rate is a factor: of `"0.2"` it is a fifth. A percentage of a [`Tier`](crate::Tier) is `"20"` for the same.
+    ///
     /// # Errors
     /// [`Overflow`] when the result is beyond the range of an [`Amount`].
     pub fn of(self, amount: Amount) -> Result<Amount, Overflow> {
@@ -212,7 +214,7 @@ impl Ord for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text(&mut [0; LONGEST]))
+        f.pad_integral(true, "", self.text(&mut [0; LONGEST]))
     }
 }
 

@@ -116,9 +116,9 @@ units! {
     input_characters = InputCharacters, Input, PerMillion, None;
     /// Characters (Unicode scalar values) of the text received.
     output_characters = OutputCharacters, Output, PerMillion, None;
-    /// Audio or video sent, counted in microseconds and priced by the second.
+    /// Audio or video sent. The quantity is in microseconds, the price is of a second.
     input_second = InputSecond, Input, PerMillion, None;
-    /// Audio or video received, counted in microseconds and priced by the second.
+    /// Audio or video received. The quantity is in microseconds, the price is of a second.
     output_second = OutputSecond, Output, PerMillion, None;
     /// Images generated.
     image = Image, Output, Each, None;

@@ -268,4 +268,22 @@ proptest! {
         let bound = row.highest_prices(tokens, &["own", "times", "unknown"]);
         prop_assert!(bound.input >= selected.prices.input);
     }
+
+    /// Whichever of the tiers serve a call, in whichever order.
+    #[test]
+    fn no_call_costs_more_than_the_highest_prices(
+        factors in prop::collection::vec(crate::laws::rates(), 3), served in prop::sample::subsequence(vec!["a", "b", "c", "own"], 0..=4).prop_shuffle(),
+        tokens in 0_u64..40,
+    ) {
+        let mut row = row_of_bands_and_tiers(Rate::from(1));
+        for (name, factor) in ["a", "b", "c"].into_iter().zip(factors) {
+            row.tiers.insert(name.to_owned(), TierPrices::Factor { factor });
+        }
+        let highest = row.highest_prices(tokens, &["a", "b", "c", "own"]);
+        let prices = row.prices_for(tokens, &served).prices;
+        for &unit in Unit::ALL {
+            let bound = highest.price(unit);
+            prop_assert!(prices.price(unit) <= bound, "{unit:?} {:?} {bound:?}", prices.price(unit));
+        }
+    }
 }

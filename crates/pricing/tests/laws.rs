@@ -1,7 +1,9 @@
 //! Laws of amounts, rates, base costs and meters for every input.
 
 use proptest::prelude::*;
-use tollgate_pricing::{Amount, Meter, Rate, RateType, Tier, TierUnit, Usage};
+use tollgate_pricing::{
+    Amount, BaseCost, Meter, Overflow, Rate, RateType, Tier, TierErrors, TierUnit, Usage,
+};
 
 pub(crate) fn rates() -> impl Strategy<Value = Rate> {
     (0_u64..100_000, 0_u64..1_000_000_000).prop_map(|(whole, fraction)| {
@@ -55,14 +57,7 @@ proptest! {
         let exact: i128 = amounts.iter().map(|amount| i128::from(amount.units())).sum();
         match amounts.iter().sum::<Result<Amount, _>>() {
             Ok(sum) => prop_assert_eq!(i128::from(sum.units()), exact),
-            Err(tollgate_pricing::Overflow) => {
-                let mut partial = 0_i128;
-                let beyond = amounts.iter().any(|amount| {
-                    partial += i128::from(amount.units());
-                    partial.abs() > i128::from(i64::MAX)
-                });
-                prop_assert!(beyond);
-            }
+            Err(Overflow) => prop_assert!(exact.abs() > i128::from(i64::MAX)),
         }
     }
 
@@ -74,7 +69,7 @@ proptest! {
         let expected = BigDecimal::from(amount).with_scale_round(2, RoundingMode::HalfEven);
         match amount.round_to_cents() {
             Ok(cents) => prop_assert_eq!(BigDecimal::from(cents), expected),
-            Err(tollgate_pricing::Overflow) => prop_assert!(expected.abs() > BigDecimal::from(Amount::MAX)),
+            Err(Overflow) => prop_assert!(expected.abs() > BigDecimal::from(Amount::MAX)),
         }
     }
 
@@ -165,11 +160,54 @@ fn tiers_are_checked_and_every_fault_is_named() {
     let tiers = |starts: &[u64]| -> Vec<Tier> {
         starts.iter().map(|&start| Tier { start, rate: Rate::ZERO }).collect()
     };
-    assert_eq!(Meter::check_tiers(&[]), Err(vec![NoTiers]));
-    assert_eq!(Meter::check_tiers(&tiers(&[1])), Err(vec![FirstStart]));
+    let errors = |found: &[_]| Err(TierErrors(found.to_vec()));
+    assert_eq!(Meter::check_tiers(&[]), errors(&[NoTiers]));
+    assert_eq!(Meter::check_tiers(&tiers(&[1])), errors(&[FirstStart]));
     assert_eq!(
         Meter::check_tiers(&tiers(&[5, 5, 3])),
-        Err(vec![FirstStart, NotAscending(1), NotAscending(2)])
+        errors(&[FirstStart, NotAscending(1), NotAscending(2)])
     );
     assert_eq!(Meter::check_tiers(&tiers(&[0, 1, 2])), Ok(()));
+}
+
+#[test]
+fn a_counter_beyond_64_bits_is_an_error_and_no_fee_of_zero() {
+    let tiers = vec![Tier { start: 0, rate: Rate::from(1) }];
+    let meter = Meter::new(RateType::Fixed, TierUnit::Tokens, tiers).unwrap();
+    let fee = |counter| meter.fee(&Usage::tokens(1_000, 0), counter, Amount::ZERO);
+    assert_eq!(fee(u64::MAX - 500), Err(Overflow));
+    assert_eq!(fee(u64::MAX - 1_000).unwrap().lines[0].units, 1_000);
+}
+
+#[test]
+fn a_stated_total_stays_the_total() {
+    for (input, total) in
+        [(Amount::MIN, Amount::MAX), (Amount::MAX, Amount::MIN), (Amount::USD, Amount::ZERO)]
+    {
+        assert_eq!(BaseCost::from_total(input, total).total(), Ok(total), "{input} {total}");
+    }
+}
+
+#[test]
+fn amounts_and_rates_are_aligned_as_numbers() {
+    let amount = -Amount::from_cents(150).unwrap();
+    assert_eq!(
+        format!("{amount:>15}|{amount:<15}|{amount}"),
+        "  -1.5000000000|-1.5000000000  |-1.5000000000"
+    );
+    assert_eq!(format!("{:>5}|{:05}", Rate::from(7), Rate::from(7)), "    7|00007");
+    assert_eq!(Amount::from_cents(i64::MAX), Err(Overflow));
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_meter_is_read_only_if_its_tiers_are_valid() {
+    let read = |tiers: &str| {
+        let text = format!(r#"{{"rate_type": "fixed", "unit": "tokens_1m", "tiers": {tiers}}}"#);
+        serde_json::from_str::<Meter>(&text).map_err(|error| error.to_string())
+    };
+    assert!(read(r#"[{"start": 0, "rate": "1"}]"#).is_ok());
+    assert_eq!(read("[]"), Err("tiers must have at least one tier".to_owned()));
+    let turned = read(r#"[{"start": 500, "rate": "1"}, {"start": 100, "rate": "2"}]"#).unwrap_err();
+    assert!(turned.contains("tiers[0].start") && turned.contains("tiers[1].start"), "{turned}");
 }

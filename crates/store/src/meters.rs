@@ -5,7 +5,7 @@ use tollgate_domain::{
     ConnectionId, FeeModel, MerchantId, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod,
     Timestamp, slug_of,
 };
-use tollgate_pricing::{Meter, MeterError};
+use tollgate_pricing::{Meter, TierErrors};
 
 use crate::conn::Conn;
 use crate::dialect;
@@ -184,7 +184,7 @@ pub enum MeterUpdate {
     /// The merchant has no such meter.
     NotFound,
     /// The tiers are not valid.
-    BadTiers(Vec<MeterError>),
+    BadTiers(TierErrors),
 }
 
 /// Changes a meter. Calls admitted before keep the version with which they began.

@@ -7,7 +7,7 @@ use tollgate_domain::{FeeModel, Payer};
 use tollgate_domain::{
     Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
 };
-use tollgate_pricing::{Meter, MeterError, Rate, RateType, Tier, TierUnit, TokenBasis};
+use tollgate_pricing::{Meter, MeterError, Rate, RateType, Tier, TierErrors, TierUnit, TokenBasis};
 use tollgate_store::meters::{self, MeterDeletion, MeterUpdate, MeterUse};
 use utoipa::ToSchema;
 
@@ -133,7 +133,7 @@ impl Deserr<Issues> for Tiers {
         let tiers: Vec<_> = tiers.iter().map(TierInput::to_tier).collect();
         match Meter::check_tiers(&tiers) {
             Ok(()) => Ok(Self { tiers, units }),
-            Err(faults) => Err(Issues(faults.iter().map(tier_issue).collect())),
+            Err(TierErrors(faults)) => Err(Issues(faults.iter().map(tier_issue).collect())),
         }
     }
 }
@@ -151,7 +151,7 @@ fn tier_issue(fault: &MeterError) -> Issue {
     }
 }
 
-fn bad_tiers(faults: &[MeterError]) -> ApiError {
+fn bad_tiers(TierErrors(faults): &TierErrors) -> ApiError {
     ApiError::invalid(faults.iter().map(tier_issue).collect())
 }
 
