@@ -65,7 +65,7 @@ struct CallTask<O> {
     admission: Box<admission::Call>,
     tracked: InFlightGuard,
     observer: O,
-    /// When it came in, plus the time that its body took to arrive.
+    /// The time of its arrival, moved by the time that its body took, which is not the gateway's.
     began: Instant,
 }
 
@@ -112,6 +112,11 @@ impl<O: CallObserver> CallTask<O> {
                 return to_client.refuse(cause.into());
             }
         };
+        if tracked.is_cancelled() {
+            let request_id = open.pending.request_id;
+            open.settle(CallReport::not_sent(gateway.clock.now())).await;
+            return to_client.refuse(CallError::NotSent { request_id });
+        }
         let headers = std::mem::take(&mut outbound.headers);
         let body = std::mem::take(&mut outbound.body);
         let method = outbound.endpoint.method.clone();
@@ -325,8 +330,11 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         {
             return RelayEvent::Stop;
         }
-        let deadline = self.left.map(|(since, _)| since + settings.disconnect_drain_max);
-        let waits_for_client = deadline.is_none();
+        // A time beyond the clock's range never comes.
+        let drain_end =
+            |(since, _): (Instant, u64)| since.checked_add(settings.disconnect_drain_max);
+        let deadline = self.left.and_then(drain_end);
+        let waits_for_client = self.left.is_none();
         // The end of the call is checked first: pieces may arrive without a pause.
         if self.tracked.is_cancelled()
             || deadline.is_some_and(|deadline| deadline <= Instant::now())

@@ -37,7 +37,7 @@ impl InFlightGuard {
 }
 
 impl InFlightCalls {
-    /// Counts a call in, of at most `most`. The count is needed because a connection may carry many calls.
+    /// Counts a call in, of at most `most`. A connection of HTTP/2 may carry many calls, so a limit of connections does not bound them.
     ///
     /// # Errors
     /// [`CallError::TooManyCalls`], and [`CallError::ShuttingDown`] when a shutdown has begun.
@@ -68,7 +68,7 @@ impl InFlightCalls {
         if tokio::time::timeout(patience, self.tracker.wait()).await.is_err() {
             log::warn!("{} calls are cut short", self.running());
             self.ending.cancel();
-            // A call that must end only has to settle, which the store bounds.
+            // A call that must end has to settle, and perhaps to be admitted before; the store bounds both.
             let settled = tokio::time::timeout(Duration::from_secs(10), self.tracker.wait()).await;
             if settled.is_err() {
                 log::error!("{} calls did not end", self.running());

@@ -1,4 +1,4 @@
-//! The reasons why a call is not forwarded, or gets no answer.
+//! The reasons why a call is not forwarded, or has no answer from its provider.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tollgate_domain::admission::Refusal;
 use tollgate_domain::{Issue, RequestId};
 use tollgate_store::StoreError;
 
-/// The reason why a call has no answer of a provider.
+/// The reason why a call has no answer from a provider.
 ///
 /// The interface has a code, a status and a message for each.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub enum CallError {
     NoAnswer {
         /// The id of its record.
         request_id: RequestId,
-        /// Whether the provider was waited for in vain; else it closed.
+        /// Whether the time for an answer is over. Else the provider closed, or this service is shutting down.
         timed_out: bool,
     },
     /// The call ended without an answer by a fault of this service.
@@ -87,7 +87,7 @@ impl CallError {
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the call has no answer of a provider: {self:?}")
+        write!(f, "the call has no answer from a provider: {self:?}")
     }
 }
 

@@ -17,6 +17,6 @@ pub struct InboundCall {
     pub owner: KeyOwner,
     /// The whole body.
     pub body: Bytes,
-    /// When it came in, plus the time that its body took to arrive.
+    /// The time of its arrival, moved by the time that its body took, which is not the gateway's.
     pub began: Instant,
 }

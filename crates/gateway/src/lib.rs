@@ -9,10 +9,25 @@
 //!    settled;
 //! 5. `relay`: the way of its bytes to the client.
 //!
+//! The words: the **operator** runs the service and owns the managed provider keys. A **merchant** sells calls to its
+//! customers (a **connection**, with a **wallet**), under a **meter**, which is its fee. A **spend key** is a key for calls
+//! alone, with limits. A **hold** is money that is reserved from the admission of a call to its settlement.
+//!
+//! | module | has |
+//! |---|---|
+//! | `gateway`, `settings` | the state of all calls, and the operator's choices |
+//! | `request`, `credential`, `keys`, `inbound` | the caller |
+//! | `outbound`, `endpoint`, `drop_in` | the destination |
+//! | `tariff`, `price` | what a call can cost at most, and what it has cost |
+//! | `call`, `calls`, `relay`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
+//!
+//! The rules of money are not here: `tollgate_domain::admission` decides whether a call may go out,
+//! `tollgate_domain::settlement` who pays what, and the store books both.
+//!
 //! The server drops a handler whose client has left. So from its admission on, a call is a task of its own,
 //! and the handler only relays from it. [`InFlightCalls`] counts what runs, so that a shutdown can wait for it.
 //!
-//! A [`CallError`] says why a call has no answer of a provider. What a client gets for it is the interface's matter.
+//! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
 mod call;
 mod calls;

@@ -1,4 +1,4 @@
-//! The figures of calls.
+//! The metrics of calls.
 //!
 //! They are kept for each configured provider, so clients cannot make them grow. The counters of a call are atomics that are looked up once for it.
 
@@ -13,15 +13,15 @@ use tollgate_provider::ProviderTable;
 use tollgate_usage::UsageReading;
 
 /// The bounds of the time that this service adds, in seconds.
-const OWN: [f64; 16] = [
+const OVERHEAD_BUCKETS: [f64; 16] = [
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
     2.5, 10.0,
 ];
 /// The bounds of a provider's time, in seconds.
-const PROVIDERS: [f64; 14] =
+const PROVIDER_BUCKETS: [f64; 14] =
     [0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0];
 
-/// The figures of all calls.
+/// The metrics of all calls.
 #[derive(Debug)]
 pub struct CallMetrics {
     by_provider: BTreeMap<String, ProviderMetrics>,
@@ -42,7 +42,7 @@ pub struct ProviderMetrics {
     pub endings: [(Ending, Counter); 6],
     /// The time from the sending of a call to the head of its answer.
     pub first_byte: Histogram,
-    /// The time from the sending of a call to the last byte of its answer.
+    /// The time from the sending of a call to its terminal event, or else to the last byte of its answer.
     pub answer: Histogram,
     /// Tokens, by unit.
     pub tokens: Vec<(Unit, Counter)>,
@@ -75,17 +75,17 @@ impl CallMetrics {
         Self {
             by_provider: of_providers.collect(),
             unknown_provider: ProviderMetrics::new(),
-            before_provider: Histogram::new(OWN),
-            after_provider: Histogram::new(OWN),
+            before_provider: Histogram::new(OVERHEAD_BUCKETS),
+            after_provider: Histogram::new(OVERHEAD_BUCKETS),
         }
     }
 
-    /// The figures of a provider's calls. A call looks them up once.
+    /// The metrics of a provider's calls. A call looks them up once.
     pub(crate) fn of(&self, provider: &str) -> &ProviderMetrics {
         self.by_provider.get(provider).unwrap_or(&self.unknown_provider)
     }
 
-    /// The figures of each provider that was called, by its name.
+    /// The metrics of each provider that was called, by its name.
     pub fn called_providers(&self) -> impl Iterator<Item = (&str, &ProviderMetrics)> {
         let called = self.by_provider.iter().filter(|(_, of)| of.admitted.get() > 0);
         called.map(|(provider, of)| (provider.as_str(), of))
@@ -106,8 +106,8 @@ impl ProviderMetrics {
         Self {
             admitted: Counter::default(),
             endings: endings.map(|ending| (ending, Counter::default())),
-            first_byte: Histogram::new(PROVIDERS),
-            answer: Histogram::new(PROVIDERS),
+            first_byte: Histogram::new(PROVIDER_BUCKETS),
+            answer: Histogram::new(PROVIDER_BUCKETS),
             tokens: tokens.map(|unit| (*unit, Counter::default())).collect(),
             cost: Counter::default(),
             totals_differ: Counter::default(),

@@ -154,9 +154,9 @@ pub(crate) fn price_reading(
     let provider = &outbound.endpoint.provider.name;
     let tariff = gateway.tariff(came_in);
     let listed = tariff.find(provider, models.first().copied());
-    let used = plausible_usage(reading, outbound, listed);
     let others = || models.iter().skip(1).find_map(|model| tariff.find(provider, Some(*model)));
     let own = listed.or_else(others);
+    let used = plausible_usage(reading, outbound, own);
     let served = ServedCall {
         provider,
         models: &models,

@@ -235,7 +235,7 @@ impl RelayReceiver {
     /// The head of the answer.
     ///
     /// # Errors
-    /// The reason why there is no answer of a provider.
+    /// The reason why there is no answer from a provider.
     pub async fn head(&self) -> Result<RelayedHead, CallError> {
         poll_fn(|cx| self.poll_head(cx)).await
     }

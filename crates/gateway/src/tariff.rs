@@ -114,7 +114,7 @@ impl<'a> Tariff<'a> {
         if listed.is_none() {
             let issue =
                 format!("has no price at {provider}; the operator can set one in [[prices]]");
-            refuse_unpriced(Issue::at(["model"], issue), managed, self.unpriced)?;
+            check_unpriced_allowed(Issue::at(["model"], issue), managed, self.unpriced)?;
         }
         let mut bound = compute_bound(listed, endpoint, body);
         if let Some(prices) = &mut bound.prices {
@@ -124,7 +124,7 @@ impl<'a> Tariff<'a> {
                 Err(path) => {
                     let message = format!("is a tool of {provider} whose price is not known");
                     let issue = Issue { path: path.clone(), message };
-                    refuse_unpriced(issue, managed, self.unpriced)?;
+                    check_unpriced_allowed(issue, managed, self.unpriced)?;
                     bound.unbounded = Some(path);
                 }
             }
@@ -199,7 +199,11 @@ fn highest_tool_price(
     })
 }
 
-fn refuse_unpriced(issue: Issue, managed: bool, unpriced: UnpricedPolicy) -> Result<(), CallError> {
+fn check_unpriced_allowed(
+    issue: Issue,
+    managed: bool,
+    unpriced: UnpricedPolicy,
+) -> Result<(), CallError> {
     let allowed = match unpriced {
         UnpricedPolicy::Allow => true,
         UnpricedPolicy::Refuse => false,
@@ -235,14 +239,14 @@ fn compute_bound(
     let unlisted = unlisted.first().map(|(field, _)| (true, *field));
     let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);
     // A field with the maximum, added to the body, is input, too, in each round of a tool.
-    let to_state_maximum = match output {
+    let max_tokens_field_bytes = match output {
         OutputBound::Unstated => STATED_MAXIMUM_BYTES.saturating_mul(tool_calls.saturating_add(1)),
         OutputBound::None | OutputBound::Stated(_) => 0,
     };
     CostBound {
         input_tokens,
         max_tokens,
-        to_state_maximum,
+        to_state_maximum: max_tokens_field_bytes,
         answers,
         tool_calls,
         others,

@@ -1,4 +1,4 @@
-//! The errors of calls that have no answer of a provider.
+//! The errors of calls that have no answer from a provider.
 
 use tollgate_domain::admission::{LimitReset, MOST_HELD, Refusal, Shortage};
 use tollgate_domain::{Cycle, Issue, RequestId, RequestLimit, RequestShape, SpendLimit};
