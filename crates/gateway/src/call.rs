@@ -9,8 +9,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
-use tollgate_domain::{Enforcement, PendingRecord, PricedUsage, Timestamp, UsageSource};
-use tollgate_pricing::PriceSource;
+use tollgate_domain::{Enforcement, PendingRecord, Timestamp};
 use tollgate_provider::http::header::CONTENT_LENGTH;
 use tollgate_provider::{
     AnswerHeaders, BodyError, ProviderClient, SendError, UpstreamRequest, UpstreamResponse,
@@ -26,9 +25,11 @@ use crate::inbound::InboundCall;
 use crate::metrics::ProviderMetrics;
 use crate::observer::CallObserver;
 use crate::outbound::OutboundCall;
+use crate::price::PricedReading;
 use crate::relay::{ClientLeft, RelayReceiver, RelaySender, RelayedHead, request_id_header};
 use crate::settings::OnDisconnect;
-use crate::{price, relay};
+use crate::settlement::ChargeFacts;
+use crate::{price, relay, settlement};
 
 /// The longest wait for an admission; after it the database counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -49,9 +50,9 @@ pub fn spawn_call(
     let admission =
         price::prepare_admission(inbound.owner, &inbound.credential, &outbound, gateway)?;
     let (to_client, from_call) = relay::channel();
-    let InboundCall { tracked, began, .. } = inbound;
+    let InboundCall { in_flight, began, .. } = inbound;
     let (gateway, client) = (Arc::clone(gateway), Arc::clone(client));
-    let call = CallTask { gateway, client, outbound, admission, tracked, observer, began };
+    let call = CallTask { gateway, client, outbound, admission, in_flight, observer, began };
     // Boxed, because it is moved several times before it runs.
     tokio::task::spawn_local(Box::pin(call.run(to_client)));
     Ok(from_call)
@@ -63,7 +64,7 @@ struct CallTask<O> {
     client: Arc<ProviderClient>,
     outbound: OutboundCall,
     admission: Box<admission::Call>,
-    tracked: InFlightGuard,
+    in_flight: InFlightGuard,
     observer: O,
     /// The time of its arrival, moved by the time that its body took, which is not the gateway's.
     began: Instant,
@@ -72,24 +73,24 @@ struct CallTask<O> {
 impl<O: CallObserver> CallTask<O> {
     /// Admits, sends, relays and settles the call.
     async fn run(self, mut to_client: RelaySender) {
-        let Self { gateway, client, mut outbound, admission, tracked, observer, began } = self;
+        let Self { gateway, client, mut outbound, admission, in_flight, observer, began } = self;
         let (key, request_id) = (admission.key, admission.request_id);
         let bound = price::RequestedBound::of(&admission);
-        let admitted =
+        let admission_result =
             tokio::time::timeout(ADMISSION_TIMEOUT, gateway.store.admit(admission)).await;
         // If it is admitted after all, the store ends it.
         let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
-        let open = match admitted.unwrap_or_else(too_slow) {
+        let admitted = match admission_result.unwrap_or_else(too_slow) {
             Ok(Ok(pending)) => {
-                let counts = gateway.metrics.of(&pending.forwarded.provider);
-                counts.admitted();
+                let metrics = gateway.metrics.of(&pending.forwarded.provider);
+                metrics.admitted();
                 observer.admitted(&pending);
                 let store = gateway.store.clone();
                 AdmittedCall {
                     store,
                     pending,
                     bound,
-                    counts,
+                    metrics,
                     observer,
                     counted: false,
                     settled: false,
@@ -112,9 +113,9 @@ impl<O: CallObserver> CallTask<O> {
                 return to_client.refuse(cause.into());
             }
         };
-        if tracked.is_cancelled() {
-            let request_id = open.pending.request_id;
-            open.settle(CallReport::not_sent(gateway.clock.now())).await;
+        if in_flight.is_cancelled() {
+            let request_id = admitted.pending.request_id;
+            admitted.settle(CallReport::not_sent(gateway.clock.now())).await;
             return to_client.refuse(CallError::NotSent { request_id });
         }
         let headers = std::mem::take(&mut outbound.headers);
@@ -123,24 +124,25 @@ impl<O: CallObserver> CallTask<O> {
         let managed = outbound.managed;
         let outgoing =
             UpstreamRequest { endpoint: &outbound.endpoint, method, headers, body, managed };
-        let called = Instant::now();
+        let sent_at = Instant::now();
         gateway
             .metrics
             .before_provider
-            .observe(called.saturating_duration_since(began).as_secs_f64());
+            .observe(sent_at.saturating_duration_since(began).as_secs_f64());
         let sent = tokio::select! {
             biased;
             sent = client.send(outgoing) => sent,
-            () = tracked.cancelled() => Err(SendError::NoAnswer { timed_out: false }),
+            () = in_flight.cancelled() => Err(SendError::NoAnswer { timed_out: false }),
         };
         match sent {
             Ok(incoming) => {
-                open.counts.first_byte.observe(called.elapsed().as_secs_f64());
-                let answer =
-                    RelayedResponse::new(&gateway, &outbound, open, incoming, tracked, called);
+                admitted.metrics.first_byte.observe(sent_at.elapsed().as_secs_f64());
+                let answer = RelayedResponse::new(
+                    &gateway, &outbound, admitted, incoming, in_flight, sent_at,
+                );
                 answer.relay(to_client).await;
             }
-            Err(why) => end_unanswered(&gateway, open, why, to_client).await,
+            Err(why) => end_unanswered(&gateway, admitted, why, to_client).await,
         }
     }
 }
@@ -148,21 +150,21 @@ impl<O: CallObserver> CallTask<O> {
 /// Ends a call that got no answer.
 async fn end_unanswered(
     gateway: &Gateway,
-    open: AdmittedCall<'_, impl CallObserver>,
+    admitted: AdmittedCall<'_, impl CallObserver>,
     why: SendError,
     mut to_client: RelaySender,
 ) {
-    let request_id = open.pending.request_id;
-    log::warn!("{request_id}: {}: {why}", open.pending.forwarded.provider);
+    let request_id = admitted.pending.request_id;
+    log::warn!("{request_id}: {}: {why}", admitted.pending.forwarded.provider);
     let now = gateway.clock.now();
     let (report, error) = match why {
         SendError::NotSent(_) => (CallReport::not_sent(now), CallError::NotSent { request_id }),
         SendError::NoAnswer { timed_out } => (
-            CallReport::unknown(&open.pending, Ending::Unanswered, now),
+            CallReport::unknown(&admitted.pending, Ending::Unanswered, now),
             CallError::NoAnswer { request_id, timed_out },
         ),
     };
-    open.settle(report).await;
+    admitted.settle(report).await;
     to_client.refuse(error);
 }
 
@@ -173,7 +175,7 @@ struct AdmittedCall<'a, O: CallObserver> {
     pending: Box<PendingRecord>,
     /// The most that the call can use.
     bound: price::RequestedBound,
-    counts: &'a ProviderMetrics,
+    metrics: &'a ProviderMetrics,
     observer: O,
     /// Whether its end was counted, which may be before its settlement.
     counted: bool,
@@ -190,7 +192,7 @@ impl<O: CallObserver> AdmittedCall<'_, O> {
     /// Counts the end of the call, and tells its observer, once.
     fn count(&mut self, report: &CallReport) {
         if !std::mem::replace(&mut self.counted, true) {
-            self.counts.ended(report);
+            self.metrics.ended(report);
             self.observer.ended(report);
         }
     }
@@ -214,18 +216,18 @@ struct RelayedResponse<'a, O: CallObserver> {
     /// The call and its meter until the settlement, which may be before the provider's last byte.
     unsettled: Option<(AdmittedCall<'a, O>, ResponseMeter)>,
     /// When the provider was called.
-    called: Instant,
+    sent_at: Instant,
     /// When the provider's answer ended; `None` again once the client may have all of it.
     ended: Option<Instant>,
     came_in: Timestamp,
     incoming: UpstreamResponse,
-    tracked: InFlightGuard,
+    in_flight: InFlightGuard,
     /// Pieces that wait for the settlement.
-    held: Vec<Bytes>,
+    deferred: Vec<Bytes>,
     /// The bytes of a body with a length that are still to come.
     remaining: Option<u64>,
     /// When the client left, and the bytes that were read since.
-    left: Option<(Instant, u64)>,
+    disconnect: Option<(Instant, u64)>,
 }
 
 /// The next step of a call.
@@ -253,10 +255,10 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     fn new(
         gateway: &'a Gateway,
         outbound: &'a OutboundCall,
-        open: AdmittedCall<'a, O>,
+        admitted: AdmittedCall<'a, O>,
         incoming: UpstreamResponse,
-        tracked: InFlightGuard,
-        called: Instant,
+        in_flight: InFlightGuard,
+        sent_at: Instant,
     ) -> Self {
         let meter = ResponseMeter::new(
             &outbound.endpoint.format,
@@ -269,16 +271,16 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
-            came_in: open.pending.created_at,
-            unsettled: Some((open, meter)),
-            called,
+            came_in: admitted.pending.created_at,
+            unsettled: Some((admitted, meter)),
+            sent_at,
             ended: None,
-            held: Vec::new(),
-            left: None,
+            deferred: Vec::new(),
+            disconnect: None,
             gateway,
             outbound,
             incoming,
-            tracked,
+            in_flight,
         }
     }
 
@@ -304,7 +306,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             }
         };
         self.settle(ended).await;
-        self.flush_held(&mut to_client).await;
+        self.flush_deferred(&mut to_client).await;
         to_client.end(ended == ResponseEnd::Complete);
     }
 
@@ -313,8 +315,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         let strips = self.outbound.call_body.inserts_usage();
         let headers = std::mem::take(&mut self.incoming.headers);
         let mut headers = response_headers(headers, strips);
-        if let Some((open, _)) = &self.unsettled {
-            let (name, value) = request_id_header(open.pending.request_id);
+        if let Some((admitted, _)) = &self.unsettled {
+            let (name, value) = request_id_header(admitted.pending.request_id);
             headers.insert(name, value);
         }
         let has_no_body = matches!(self.incoming.status, 204 | 304);
@@ -324,7 +326,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
 
     async fn next_event(&mut self, to_client: &RelaySender) -> RelayEvent {
         let settings = &self.gateway.settings;
-        if let Some((_, read)) = self.left
+        if let Some((_, read)) = self.disconnect
             && (settings.on_disconnect == OnDisconnect::Cancel
                 || read > settings.disconnect_drain_max_bytes)
         {
@@ -333,10 +335,10 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         // A time beyond the clock's range never comes.
         let drain_end =
             |(since, _): (Instant, u64)| since.checked_add(settings.disconnect_drain_max);
-        let deadline = self.left.and_then(drain_end);
-        let waits_for_client = self.left.is_none();
+        let deadline = self.disconnect.and_then(drain_end);
+        let waits_for_client = self.disconnect.is_none();
         // The end of the call is checked first: pieces may arrive without a pause.
-        if self.tracked.is_cancelled()
+        if self.in_flight.is_cancelled()
             || deadline.is_some_and(|deadline| deadline <= Instant::now())
         {
             return RelayEvent::Stop;
@@ -356,7 +358,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         };
         tokio::select! {
             biased;
-            () = self.tracked.cancelled() => RelayEvent::Stop,
+            () = self.in_flight.cancelled() => RelayEvent::Stop,
             () = too_late => RelayEvent::Stop,
             () = to_client.wait_until_left(), if waits_for_client => RelayEvent::Left,
             piece = self.incoming.next() => RelayEvent::of(piece),
@@ -364,13 +366,13 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     }
 
     fn client_left(&mut self) {
-        self.left.get_or_insert((Instant::now(), 0));
+        self.disconnect.get_or_insert((Instant::now(), 0));
     }
 
     /// Measures a piece, and passes on the part that may go before the settlement.
     async fn relay_piece(&mut self, piece: Bytes, to_client: &mut RelaySender) {
         let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        if let Some((_, read)) = &mut self.left {
+        if let Some((_, read)) = &mut self.disconnect {
             *read = read.saturating_add(length);
         }
         let is_last = match &mut self.remaining {
@@ -386,22 +388,22 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         let fed = meter.feed(piece);
         if meter.done() {
             self.send_piece(fed.pass, to_client).await;
-            self.held.extend(fed.held);
+            self.deferred.extend(fed.held);
             self.settle(ResponseEnd::Complete).await;
-            self.flush_held(to_client).await;
+            self.flush_deferred(to_client).await;
         } else if is_last {
-            self.held.push(fed.pass);
-            self.held.extend(fed.held);
+            self.deferred.push(fed.pass);
+            self.deferred.extend(fed.held);
         } else {
             self.send_piece(fed.pass, to_client).await;
-            self.held.extend(fed.held);
+            self.deferred.extend(fed.held);
         }
     }
 
     /// Sends a piece to a client that is still there. A client counts as gone if it takes nothing for the
     /// time that a provider may be silent; a shutdown does not wait for it.
     async fn send_piece(&mut self, piece: Bytes, to_client: &mut RelaySender) {
-        if self.left.is_some() {
+        if self.disconnect.is_some() {
             return;
         }
         let mut sent = Ok(());
@@ -409,7 +411,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             sent = tokio::select! {
                 biased;
                 () = to_client.wait_for_room() => Ok(()),
-                () = self.tracked.cancelled() => Err(ClientLeft),
+                () = self.in_flight.cancelled() => Err(ClientLeft),
                 () = tokio::time::sleep(self.gateway.settings.timeouts.idle) => Err(ClientLeft),
             };
         }
@@ -419,60 +421,49 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     }
 
     /// Sends the pieces that waited for the settlement.
-    async fn flush_held(&mut self, to_client: &mut RelaySender) {
+    async fn flush_deferred(&mut self, to_client: &mut RelaySender) {
         if let Some(ended) = self.ended.take() {
             self.gateway.metrics.after_provider.observe(ended.elapsed().as_secs_f64());
         }
-        for piece in std::mem::take(&mut self.held) {
+        for piece in std::mem::take(&mut self.deferred) {
             self.send_piece(piece, to_client).await;
         }
     }
 
     /// Prices the usage that was read, and settles the call, once.
     async fn settle(&mut self, ended: ResponseEnd) {
-        let Some((open, meter)) = self.unsettled.take() else { return };
+        let Some((admitted, meter)) = self.unsettled.take() else { return };
         let now = Instant::now();
-        open.counts.answer.observe(now.saturating_duration_since(self.called).as_secs_f64());
+        admitted.metrics.answer.observe(now.saturating_duration_since(self.sent_at).as_secs_f64());
         self.ended = Some(now);
-        open.counts.masked(self.incoming.take_masked());
+        admitted.metrics.masked(self.incoming.take_masked());
         let reading = meter.finish(ended);
-        self.held.push(reading.rest.clone());
-        let accepted = (200..300).contains(&self.incoming.status);
-        let ending = match ended {
-            _ if !accepted => Ending::Rejected,
-            _ if reading.provider_error => Ending::Broken,
-            _ if reading.complete => Ending::Answered,
-            ResponseEnd::Left => Ending::Abandoned,
-            ResponseEnd::Complete | ResponseEnd::Broken => Ending::Broken,
-        };
+        self.deferred.push(reading.rest.clone());
+        let ending = settlement::ending_of(self.incoming.status, ended, &reading);
         let now = self.gateway.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
-        let mut read =
-            price::price_reading(&reading, self.outbound, self.gateway, self.came_in, open.counts);
-        let is_strict = open.pending.enforcement == Some(Enforcement::Strict);
-        read.suspicious = open.bound.is_far_exceeded_by(&read.priced);
-        if read.suspicious {
-            open.counts.suspicious();
-            let (request_id, claimed) = (open.pending.request_id, &read.priced.usage.quantities);
+        let read = price::price_reading(
+            &reading,
+            self.outbound,
+            self.gateway,
+            self.came_in,
+            admitted.metrics,
+        );
+        let is_suspicious = admitted.bound.is_far_exceeded_by(&read.priced);
+        if is_suspicious {
+            admitted.metrics.suspicious();
+            let (request_id, claimed) =
+                (admitted.pending.request_id, &read.priced.usage.quantities);
             log::warn!("{request_id}: far more is reported than it could use: {claimed:?}");
         }
-        // Usage that is unknown or not credible is settled at the held amount.
-        let is_stream = self.outbound.call_body.stream;
-        let is_guess = matches!(reading.source, UsageSource::Estimated | UsageSource::Partial);
-        let is_unknown = match ending {
-            Ending::Answered => is_stream && reading.source == UsageSource::Estimated,
-            Ending::Broken => is_stream && is_guess && !reading.provider_error,
-            Ending::Abandoned => reading.source == UsageSource::Partial,
-            _ => false,
+        let facts = ChargeFacts {
+            ending,
+            is_stream: self.outbound.call_body.stream,
+            is_strict: admitted.pending.enforcement == Some(Enforcement::Strict),
+            provider_error: reading.provider_error,
+            is_suspicious,
         };
-        let is_unpriced = read.priced.price_source == PriceSource::Unpriced;
-        if (is_strict && (is_unknown || read.suspicious)) || (read.suspicious && is_unpriced) {
-            let usage_source = if is_unknown { reading.source } else { UsageSource::Estimated };
-            read.priced = PricedUsage { usage_source, ..open.bound.at_most };
-            read.applied.clear();
-            read.missing = None;
-        }
-        let price::PricedReading { priced, applied, missing, suspicious } = read;
+        let PricedReading { priced, applied, missing } = facts.charged(read, &admitted.bound);
         let report = CallReport {
             ending,
             provider_status: Some(self.incoming.status),
@@ -482,8 +473,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             model: reading.model,
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),
-            suspicious,
+            suspicious: is_suspicious,
         };
-        open.settle(report).await;
+        admitted.settle(report).await;
     }
 }

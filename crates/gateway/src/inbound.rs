@@ -10,7 +10,7 @@ use crate::keys::KeyOwner;
 /// A call as it came in. Its caller is known; the rest is not checked yet.
 pub struct InboundCall {
     /// Counts the call as one in flight.
-    pub tracked: InFlightGuard,
+    pub in_flight: InFlightGuard,
     /// The credential.
     pub credential: Credential,
     /// The owner of its key.

@@ -18,7 +18,7 @@
 //! | `gateway`, `settings` | the state of all calls, and the operator's choices |
 //! | `request`, `credential`, `keys`, `inbound` | the caller |
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
-//! | `tariff`, `price` | what a call can cost at most, and what it has cost |
+//! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
 //! | `call`, `calls`, `relay`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
 //! The rules of money are not here: `tollgate_domain::admission` decides whether a call may go out,
@@ -45,6 +45,7 @@ mod price;
 mod relay;
 mod request;
 mod settings;
+mod settlement;
 mod tariff;
 
 pub use call::spawn_call;

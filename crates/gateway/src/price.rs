@@ -108,6 +108,12 @@ impl RequestedBound {
         Self { at_most: bound.max_usage(source), is_complete: bound.unbounded.is_none() }
     }
 
+    /// The bound of a call that uses no more than this.
+    #[cfg(test)]
+    pub(crate) const fn of_usage(at_most: PricedUsage) -> Self {
+        Self { at_most, is_complete: true }
+    }
+
     /// Whether a provider claims more than a hundred times the bound, in tokens or in money.
     pub(crate) fn is_far_exceeded_by(&self, claimed: &PricedUsage) -> bool {
         const TIMES: u64 = 100;
@@ -130,8 +136,6 @@ pub(crate) struct PricedReading {
     pub(crate) priced: PricedUsage,
     pub(crate) applied: Vec<AppliedPrices>,
     pub(crate) missing: Option<MissingPrice>,
-    /// Whether it is far more than the call could use.
-    pub(crate) suspicious: bool,
 }
 
 /// Prices the usage of an answer by the model that served it. The prices are from the moment when the call
@@ -145,7 +149,7 @@ pub(crate) fn price_reading(
 ) -> PricedReading {
     if !outbound.endpoint.format.metered() {
         let priced = PricedUsage::nothing();
-        return PricedReading { priced, applied: Vec::new(), missing: None, suspicious: false };
+        return PricedReading { priced, applied: Vec::new(), missing: None };
     }
     let requested = outbound.call_body.model.as_deref();
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(requested).collect();
@@ -175,5 +179,5 @@ pub(crate) fn price_reading(
         base: priced.base,
         price_source: priced.source,
     };
-    PricedReading { priced: usage, applied: priced.applied, missing, suspicious: false }
+    PricedReading { priced: usage, applied: priced.applied, missing }
 }

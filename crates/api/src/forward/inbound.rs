@@ -62,7 +62,7 @@ pub(super) async fn read_call(
 ) -> Result<InboundCall, ApiError> {
     let came_in = Instant::now();
     refuse_navigation(http)?;
-    let tracked = app.gateway.calls.enter(app.settings.clients.max_connections)?;
+    let in_flight = app.gateway.calls.enter(app.settings.clients.max_connections)?;
     let credential = credential(&request_head(http))?;
     let owner = app.gateway.owner_of(&credential.key).await?;
     mark_authenticated(http);
@@ -71,5 +71,5 @@ pub(super) async fn read_call(
     let before_body = Instant::now();
     let body = body::read(http, &mut payload.into_inner(), limit).await?;
     let began = came_in + before_body.elapsed();
-    Ok(InboundCall { tracked, credential, owner, body, began })
+    Ok(InboundCall { in_flight, credential, owner, body, began })
 }
