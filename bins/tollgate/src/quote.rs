@@ -10,8 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tollgate_api::{ApiError, HoldView, QuoteView};
-use tollgate_domain::{Clock, MerchantId, MeterId, PricedUsage};
-use tollgate_domain::{FeeModel, PricingTerms, Quote};
+use tollgate_domain::{Clock, FeeModel, MerchantId, MeterId, PricedUsage, PricingTerms, Quote};
 use tollgate_gateway::{CallBound, Tariff};
 use tollgate_pricing::{
     Amount, CostSide, FeeLine, Meter, PriceScale, PriceSource, Rate, RateType, Tier, TierUnit,

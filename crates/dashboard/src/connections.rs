@@ -15,9 +15,8 @@ use crate::session::SessionUser;
 use crate::subscriptions::CreditBar;
 use crate::text;
 use crate::wallets::WalletSummary;
-use tollgate_api::ApiError;
-use tollgate_api::App;
 use tollgate_api::operations::connection_not_found as not_found;
+use tollgate_api::{ApiError, App};
 
 #[derive(Template)]
 #[template(path = "connections.html")]

@@ -11,11 +11,9 @@ use crate::page::{DashboardSection, Fact, FormChoice, Pager, Shell, connection_c
 use crate::price::{PriceLine, fee_line, payer};
 use crate::session::SessionUser;
 use crate::text;
-use tollgate_api::ApiError;
-use tollgate_api::App;
-use tollgate_api::Query;
 use tollgate_api::operations::meter_not_found as not_found;
 use tollgate_api::operations::{QuotedUsage, quote_usage};
+use tollgate_api::{ApiError, App, Query};
 
 #[derive(Template)]
 #[template(path = "meters.html")]

@@ -6,8 +6,7 @@ use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
 use crate::answer::PageError;
 use crate::session::SessionUser;
-use tollgate_api::Query;
-use tollgate_api::{ApiError, ErrorCode};
+use tollgate_api::{ApiError, ErrorCode, Query};
 
 /// The section of the dashboard that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

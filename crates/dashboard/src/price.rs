@@ -1,7 +1,6 @@
 //! The explanation of a request's price, line by line.
 
-use tollgate_domain::Payer;
-use tollgate_domain::{ProviderKeyType, RequestRecord, UsageSource};
+use tollgate_domain::{Payer, ProviderKeyType, RequestRecord, UsageSource};
 use tollgate_pricing::{
     AppliedPrices, BaseCost, FeeLine, PerUnit, PriceScale, PriceSource, RateType, TierUnit,
     TokenBasis, Unit, Usage,

@@ -19,10 +19,8 @@ use crate::price::PriceBreakdown;
 use crate::session::SessionUser;
 use crate::spend::took_millis;
 use crate::text;
-use tollgate_api::ApiError;
-use tollgate_api::App;
-use tollgate_api::Query;
 use tollgate_api::operations::find_request;
+use tollgate_api::{ApiError, App, Query};
 
 /// A note on a record that its figures alone do not give.
 pub(crate) struct Badge {

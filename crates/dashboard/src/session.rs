@@ -18,10 +18,8 @@ use tollgate_store::idempotency::{IdempotencyClaim, IdempotencyKey, IdempotencyS
 use tollgate_store::{idempotency, sessions};
 
 use crate::answer::{PageError, go_to, html};
-use tollgate_api::App;
 use tollgate_api::client::{mark_authenticated, note_caller, scheme};
-use tollgate_api::{ApiError, ErrorCode};
-use tollgate_api::{RateLimits, app_of, read_body};
+use tollgate_api::{ApiError, App, ErrorCode, RateLimits, app_of, read_body};
 
 /// The attempts to sign in, by IP address.
 pub(crate) struct SignIns(RateLimits<IpAddr>);

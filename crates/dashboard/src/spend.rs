@@ -15,8 +15,7 @@ use crate::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
 use crate::page::{DashboardSection, Shell};
 use crate::session::SessionUser;
 use crate::text;
-use tollgate_api::App;
-use tollgate_api::Query;
+use tollgate_api::{App, Query};
 
 /// A range of time to choose: its name, the hours of a column in threes, and the number of columns.
 pub(crate) struct TimeRange {

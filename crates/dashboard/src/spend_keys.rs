@@ -17,11 +17,10 @@ use crate::session::{
     FormFields, SessionForm, SessionUser, clear_shown_key, key_to_show, redirect_with_key,
 };
 use crate::text;
-use tollgate_api::App;
 use tollgate_api::operations::{
     make_spend_key, read_new_spend_key, spend_key_not_found as not_found,
 };
-use tollgate_api::{ApiError, ErrorCode};
+use tollgate_api::{ApiError, App, ErrorCode};
 
 /// A part of a limit, for a bar.
 struct LimitBar {

@@ -13,9 +13,8 @@ use crate::answer::{PageError, respond};
 use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
 use crate::session::SessionUser;
 use crate::text;
-use tollgate_api::ApiError;
-use tollgate_api::App;
 use tollgate_api::operations::subscription_not_found as not_found;
+use tollgate_api::{ApiError, App};
 
 /// The rest of a credit, for a bar.
 pub(crate) struct CreditBar {

@@ -10,10 +10,8 @@ use crate::answer::{PageError, go_to, respond};
 use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
 use crate::session::{SessionForm, SessionUser};
 use crate::text;
-use tollgate_api::ApiError;
-use tollgate_api::App;
-use tollgate_api::Query;
 use tollgate_api::operations::{delivery_not_found, webhook_not_found as not_found};
+use tollgate_api::{ApiError, App, Query};
 
 #[derive(Template)]
 #[template(path = "webhooks.html")]

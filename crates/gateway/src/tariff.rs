@@ -1,8 +1,7 @@
 //! The prices of calls by the operator's providers and price lists, without a call.
 
 use tollgate_domain::admission::{CostBound, Refusal};
-use tollgate_domain::{Issue, PricedUsage, Timestamp, UsageSource};
-use tollgate_domain::{PricingTerms, Quote};
+use tollgate_domain::{Issue, PricedUsage, PricingTerms, Quote, Timestamp, UsageSource};
 use tollgate_pricing::{
     BaseCost, CostBreakdown, Overflow, PriceBook, PriceMatch, PriceRow, Rate, ServedCall,
     UnitPrices, Usage,

@@ -305,8 +305,8 @@ impl GenaiReader<'_> {
         let ends = days.iter().skip(1).copied().chain([None]);
         let mut steps: Vec<Vec<PriceRow>> = Vec::new();
         for ((since, mut prices), until) in dated.into_iter().zip(ends) {
-            for dearer in &all_day {
-                keep_highest(&mut prices, dearer);
+            for higher in &all_day {
+                keep_highest(&mut prices, higher);
             }
             let mut step = vec![self.row(&models, since, None, &prices, (&variants, until))];
             // Where hours overlap, the last list counts.

@@ -10,8 +10,7 @@ use awc::http::Method;
 use awc::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use bytes::Bytes;
 use time::macros::{date, time};
-use tollgate_domain::Key;
-use tollgate_domain::{FeeModel, PricingTerms, Quote};
+use tollgate_domain::{FeeModel, Key, PricingTerms, Quote};
 use tollgate_pricing::{
     BaseCost, Catalog, Meter, PriceBook, Rate, RateType, ServedCall, Tier, TierUnit, UnitPrices,
     Usage,
@@ -27,7 +26,7 @@ type MeasuredProgram = fn(u32) -> ProgramResult;
 const PROGRAMS: [(&str, MeasuredProgram); 8] = [
     ("quote-three-tiers", quote),
     ("price-of-usage", price),
-    ("dearest-prices", dearest),
+    ("highest-prices", highest),
     ("parse-and-hash-key", key),
     ("inspect-chat-request", request),
     ("measure-chat-answer", answer),
@@ -95,7 +94,7 @@ fn price(times: u32) -> ProgramResult {
 }
 
 /// Finds the highest price of each unit that a call can use.
-fn dearest(times: u32) -> ProgramResult {
+fn highest(times: u32) -> ProgramResult {
     let book = PriceBook::new(Catalog::default(), tollgate_prices::catalog()?);
     let listed = book.find("openai", "gpt-4o-mini", date!(2026 - 11 - 21)).ok_or("no price")?;
     for _ in 0..times {

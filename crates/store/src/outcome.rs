@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use tollgate_domain::{Payer, Quote, ServiceCharge};
-use tollgate_domain::{PricedUsage, RequestRecord, Timestamp, UsageSource};
+use tollgate_domain::{
+    Payer, PricedUsage, Quote, RequestRecord, ServiceCharge, Timestamp, UsageSource,
+};
 use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, Fee, FeeLine, Overflow, PriceSource, Rate, Tier, TierUnit,
     Usage,

@@ -3,12 +3,11 @@
 use tollgate_domain::{
     BillingInterval, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId,
     Credits, Cycle, Event, EventId, EventKind, EventPayload, Gcra, MerchantId, Metadata, MeterId,
-    PerCycle, Plan, PricedUsage, ProviderKeyType, RateLimit, RequestId, RequestRecord,
-    RequestStatus, Rollover, SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules,
-    SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
-    UsageSource, Wallet, WalletId, Webhook, WebhookId,
+    Payer, PerCycle, Plan, PricedUsage, ProviderKeyType, Quote, RateLimit, RequestId,
+    RequestRecord, RequestStatus, Rollover, ServiceCharge, SpendCounters, SpendKey, SpendKeyId,
+    SpendLimit, SpendRules, SubscriptionConfigId, SubscriptionId, SubscriptionState,
+    SubscriptionStatus, Timestamp, UsageSource, Wallet, WalletId, Webhook, WebhookId,
 };
-use tollgate_domain::{Payer, Quote, ServiceCharge};
 use tollgate_pricing::{
     Amount, BaseCost, Fee, FeeLine, PriceSource, Rate, RateType, Tier, TierUnit, TokenBasis, Usage,
 };

@@ -9,9 +9,8 @@ use deserr::{
     ValueKind, ValuePointerRef, take_cf_content,
 };
 use serde::Serialize;
-use tollgate_domain::Payer;
 use tollgate_domain::{
-    BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, RequestShape, Rollover,
+    BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, Payer, RequestShape, Rollover,
     SpendKeyStatus, TierPeriod,
 };
 use tollgate_pricing::{Amount, Rate, RateType, TierUnit, TokenBasis};

@@ -3,9 +3,8 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
-use tollgate_domain::{FeeModel, Payer};
 use tollgate_domain::{
-    Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, TierPeriod, Timestamp,
+    FeeModel, Issue, MerchantMeter, MeterChanges, MeterId, NewMeter, Payer, TierPeriod, Timestamp,
 };
 use tollgate_pricing::{Meter, MeterError, Rate, RateType, Tier, TierErrors, TierUnit, TokenBasis};
 use tollgate_store::meters::{self, MeterDeletion, MeterUpdate, MeterUse};

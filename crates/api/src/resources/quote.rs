@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::{
-    ConnectionId, ConnectionStatus, Issue, MerchantId, MeterId, PricedUsage, Timestamp,
+    ConnectionId, ConnectionStatus, FeeModel, Issue, MerchantId, MeterId, PricedUsage,
+    PricingTerms, Quote, Timestamp,
 };
-use tollgate_domain::{FeeModel, PricingTerms, Quote};
 use tollgate_pricing::{Amount, Overflow, PerUnit, PriceSource, Rate, RateType, TokenBasis, Usage};
 use tollgate_store::{Conn, connections, meters};
 use utoipa::ToSchema;

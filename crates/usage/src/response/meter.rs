@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use crate::headers::{Headers, text_of};
 use bytes::{Bytes, BytesMut};
-use tollgate_pricing::UsageSource;
-use tollgate_pricing::{PerModelUsage, PerUnit, Usage};
+use tollgate_pricing::{PerModelUsage, PerUnit, Usage, UsageSource};
 
 use super::body_buffer::{BodyBuffer, ResponseMemory};
 use super::decode::Decoder;

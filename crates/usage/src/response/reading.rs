@@ -1,8 +1,7 @@
 //! The results of the meter: for each piece of an answer, and at its end.
 
 use bytes::Bytes;
-use tollgate_pricing::UsageSource;
-use tollgate_pricing::{PerModelUsage, Usage};
+use tollgate_pricing::{PerModelUsage, Usage, UsageSource};
 
 /// The bytes of one piece that pass, and those that wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

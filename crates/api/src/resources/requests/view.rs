@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 use tollgate_domain::{
-    ConnectionId, Metadata, MeterId, ProviderKeyType, RequestId, RequestRecord, RequestStatus,
-    SpendKeyId, Timestamp, UsageSource,
+    ConnectionId, Metadata, MeterId, Payer, ProviderKeyType, Quote, RequestId, RequestRecord,
+    RequestStatus, SpendKeyId, Timestamp, UsageSource,
 };
-use tollgate_domain::{Payer, Quote};
 use tollgate_pricing::{Amount, FeeLine, PriceSource, RateType, TierUnit, TokenBasis, Usage};
 use utoipa::ToSchema;
 
