@@ -26,8 +26,8 @@ impl std::error::Error for ParseIdError {}
 /// process grow even within a millisecond. With one for each hour, an id is at most an hour ahead of
 /// its time when a clock was set back.
 static GENERATORS: Mutex<BTreeMap<u64, Generator>> = Mutex::new(BTreeMap::new());
-/// The number of generators that are kept.
-const KEPT_GENERATORS: usize = 48;
+/// The number of generators that are kept: those of a year.
+const KEPT_GENERATORS: usize = 366 * 24;
 
 fn next_ulid(now: Timestamp) -> Ulid {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(millis(now));
@@ -182,6 +182,18 @@ mod tests {
         for id in [ids[1], ids[3]] {
             assert!(RequestId::least(earlier) < id && id < RequestId::least(later), "{id}");
         }
+    }
+
+    #[test]
+    fn an_id_is_greater_than_the_last_of_its_instant_whatever_other_clocks_say_in_between() {
+        let now = Timestamp::from_unix_micros(1_600_000_000_000_000);
+        let ids = [(); 20].map(|()| {
+            (1..100).for_each(|hours| {
+                RequestId::generate(now.plus_millis(hours * 3_600_000));
+            });
+            RequestId::generate(now)
+        });
+        assert!(ids.is_sorted());
     }
 
     #[test]
