@@ -15,13 +15,12 @@ use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Host};
 use awc::Connector;
 use awc::http::Uri;
 use rustls::RootCertStore;
-use rustls::crypto::ring;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
+use super::awc_workarounds::{ProviderStream, install_crypto_provider};
 use super::error::{ConnectFailure, NotSentReason};
 use super::resolver::Resolver;
-use super::stream::ProviderStream;
 use crate::address::is_public;
 
 /// A kind of connection: its protocol, and the addresses that it may have.
@@ -163,9 +162,7 @@ pub(super) fn tls_config() -> Arc<ClientConfig> {
 }
 
 fn tls_config_trusting(roots: RootCertStore) -> Arc<ClientConfig> {
-    // awc first makes a configuration of its own, which is replaced later, and panics if no crypto
-    // provider is installed. A provider that is installed already serves as well.
-    let _ = ring::default_provider().install_default();
+    install_crypto_provider();
     let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Arc::new(config)

@@ -9,14 +9,11 @@
 //! [`SendError::NoAnswer`]. Nothing is tried twice, even if a pooled connection turns out to be
 //! closed: the provider may have read the POST before.
 
-mod body;
+mod awc_workarounds;
 mod connect;
 mod error;
-mod head;
-mod interim;
 mod mask;
 mod resolver;
-mod stream;
 mod webhook;
 
 use std::cell::Cell;
@@ -34,13 +31,12 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use self::body::CountedBody;
+use self::awc_workarounds::{CleanClose, CountedBody};
 use self::connect::{ConnectionClass, client};
 use self::error::send_error;
 pub use self::error::{BodyError, NotSentReason, SendError};
 use self::mask::KeyMask;
 pub use self::resolver::{NameServer, Resolver};
-use self::stream::CleanClose;
 pub use self::webhook::{
     WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError, WebhookUrlPolicy,
 };

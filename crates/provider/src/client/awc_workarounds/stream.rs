@@ -18,10 +18,10 @@ use super::interim::InterimHeadFilter;
 ///
 /// The HTTP/1 codec below awc takes the end of a connection for the end of a body, even if
 /// `content-length` or the last chunk say that more is to come. A cut answer would look whole. As
-/// an error, the end is noticed; [`UpstreamResponse`](super::UpstreamResponse) accepts it for a body that has no
+/// an error, the end is noticed; [`UpstreamResponse`](super::super::UpstreamResponse) accepts it for a body that has no
 /// other end. [`InterimHeadFilter`] says why interim heads are removed.
 #[derive(Debug)]
-pub(super) struct ProviderStream {
+pub(in super::super) struct ProviderStream {
     transport: Transport,
     start: InterimHeadFilter,
     /// The final head, and the bytes after it, until the head is whole.
@@ -33,7 +33,7 @@ pub(super) struct ProviderStream {
 /// An end of the connection that the provider announced. A TLS connection that ends otherwise may
 /// have been cut.
 #[derive(Debug)]
-pub(super) struct CleanClose;
+pub(in super::super) struct CleanClose;
 
 impl fmt::Display for CleanClose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,11 +50,11 @@ enum Transport {
 }
 
 impl ProviderStream {
-    pub(super) fn plain(tcp: TcpStream) -> Self {
+    pub(in super::super) fn plain(tcp: TcpStream) -> Self {
         Self::over(Transport::Plain(tcp))
     }
 
-    pub(super) fn tls(tls: AsyncTlsStream<TcpStream>) -> Self {
+    pub(in super::super) fn tls(tls: AsyncTlsStream<TcpStream>) -> Self {
         Self::over(Transport::Tls(Box::new(tls)))
     }
 

@@ -14,14 +14,14 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// A request body that marks when its first piece is taken for writing: from then on the provider
 /// may have seen the call.
-pub(super) struct CountedBody {
+pub(in super::super) struct CountedBody {
     rest: Bytes,
     length: u64,
     started: Rc<Cell<bool>>,
 }
 
 impl CountedBody {
-    pub(super) fn new(body: Bytes, started: Rc<Cell<bool>>) -> Self {
+    pub(in super::super) fn new(body: Bytes, started: Rc<Cell<bool>>) -> Self {
         let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
         Self { rest: body, length, started }
     }
