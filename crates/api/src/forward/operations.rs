@@ -269,7 +269,7 @@ pub(crate) async fn google(
 /// base URL is relative to its origin.
 #[utoipa::path(
     post,
-    path = "/providers/{provider}/{path}",
+    path = "/providers/{provider}/{path:.+}",
     operation_id = "callProvider",
     params(
         ("provider" = String, Path, description = "Its name in the configuration"),
@@ -302,7 +302,7 @@ pub(crate) async fn call_provider(
 /// Get something of a provider by its name.
 #[utoipa::path(
     get,
-    path = "/providers/{provider}/{path}",
+    path = "/providers/{provider}/{path:.+}",
     operation_id = "getOfProvider",
     params(
         ("provider" = String, Path, description = "Its name in the configuration"),

@@ -120,7 +120,7 @@ struct ScrapeSnapshot {
 
 /// Read the metrics, for Prometheus.
 #[utoipa::path(
-    get,
+    method(get, head),
     path = "/metrics",
     operation_id = "getMetrics",
     responses(

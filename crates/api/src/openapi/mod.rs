@@ -1,5 +1,6 @@
 //! The OpenAPI document: `GET /openapi.json`. It is assembled from the annotations of the operations and the
-//! views. A new operation needs a line in `paths`; it is tagged with the name of its module.
+//! views. A new operation needs a place in one of the lists here, from which the router takes it, too. It is tagged with
+//! the name of its module.
 
 mod credentials;
 mod errors;
@@ -7,6 +8,7 @@ mod examples;
 pub(crate) mod fields;
 pub(crate) mod marks;
 mod messages;
+mod operation;
 pub(crate) mod page;
 mod transform;
 pub(crate) mod types;
@@ -22,18 +24,23 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use self::credentials::SecuritySchemes;
 pub use self::messages::WebhookMessagesDoc;
+pub(crate) use self::operation::Operation;
+use self::operation::operations;
 use crate::forward::operations as forward;
 use crate::html::HEADERS;
 use crate::http::error::ErrorEnvelope;
 use crate::http::parameters::OperationParameters;
 use crate::metrics::page as metrics;
+use crate::resources::requests::report;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
     secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
 };
 
-#[derive(utoipa::OpenApi)]
-#[openapi(
+operations! {
+    Root:
+    health::healthz, health::readyz, metrics::metrics, self::get, self::get_page,
+    forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank;
     info(
         title = "Tollgate",
         description = "Meters, prices and forwards calls of AI providers. docs/API.md says the same \
@@ -42,101 +49,50 @@ use crate::resources::{
                        `product_ids`; in a PATCH or PUT the fields that only answers have are \
                        ignored, so that what was read can be sent back."
     ),
-    paths(
-        health::healthz, health::readyz, metrics::metrics, get, get_page,
-        forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank,
-    ),
     nest((path = "/v1", api = V1)),
     modifiers(&SecuritySchemes),
     security(("secret_key" = []))
-)]
-struct Document;
+}
 
-#[derive(utoipa::OpenApi)]
-#[openapi(paths(
-    forward::forward,
-    forward::forward_get,
-    forward::chat_completions,
-    forward::completions,
-    forward::responses,
-    forward::responses_upgrade,
-    forward::input_tokens,
-    forward::embeddings,
-    forward::images,
-    forward::image_edits,
-    forward::speech,
-    forward::transcriptions,
-    forward::translations,
-    forward::moderations,
-    forward::rerank,
-    forward::messages,
-    forward::count_tokens,
-    forward::call_provider,
-    forward::get_from_provider,
-    models::list,
-    models::get,
+operations! {
+    V1:
+    forward::forward, forward::forward_get, forward::chat_completions, forward::completions,
+    forward::responses, forward::responses_upgrade, forward::input_tokens, forward::embeddings,
+    forward::images, forward::image_edits, forward::speech, forward::transcriptions,
+    forward::translations, forward::moderations, forward::rerank, forward::messages,
+    forward::count_tokens, forward::call_provider, forward::get_from_provider,
+    models::list, models::get,
     prices::list,
-    meters::create,
-    meters::list,
-    meters::get,
-    meters::update,
-    meters::delete,
+    meters::create, meters::list, meters::get, meters::update, meters::delete,
     quote::quote,
-    requests::report::report,
-    requests::list,
-    requests::get,
+    report::report, requests::list, requests::get,
     usage::get,
-    connections::create,
-    connections::list,
-    connections::get,
-    connections::update,
+    connections::create, connections::list, connections::get, connections::update,
     connections::delete,
     subscriptions::get_of_connection,
-    subscription_configs::create,
-    subscription_configs::list,
-    subscription_configs::get,
-    subscription_configs::update,
-    subscription_configs::delete,
-    credit_bundles::list,
-    credit_bundles::get,
-    subscriptions::create,
-    subscriptions::list,
-    subscriptions::get,
-    subscriptions::cancel,
-    subscriptions::change,
-    subscriptions::buy_bundle,
-    wallets::get_own,
-    wallets::get,
-    wallets::update,
-    wallets::credit,
-    wallets::debit,
+    subscription_configs::create, subscription_configs::list, subscription_configs::get,
+    subscription_configs::update, subscription_configs::delete,
+    credit_bundles::list, credit_bundles::get,
+    subscriptions::create, subscriptions::list, subscriptions::get, subscriptions::cancel,
+    subscriptions::change, subscriptions::buy_bundle,
+    wallets::get_own, wallets::get, wallets::update, wallets::credit, wallets::debit,
     wallets::list_transactions,
-    spend_keys::create,
-    spend_keys::list,
-    spend_keys::get,
-    spend_keys::update,
-    spend_keys::delete,
+    spend_keys::create, spend_keys::list, spend_keys::get, spend_keys::update, spend_keys::delete,
     spend_keys::rotate,
-    secret_keys::create,
-    secret_keys::list,
-    secret_keys::delete,
-    webhooks::create,
-    webhooks::list,
-    webhooks::get,
-    webhooks::update,
-    webhooks::delete,
-    webhooks::rotate,
-    webhooks::test,
-    webhooks::list_deliveries,
-    webhooks::get_delivery,
+    secret_keys::create, secret_keys::list, secret_keys::delete,
+    webhooks::create, webhooks::list, webhooks::get, webhooks::update, webhooks::delete,
+    webhooks::rotate, webhooks::test, webhooks::list_deliveries, webhooks::get_delivery,
     webhooks::redeliver,
-    merchants::create,
-    merchants::list,
-))]
-struct V1;
+    merchants::create, merchants::list;
+}
+
+/// The operations at the root, and those below `/v1`.
+pub(crate) fn operations() -> [(&'static str, Vec<Operation>); 2] {
+    [("", Root::operations()), ("/v1", V1::operations())]
+}
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
-    let mut document = Document::openapi();
+    let mut document = Root::openapi();
     let mut referred = Vec::new();
     let messages = messages::webhooks(&mut referred);
     // Errors refer to it by name only.
@@ -148,6 +104,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     if let Some(parts) = document.as_object_mut() {
         parts.insert("webhooks".to_owned(), messages);
     }
+    transform::hide_head_and_patterns(&mut document);
     errors::spell_out(&mut document);
     credentials::spell_out(&mut document);
     transform::let_bodies_be_empty(&mut document);
@@ -164,7 +121,7 @@ pub fn openapi() -> &'static Value {
 
 /// The methods of a route, given as the router writes its path, for the header `Allow`.
 pub(crate) fn methods(pattern: &str) -> Option<String> {
-    let item = openapi().get("paths")?.get(pattern.replace(":.+}", "}"))?.as_object()?;
+    let item = openapi().get("paths")?.get(transform::without_patterns(pattern))?.as_object()?;
     Some(item.keys().map(|method| method.to_uppercase()).collect::<Vec<_>>().join(", "))
 }
 
@@ -185,7 +142,7 @@ fn in_query(operation: &Value) -> Vec<String> {
 
 /// Read this document.
 #[utoipa::path(
-    get,
+    method(get, head),
     path = "/openapi.json",
     operation_id = "getOpenApi",
     tag = "openapi",
@@ -200,7 +157,7 @@ pub(crate) async fn get() -> HttpResponse {
 
 /// Read this document as a page.
 #[utoipa::path(
-    get,
+    method(get, head),
     path = "/docs",
     operation_id = "getDocs",
     tag = "openapi",

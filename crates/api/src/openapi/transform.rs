@@ -11,6 +11,25 @@ pub(super) fn operations(document: &mut Value) -> impl Iterator<Item = (&String,
     items.filter_map(Value::as_object_mut).flatten()
 }
 
+/// Leaves out what only the router reads: the method `HEAD`, which answers as `GET`, and the patterns of parameters.
+pub(super) fn hide_head_and_patterns(document: &mut Value) {
+    let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return };
+    *paths = std::mem::take(paths)
+        .into_iter()
+        .map(|(path, mut item)| {
+            if let Some(item) = item.as_object_mut() {
+                item.shift_remove("head");
+            }
+            (without_patterns(&path), item)
+        })
+        .collect();
+}
+
+/// The path as the document has it: `/models/{id}` for `/models/{id:.+}`.
+pub(super) fn without_patterns(path: &str) -> String {
+    path.replace(":.+}", "}")
+}
+
 /// Makes bodies optional where an empty body, which counts as `{}`, is enough.
 pub(super) fn let_bodies_be_empty(document: &mut Value) {
     let needs_fields = |body: &Value, document: &Value| {

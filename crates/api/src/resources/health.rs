@@ -15,7 +15,7 @@ pub(crate) struct Health {
 
 /// Whether the process lives.
 #[utoipa::path(
-    get,
+    method(get, head),
     path = "/healthz",
     operation_id = "getHealth",
     responses((status = 200, description = "It does", body = Health)),
@@ -27,7 +27,7 @@ pub(crate) async fn healthz() -> HttpResponse {
 
 /// Whether the service takes calls: the store can be read and written, and no shutdown has begun.
 #[utoipa::path(
-    get,
+    method(get, head),
     path = "/readyz",
     operation_id = "getReadiness",
     responses(

@@ -62,7 +62,7 @@ struct ModelQuery {
 
 /// List the models that may be called on the drop-in routes.
 #[utoipa::path(
-    get,
+    method(get, head),
     path = "/models",
     operation_id = "listModels",
     params(ModelQuery),
@@ -86,8 +86,8 @@ pub(crate) async fn list(app: web::Data<App>, http: HttpRequest) -> Result<HttpR
 
 /// Read a model.
 #[utoipa::path(
-    get,
-    path = "/models/{id}",
+    method(get, head),
+    path = "/models/{id:.+}",
     operation_id = "getModel",
     params(("id" = String, Path, description = "It may have slashes")),
     responses(
