@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tollgate_domain::Issue;
 use toml::{Table, Value};
 
 /// Sets `a.b` to `x` for `TOLLGATE_A__B=x`. Returns each key that was set and each table that was added, with its
@@ -39,13 +40,21 @@ pub(super) fn overlay(
     variables
 }
 
-/// Adds to an error the variable that set its key or its table, if one did.
-pub(super) fn add_variable_name(error: String, variables: &[(String, String)]) -> String {
-    let Some((place, what)) = error.split_once(": ") else { return error };
+/// The line of an issue: its place, the variable that set its key or its table, if one did, and the message.
+pub(super) fn line(issue: &Issue, variables: &[(String, String)]) -> String {
+    let place = place(&issue.path);
     let table = place.rsplit_once('.').map(|(table, _)| table);
-    let of_key = variables.iter().find(|(key, _)| key == place);
-    match of_key.or_else(|| variables.iter().find(|(key, _)| Some(&**key) == table)) {
-        Some((_, name)) => format!("{place} ({name}): {what}"),
-        None => error,
-    }
+    let of_key = variables.iter().find(|(key, _)| *key == place);
+    let variable = of_key.or_else(|| variables.iter().find(|(key, _)| Some(&**key) == table));
+    let variable = variable.map(|(_, name)| format!(" ({name})")).unwrap_or_default();
+    format!("{place}{variable}: {}", issue.message)
+}
+
+/// A path as people write it: `prices[0].model`.
+fn place(path: &[String]) -> String {
+    path.iter().fold(String::new(), |place, key| match (place.as_str(), key.parse::<usize>()) {
+        ("", _) => key.clone(),
+        (before, Ok(number)) => format!("{before}[{number}]"),
+        (before, Err(_)) => format!("{before}.{key}"),
+    })
 }

@@ -18,7 +18,7 @@ use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts, WebhookUrlPol
 use tollgate_store::{DatabaseUrl, Options};
 use toml::Table;
 
-use self::environment::{add_variable_name, overlay};
+use self::environment::{line, overlay};
 use self::prices::prices;
 pub(crate) use self::prices::{DateArgument, read_catalog};
 use self::section::{Section, is_near};
@@ -103,13 +103,11 @@ impl TollgateConfig {
         folder: Option<PathBuf>,
     ) -> Result<Self, ConfigErrors> {
         let variables = overlay(&mut table, environment);
-        let mut errors = Vec::new();
-        let config = Self::from_section(Section::new("", table, &mut errors), folder);
-        match (config, errors.is_empty()) {
+        let mut issues = Vec::new();
+        let config = Self::from_section(Section::root(table, &mut issues), folder);
+        match (config, issues.is_empty()) {
             (Some(config), true) => Ok(config),
-            _ => Err(ConfigErrors(
-                errors.into_iter().map(|one| add_variable_name(one, &variables)).collect(),
-            )),
+            _ => Err(ConfigErrors(issues.iter().map(|issue| line(issue, &variables)).collect())),
         }
     }
 
@@ -311,8 +309,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
 fn providers(root: &mut Section<'_>) -> ProviderTable {
     let mut table = ProviderTable::builtin();
     for (name, section) in root.take_tables("providers") {
-        let path = format!("providers.{name}");
-        let mut section = root.subsection(&path, section);
+        let mut section = root.subsection(["providers", &name], section);
         let settings = ProviderSettings {
             base_url: section.take("base_url"),
             resource: section.take("resource"),
@@ -335,7 +332,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             for issue in issues {
                 let hint = near.map(|near| format!("; do you mean {}?", near.name));
                 let message = format!("{}{}", issue.message, hint.unwrap_or_default());
-                section.add_error(&issue.path.join("."), &message);
+                section.add_issue(issue.path.iter().map(String::as_str), &message);
             }
         }
         section.finish();
@@ -464,7 +461,7 @@ mod tests {
     #[test]
     fn the_reference_names_every_key_and_no_other() {
         let mut errors = Vec::new();
-        let mut root = Section::new("", Table::new(), &mut errors);
+        let mut root = Section::root(Table::new(), &mut errors);
         TollgateConfig::take_all(&mut root, None);
         let mut known: Vec<_> = root.known().to_vec();
         // These have their own sections.

@@ -21,7 +21,9 @@ pub(super) fn prices(
 ) -> Option<PriceBook> {
     let tables = root.take_rows("prices").into_iter().enumerate();
     let rows: Vec<_> = tables
-        .map(|(place, row)| price_row(root.subsection(&format!("prices[{place}]"), row), providers))
+        .map(|(place, row)| {
+            price_row(root.subsection(["prices", &place.to_string()], row), providers)
+        })
         .collect();
     let catalog = match catalog {
         None => tollgate_prices::catalog().map_err(|why| vec![why.to_string()]),
@@ -70,10 +72,10 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     if read.len() == named && is_read {
         match (read.iter().all(|price| price.is_zero()), free) {
             (true, false) if named == 0 => {
-                section.add_error("", "names no price; what costs nothing has free = true");
+                section.add_issue([], "names no price; what costs nothing has free = true");
             }
             (true, false) => {
-                section.add_error("", "has no price above 0; if that is meant, set free = true");
+                section.add_issue([], "has no price above 0; if that is meant, set free = true");
             }
             (false, true) => section.add_error("free", "has prices above 0"),
             _ => (),
@@ -117,8 +119,8 @@ fn stand_ins(
     for provider in providers.iter().filter(|one| one.traits.price_list != one.name) {
         let (name, list) = (&provider.name, &provider.traits.price_list);
         if providers.get(list).is_none() && !listed.contains(list.as_str()) {
-            let path = format!("providers.{name}.price_list");
-            root.add_error(&path, "is not a provider, built-in or configured");
+            let path = ["providers", name, "price_list"];
+            root.add_issue(path, "is not a provider, built-in or configured");
         }
         stand_ins.insert(name.clone(), list.clone());
     }

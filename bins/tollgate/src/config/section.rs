@@ -1,22 +1,27 @@
 //! A table of the configuration, read key by key, so that all errors are reported at once.
+//!
+//! A derived reader returns a value or the errors of its keys. The checks across keys, such as those of a provider,
+//! would have to wait until every key is right.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
+use tollgate_domain::Issue;
 use toml::{Table, Value};
 
 /// A table from which known keys are taken out; the keys that remain are errors.
 pub(super) struct Section<'a> {
-    path: String,
+    path: Vec<String>,
     table: Table,
     /// The keys that were requested, whether the table has them or not.
     known: Vec<String>,
-    errors: &'a mut Vec<String>,
+    issues: &'a mut Vec<Issue>,
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn new(path: &str, table: Table, errors: &'a mut Vec<String>) -> Self {
-        Self { path: path.to_owned(), table, known: Vec::new(), errors }
+    /// The root of a configuration.
+    pub(super) fn root(table: Table, issues: &'a mut Vec<Issue>) -> Self {
+        Self { path: Vec::new(), table, known: Vec::new(), issues }
     }
 
     /// Takes a key out.
@@ -109,7 +114,7 @@ impl<'a> Section<'a> {
         for (name, value) in tables {
             match value {
                 Value::Table(table) => found.push((name, table)),
-                _ => self.add_error(&format!("{key}.{name}"), "expected a table"),
+                _ => self.add_issue([key, &name], "expected a table"),
             }
         }
         found
@@ -127,19 +132,22 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Notes an error of a key, or of the whole table if `key` is empty.
+    /// Notes an error of a key.
     pub(super) fn add_error(&mut self, key: &str, what: &str) {
-        let place = match (self.path.as_str(), key) {
-            ("", key) => key.to_owned(),
-            (path, "") => path.to_owned(),
-            (path, key) => format!("{path}.{key}"),
-        };
-        self.errors.push(format!("{place}: {what}"));
+        self.add_issue([key], what);
     }
 
-    /// A table below this one, with the same list of errors.
-    pub(super) fn subsection(&mut self, path: &str, table: Table) -> Section<'_> {
-        Section { path: path.to_owned(), table, known: Vec::new(), errors: self.errors }
+    /// Notes an error at a path below this table. Without keys, it is of the whole table.
+    pub(super) fn add_issue<'k>(&mut self, keys: impl IntoIterator<Item = &'k str>, what: &str) {
+        let below = keys.into_iter().map(str::to_owned);
+        let path = self.path.iter().cloned().chain(below).collect();
+        self.issues.push(Issue { path, message: what.to_owned() });
+    }
+
+    /// A table below this one, with the same list of issues.
+    pub(super) fn subsection(&mut self, keys: [&str; 2], table: Table) -> Section<'_> {
+        let path = self.path.iter().cloned().chain(keys.map(str::to_owned)).collect();
+        Section { path, table, known: Vec::new(), issues: self.issues }
     }
 
     /// Reports every key that is not taken as unknown.
@@ -157,20 +165,7 @@ impl<'a> Section<'a> {
 
 /// Whether two keys differ by at most two letters that are missing, added or replaced.
 pub(super) fn is_near(known: &str, typed: &str) -> bool {
-    const FAR: usize = 2;
-    let typed: Vec<char> = typed.chars().take(64).collect();
-    // The Levenshtein distance, row by row.
-    let mut row: Vec<usize> = (0..=typed.len()).collect();
-    for (place, letter) in known.chars().enumerate() {
-        let mut next = vec![place + 1];
-        for ((other, before), above) in typed.iter().zip(&row).zip(row.iter().skip(1)) {
-            let left = next.last().copied().unwrap_or_default();
-            let same = before + usize::from(*other != letter);
-            next.push(same.min(above + 1).min(left + 1));
-        }
-        row = next;
-    }
-    row.last().is_some_and(|distance| *distance <= FAR)
+    strsim::levenshtein(known, typed) <= 2
 }
 
 /// The standard library's message about a number or a flag, in plain words.
