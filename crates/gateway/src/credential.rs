@@ -53,20 +53,25 @@ impl Credential {
         Self::from_head(head, |_| CallError::CredentialInvalid)
     }
 
-    fn from_head(
-        head: &RequestHead<'_>,
-        neither: fn(&str) -> CallError,
-    ) -> Result<Self, CallError> {
-        let shown = find_credential(head).ok_or(CallError::CredentialMissing)?;
-        Self::read(&shown, neither)
+    /// Whether the call is made with the operator's key of the provider.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.provider_key == ProviderKey::Managed
     }
 
-    /// Reads a credential; `neither` makes the error for text that is neither a token nor a key.
-    fn read(shown: &str, neither: fn(&str) -> CallError) -> Result<Self, CallError> {
+    fn from_head(
+        head: &RequestHead<'_>,
+        unreadable: fn(&str) -> CallError,
+    ) -> Result<Self, CallError> {
+        let shown = find_credential(head).ok_or(CallError::CredentialMissing)?;
+        Self::read(&shown, unreadable)
+    }
+
+    /// Reads a credential; `unreadable` makes the error for text that is neither a token nor a key.
+    fn read(shown: &str, unreadable: fn(&str) -> CallError) -> Result<Self, CallError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
         match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
             true => Self::from_key(shown),
-            false => Self::from_token(shown, neither),
+            false => Self::from_token(shown, unreadable),
         }
     }
 
@@ -81,11 +86,11 @@ impl Credential {
         })
     }
 
-    fn from_token(token: &str, neither: fn(&str) -> CallError) -> Result<Self, CallError> {
+    fn from_token(token: &str, unreadable: fn(&str) -> CallError) -> Result<Self, CallError> {
         let json = decode_base64(token);
         let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
         let fields = fields.ok_or_else(|| {
-            neither(
+            unreadable(
                 "must be the base64 of a JSON object with secret_key, connection_id and \
                  meter_slug, or a key",
             )

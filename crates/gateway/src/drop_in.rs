@@ -10,7 +10,7 @@ use tollgate_domain::{MissingPrice, RequestFormat, SpendRules};
 use tollgate_pricing::PriceMatch;
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::CONTENT_TYPE;
-use tollgate_provider::{Endpoint, Provider, ProviderKey};
+use tollgate_provider::{Endpoint, Provider};
 use tollgate_store::spend_keys;
 use tollgate_usage::{Dialect, InspectedBody};
 
@@ -18,7 +18,7 @@ use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
 use crate::keys::KeyOwner;
-use crate::outbound::{OutboundCall, PassthroughQuery, call_body, metadata};
+use crate::outbound::{OutboundCall, PassthroughQuery, metadata};
 use crate::request::RequestHead;
 use crate::tariff::is_priced;
 
@@ -136,29 +136,23 @@ impl DropInRoute {
         inbound: &InboundCall,
         gateway: &Gateway,
     ) -> Result<OutboundCall, CallError> {
-        let (body, key) = (inbound.body.clone(), &inbound.credential.provider_key);
         let metadata = metadata(head, self.metadata.as_deref())?;
-        let managed = *key == ProviderKey::Managed;
-        let asked = self.model(head, &body);
-        let named = match &asked {
+        let managed = inbound.credential.is_managed();
+        let requested = self.model(head, &inbound.body);
+        let named = match &requested {
             Some(model) => self.endpoints_for(model, managed, gateway),
             None => self.default_endpoint(managed, gateway),
         };
         let served = match named.as_slice() {
-            [] => return Err(self.not_served(asked.as_deref(), managed, inbound, gateway)),
+            [] => return Err(self.not_served(requested.as_deref(), managed, inbound, gateway)),
             [only] => only,
             [best, ..] => {
                 let rules = rules_of(inbound.owner, gateway).await?;
                 named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
-        let endpoint = served.endpoint.clone();
-        let mut call_body = call_body(head, &body, &endpoint, managed)?;
-        if asked.as_deref() != Some(&served.model) {
-            call_body.set_model(&served.model);
-        }
-        let call = (endpoint, call_body, body);
-        Ok(OutboundCall::new(head, call, metadata, key, inbound.owner.merchant_id))
+        let model = requested.filter(|model| *model != served.model).map(|_| &*served.model);
+        OutboundCall::for_endpoint(head, inbound, served.endpoint.clone(), metadata, model)
     }
 
     /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because

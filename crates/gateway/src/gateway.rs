@@ -9,8 +9,8 @@ use tollgate_provider::ProviderTable;
 use tollgate_store::Store;
 use tollgate_usage::ResponseMemory;
 
-use crate::calls::InFlightCalls;
 use crate::error::CallError;
+use crate::in_flight::InFlightCalls;
 use crate::keys::{KeyOwner, KnownKeys};
 use crate::metrics::CallMetrics;
 use crate::settings::CallSettings;

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::calls::InFlightGuard;
 use crate::credential::Credential;
+use crate::in_flight::InFlightGuard;
 use crate::keys::KeyOwner;
 
 /// A call as it came in. Its caller is known; the rest is not checked yet.

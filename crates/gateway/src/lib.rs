@@ -5,7 +5,7 @@
 //! 2. `outbound`: the outgoing call: URL, body, metadata, each parsed once and fully checked; `endpoint`: whether
 //!    the call may go there; on the drop-in routes `drop_in` finds the provider by the model first;
 //! 3. `price`: the admission that is requested, with the most that the call can cost, by the [`Tariff`];
-//! 4. `call`: a task of its own from here on ([`spawn_call`]): admitted, sent, relayed while it is measured,
+//! 4. `call_task`: a task of its own from here on ([`spawn_call`]): admitted, sent, relayed while it is measured,
 //!    settled;
 //! 5. `relay`: the way of its bytes to the client.
 //!
@@ -19,7 +19,7 @@
 //! | `request`, `credential`, `keys`, `inbound` | the caller |
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
-//! | `call`, `calls`, `relay`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
+//! | `call_task`, `in_flight`, `relay`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
 //! The rules of money are not here: `tollgate_domain::admission` decides whether a call may go out,
 //! `tollgate_domain::settlement` who pays what, and the store books both.
@@ -29,13 +29,13 @@
 //!
 //! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
-mod call;
-mod calls;
+mod call_task;
 mod credential;
 mod drop_in;
 mod endpoint;
 mod error;
 mod gateway;
+mod in_flight;
 mod inbound;
 mod keys;
 mod metrics;
@@ -48,14 +48,14 @@ mod settings;
 mod settlement;
 mod tariff;
 
-pub use call::spawn_call;
-pub use calls::{InFlightCalls, InFlightGuard};
+pub use call_task::spawn_call;
 pub use credential::Credential;
 #[doc(hidden)]
 pub use credential::credential_hash;
 pub use drop_in::{DropInRoute, MatchRank, match_model};
 pub use error::CallError;
 pub use gateway::Gateway;
+pub use in_flight::{InFlightCalls, InFlightGuard};
 pub use inbound::InboundCall;
 pub use keys::KeyOwner;
 pub use metrics::{CallMetrics, ProviderMetrics, amount_units};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tollgate_domain::{Issue, MerchantId, Metadata, MetadataError};
+use tollgate_domain::{Issue, Metadata, MetadataError};
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::{
     CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
-use tollgate_provider::{Endpoint, ProviderKey, request_headers};
+use tollgate_provider::{Endpoint, request_headers};
 use tollgate_usage::{BodyRefusal, InspectedBody};
 
 use crate::endpoint::{check_endpoint, find_endpoint};
@@ -42,13 +42,12 @@ impl OutboundCall {
         inbound: &InboundCall,
         gateway: &Gateway,
     ) -> Result<Self, CallError> {
-        let credential = &inbound.credential;
         let parameters = ForwardParameters::of(head)?;
         let metadata = metadata(head, parameters.metadata.as_deref())?;
-        let managed = credential.provider_key == ProviderKey::Managed;
+        let managed = inbound.credential.is_managed();
         let endpoint = find_endpoint(head.method, &parameters.u, managed, &gateway.providers)
             .map_err(|refused| refused.within("u"))?;
-        Self::for_endpoint(head, inbound, endpoint, metadata)
+        Self::for_endpoint(head, inbound, endpoint, metadata, None)
     }
 
     /// The call of a provider route. The caller names the provider and a path of it.
@@ -70,52 +69,40 @@ impl OutboundCall {
         let path = head.path.strip_prefix(&prefix).unwrap_or_default();
         let PassthroughQuery { query, metadata } = PassthroughQuery::of(head);
         let metadata = self::metadata(head, metadata.as_deref())?;
-        let managed = inbound.credential.provider_key == ProviderKey::Managed;
+        let managed = inbound.credential.is_managed();
         let found = provider.endpoint_at(head.method, path, query.as_deref());
         let found = found.map_err(|why| CallError::not_supported(why.to_string()))?;
         let endpoint = check_endpoint(Arc::new(found), managed)?;
-        Self::for_endpoint(head, inbound, endpoint, metadata)
+        Self::for_endpoint(head, inbound, endpoint, metadata, None)
     }
 
-    /// The call to an endpoint that may be called.
-    fn for_endpoint(
+    /// The call to an endpoint that may be called. A `model` replaces that of the body.
+    pub(crate) fn for_endpoint(
         head: &RequestHead<'_>,
         inbound: &InboundCall,
         endpoint: Arc<Endpoint>,
         metadata: Metadata,
+        model: Option<&str>,
     ) -> Result<Self, CallError> {
         let InboundCall { credential, owner, body, .. } = inbound;
-        let managed = credential.provider_key == ProviderKey::Managed;
+        let (key, managed) = (&credential.provider_key, credential.is_managed());
         // The body of a GET is dropped: a provider might read it as a part of the call.
-        let (call_body, body) = match *head.method {
+        let (mut call_body, body) = match *head.method {
             Method::GET => (InspectedBody::empty(), Bytes::new()),
             _ => (call_body(head, body, &endpoint, managed)?, body.clone()),
         };
-        let call = (endpoint, call_body, body);
-        Ok(Self::new(head, call, metadata, &credential.provider_key, owner.merchant_id))
-    }
-
-    pub(crate) fn new(
-        head: &RequestHead<'_>,
-        (endpoint, call_body, body): (Arc<Endpoint>, InspectedBody, Bytes),
-        metadata: Metadata,
-        key: &ProviderKey,
-        merchant_id: MerchantId,
-    ) -> Self {
-        Self {
-            headers: request_headers(
-                head.headers,
-                &endpoint,
-                key,
-                merchant_id,
-                call_body.inserts_usage(),
-            ),
+        if let Some(model) = model {
+            call_body.set_model(model);
+        }
+        let asks_usage = call_body.inserts_usage();
+        Ok(Self {
+            headers: request_headers(head.headers, &endpoint, key, owner.merchant_id, asks_usage),
             body: call_body.apply_edits(&body).unwrap_or(body),
-            managed: *key == ProviderKey::Managed,
+            managed,
             endpoint,
             call_body,
             metadata,
-        }
+        })
     }
 }
 
@@ -187,7 +174,7 @@ pub(crate) fn metadata(
 }
 
 /// The inspected body of a call, if it may be sent.
-pub(crate) fn call_body(
+fn call_body(
     head: &RequestHead<'_>,
     body: &[u8],
     endpoint: &Endpoint,

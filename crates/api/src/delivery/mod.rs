@@ -2,8 +2,8 @@
 //! store books the attempts that ended and claims due deliveries, as far as there is room; each attempt is a
 //! task. No call waits for it.
 
+mod attempts;
 pub(crate) mod message;
-mod receivers;
 pub(crate) mod samples;
 
 use std::io;
@@ -18,7 +18,7 @@ use tollgate_provider::WebhookClient;
 use tollgate_store::StoreError;
 use tollgate_store::deliveries::{AttemptCapacity, ClaimedDelivery, ENDED_AT_ONCE, EndedAttempt};
 
-use self::receivers::{AT_ONCE, AttemptPool};
+use self::attempts::{AT_ONCE, AttemptPool};
 use crate::app::App;
 
 /// The interval at which the store is queried for due deliveries.
@@ -93,28 +93,28 @@ fn serve(runtime: &rt::Runtime, app: &web::Data<App>, stopped: &watch::Receiver<
 
 async fn deliver(app: &web::Data<App>, mut stopped: watch::Receiver<bool>) {
     let client = WebhookClient::new(app.settings.webhooks, &app.settings.resolver);
-    let mut receivers = AttemptPool::default();
+    let mut attempts = AttemptPool::default();
     // Attempts that are not booked yet.
     let mut ended = Vec::new();
     loop {
         let wait = if ended.is_empty() { LOOK_EVERY } else { Duration::ZERO };
-        ended.extend(receivers.wait(wait, &mut stopped).await);
+        ended.extend(attempts.wait(wait, &mut stopped).await);
         let is_stopping = *stopped.borrow();
         if is_stopping {
-            receivers.close();
-            if receivers.are_idle() && ended.is_empty() {
+            attempts.close();
+            if attempts.are_idle() && ended.is_empty() {
                 return;
             }
         }
         let begun = Instant::now();
         let booked = ended.len().min(ENDED_AT_ONCE);
-        match turn(app, ended.get(..booked).unwrap_or_default(), receivers.room()).await {
+        match turn(app, ended.get(..booked).unwrap_or_default(), attempts.room()).await {
             Ok(claimed) => {
                 ended.drain(..booked);
                 for claimed in claimed {
                     let (app, client) = (app.clone(), client.clone());
                     let whose = (claimed.event.merchant_id, claimed.webhook_id);
-                    receivers.begin(whose, attempt(app, client, claimed, begun));
+                    attempts.begin(whose, attempt(app, client, claimed, begun));
                 }
                 let took = begun.elapsed();
                 tokio::time::sleep(PAUSE.max(took.saturating_mul(PAUSES)).min(LONG_PAUSE)).await;

@@ -18,9 +18,9 @@ use tollgate_provider::{
 use tollgate_store::{Store, StoreError};
 use tollgate_usage::{ResponseEnd, ResponseMeter};
 
-use crate::calls::InFlightGuard;
 use crate::error::CallError;
 use crate::gateway::Gateway;
+use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
 use crate::metrics::ProviderMetrics;
 use crate::observer::CallObserver;
