@@ -17,10 +17,10 @@ use crate::exact::{Overflow, round_half_even, units_of_ratio};
 /// ```
 /// use tollgate_pricing::Amount;
 ///
-/// let cents: Amount = "0.0014".parse()?;
-/// assert_eq!(cents.to_string(), "0.0014000000");
-/// assert_eq!(cents.units(), 14_000_000);
-/// assert_eq!([cents, -cents].iter().sum::<Result<Amount, _>>(), Ok(Amount::ZERO));
+/// let cost: Amount = "0.0014".parse()?;
+/// assert_eq!(cost.to_string(), "0.0014000000");
+/// assert_eq!(cost.units(), 14_000_000);
+/// assert_eq!([cost, -cost].iter().sum::<Result<Amount, _>>(), Ok(Amount::ZERO));
 /// # Ok::<(), tollgate_pricing::ParseAmountError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,7 +101,8 @@ impl Amount {
 
     /// The amount in whole cents, rounded half-even.
     ///
-    /// An invoice rounds once, its total. The lines of a call keep their ten decimals.
+    /// An invoice rounds once, its total. The lines of a call keep their ten decimals. `{:.2}` prints an amount
+    /// with two decimals, rounded in the same way.
     ///
     /// ```
     /// use tollgate_pricing::Amount;
@@ -110,6 +111,7 @@ impl Amount {
     /// assert_eq!(rounded("1.2350000001"), "1.2400000000");
     /// assert_eq!(rounded("1.2250000000"), "1.2200000000");
     /// assert_eq!(rounded("-1.2350000000"), "-1.2400000000");
+    /// assert_eq!(format!("{:.2}", "0.4567".parse::<Amount>().unwrap()), "0.46");
     /// ```
     ///
     /// # Errors
@@ -207,6 +209,19 @@ impl Amount {
         let unused = front.len();
         buffer.get(unused..).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
     }
+
+    /// Writes fewer than ten decimals.
+    fn fmt_rounded(self, decimals: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let power = |exponent| (0..exponent).fold(1_u128, |power, _| power * 10);
+        let (scale, dropped) = (power(decimals), power(DECIMALS - decimals));
+        let rounded = round_half_even(self.0.unsigned_abs().into(), dropped);
+        let (whole, fraction) = (rounded / scale, rounded % scale);
+        let text = match decimals {
+            0 => whole.to_string(),
+            _ => format!("{whole}.{fraction:0decimals$}"),
+        };
+        f.pad_integral(self.0 >= 0 || rounded == 0, "", &text)
+    }
 }
 
 /// The ASCII digit of a number below ten.
@@ -215,7 +230,11 @@ fn digit(number: u64) -> u8 {
 }
 
 impl fmt::Display for Amount {
+    /// Ten decimals, or as many as the format asks for, rounded half-even.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(decimals) = f.precision().filter(|decimals| *decimals < DECIMALS) {
+            return self.fmt_rounded(decimals, f);
+        }
         let mut buffer = [0; LONGEST];
         let text = self.text(&mut buffer);
         f.pad_integral(self.0 >= 0, "", text.strip_prefix('-').unwrap_or(text))

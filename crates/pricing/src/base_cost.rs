@@ -5,7 +5,7 @@ use crate::amount::round_ratio;
 use crate::exact::Overflow;
 use crate::usage::{CostSide, PriceScale, Unit, UnitPrices, Usage};
 
-/// The provider's price of a call, in two lines.
+/// The provider's cost of a call: input and output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BaseCost {

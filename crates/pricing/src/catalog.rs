@@ -172,6 +172,9 @@ impl Catalog {
 
     /// The cost of `usage` of a model at a provider, at the standard prices of a moment.
     ///
+    /// It ignores the tier that served a call (`flex`, `priority`). [`PriceBook::price`](crate::PriceBook::price)
+    /// takes the tiers and parts that an answer reports.
+    ///
     /// # Errors
     /// [`Error`] when a price is missing, or when the cost is beyond the range of an amount.
     pub fn cost(

@@ -28,15 +28,15 @@ use crate::usage::Unit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// A text is no amount.
+    /// A text is not a valid amount.
     Amount(ParseAmountError),
-    /// A text is no rate.
+    /// A text is not a valid rate.
     Rate(ParseRateError),
     /// A result is beyond the range of an [`Amount`](crate::Amount).
     Overflow,
     /// The tiers of a meter are not valid.
     Tiers(TierErrors),
-    /// A text is no price list.
+    /// A text is not a valid price list.
     #[cfg(feature = "catalog")]
     Catalog(CatalogError),
     /// The price list has no row for the model at that moment.

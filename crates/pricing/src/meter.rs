@@ -1,4 +1,4 @@
-//! Meters: the markup of a merchant in tiers, and the fee that it gives for a call.
+//! Meters: fee schedules in tiers, and the fee of a call.
 
 use std::fmt;
 
@@ -13,7 +13,8 @@ use crate::usage::Usage;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum RateType {
-    /// The rate is USD per unit.
+    /// The rate is USD per million tokens or characters, per minute, or per request (see [`TierUnit`]). The
+    /// fee is added to the base cost and does not depend on it.
     Fixed,
     /// The rate is a percentage of the base cost: `"20"` is 20 %, `"0.2"` is 0.2 %. The fee is added to
     /// the base cost.
@@ -76,7 +77,7 @@ pub enum TokenBasis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tier {
-    /// The start of the tier, in tokens, characters, minutes or requests.
+    /// The start of the tier, in single tokens or characters (not millions), minutes or requests.
     pub start: u64,
     /// USD per unit (see [`TierUnit`]), or percent of the base cost.
     pub rate: Rate,
@@ -136,7 +137,35 @@ impl Tier {
     pub const MAX_START: u64 = 100_000_000_000;
 }
 
-/// The markup of a merchant: graduated tiers over the units that were counted so far.
+/// A fee schedule: graduated tiers over the units that were counted so far.
+///
+/// ```
+/// use tollgate_pricing::*;
+///
+/// // The provider reported 12,000 prompt tokens, 10,000 of them cached, and 800 of answer.
+/// let mut usage = Usage::tokens(2_000, 800);
+/// usage.quantities.cached_input = 10_000;
+/// let prices = UnitPrices {
+///     input: Some("0.15".parse()?),
+///     cached_input: Some("0.075".parse()?),
+///     output: Some("0.60".parse()?),
+///     ..UnitPrices::default()
+/// };
+/// let base = BaseCost::of(&usage, &prices)?;
+/// assert_eq!(base.total()?.to_string(), "0.0015300000");
+///
+/// let tiers = vec![
+///     Tier { start: 0, rate: "20".parse()? },
+///     Tier { start: 1_000_000, rate: "10".parse()? },
+/// ];
+/// let meter = Meter::new(RateType::Percentage, TierUnit::Tokens, tiers)?;
+/// // 995,000 tokens were counted before this call, so it is in both tiers.
+/// let fee = meter.fee(&usage, 995_000, base.total()?)?;
+/// let lines: Vec<_> = fee.lines.iter().map(|line| (line.units, line.cost.to_string())).collect();
+/// assert_eq!(lines, [(5_000, "0.0001195312".into()), (7_800, "0.0000932344".into())]);
+/// assert_eq!(fee.amount()?.to_string(), "0.0002127656");
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "SerializedMeter"))]
@@ -281,7 +310,7 @@ impl Meter {
         }
     }
 
-    /// The fee for `usage`, after `counter` counted units, at a base cost of `base`.
+    /// The fee for `usage` at a base cost of `base`, when `counter` units were counted before it.
     ///
     /// `counter` is in the units of [`Meter::count`]. Each line is rounded half-even once. A percentage
     /// uses the same tiers: each line takes a share of the base cost in proportion to its units; without

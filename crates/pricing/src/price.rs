@@ -81,6 +81,9 @@ pub struct CostBreakdown {
 impl PriceBook {
     /// The base cost of a call, by the first of its model names that has a price.
     ///
+    /// A model without a price is no error: `source` is [`PriceSource::Unpriced`], and the cost is zero.
+    /// Check `source`, `unpriced_unit` and `unlisted_tiers` before you charge.
+    ///
     /// # Errors
     /// [`Overflow`] when the cost is beyond the range of an [`Amount`].
     pub fn price(&self, served: &ServedCall<'_>) -> Result<CostBreakdown, Overflow> {

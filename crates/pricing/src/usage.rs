@@ -22,11 +22,11 @@ pub enum PriceScale {
 }
 
 macro_rules! units {
-    ($( $(#[$doc:meta])* $field:ident = $Unit:ident, $side:ident, $scale:ident, $parent:expr; )*) => {
+    ($( #[doc = $doc:literal] $field:ident = $Unit:ident, $side:ident, $scale:ident, $parent:expr; )*) => {
         /// A kind of quantity that a provider bills.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-        pub enum Unit { $( $(#[$doc])* $Unit, )* }
+        pub enum Unit { $( #[doc = $doc] $Unit, )* }
 
         impl Unit {
             /// Every unit, in the order of the price keys.
@@ -35,6 +35,11 @@ macro_rules! units {
             /// The key of the unit's price in a price row or configuration.
             pub const fn price_key(self) -> &'static str {
                 match self { $( Self::$Unit => stringify!($field), )* }
+            }
+
+            /// The meaning of the unit, in a sentence.
+            pub fn description(self) -> &'static str {
+                match self { $( Self::$Unit => $doc.trim_start(), )* }
             }
 
             /// The side of the cost that the unit counts towards.
@@ -60,7 +65,7 @@ macro_rules! units {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
         pub struct PerUnit<T: Default + PartialEq> {
-            $( $(#[$doc])*
+            $( #[doc = $doc]
                 #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_default"))]
                 pub $field: T,
             )*

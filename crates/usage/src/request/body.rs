@@ -48,7 +48,9 @@ pub struct InspectedBody {
 }
 
 impl InspectedBody {
-    /// The facts of a call without a body.
+    /// The facts of a call without a body, or of one whose body is not known.
+    ///
+    /// The answer's `content-type` must then name its format, and an estimate has no input tokens.
     pub fn empty() -> Self {
         Self { choices: 1, ..Self::default() }
     }

@@ -85,8 +85,10 @@ impl InspectedBody {
         Ok(read)
     }
 
-    /// Reads a JSON body. `managed` says that the operator's key will be used. Handles to things
-    /// that the provider stores are then refused, unless the provider allows them.
+    /// Reads a JSON body.
+    ///
+    /// Pass `false` for `managed` if the caller owns the provider's key. `true` is for a key that callers
+    /// share: handles to objects that the provider stores are then refused, unless the provider allows them.
     ///
     /// # Errors
     /// All issues of the body.

@@ -67,7 +67,7 @@ pub(super) fn charge(name: &str) -> ToolCharge {
 
 /// The most web searches in a call that states no maximum. Anthropic pauses a turn after ten
 /// rounds. The other providers state no figure; the one for them is an assumption, which
-/// docs/SPEND_CONTROL.md names.
+/// docs/features/holds.md names.
 pub(super) const fn most_searches(api: Api) -> u64 {
     match api {
         Api::Messages => 10,

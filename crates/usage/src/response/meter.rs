@@ -31,6 +31,10 @@ const STATE_COSTS: [&str; 4] = ["deepinfra", "openrouter", "perplexity", "xai"];
 const MAX_WORD_BYTES: usize = 512;
 
 /// Measures one answer while it passes.
+///
+/// Call [`feed`](Self::feed) for each piece, then [`finish`](Self::finish). If you only want the usage, ignore the
+/// result of `feed`. A proxy forwards `pass`, keeps `held`, and sends `held` once it has recorded the call, then
+/// [`UsageReading::rest`].
 pub struct ResponseMeter {
     extractor: Box<dyn UsageExtractor>,
     form: BodyReader,
@@ -98,8 +102,10 @@ enum StreamEnd {
 }
 
 impl ResponseMeter {
-    /// A meter for an answer with this status and these headers. `strip_usage_chunk` says that
-    /// usage was requested on the client's behalf, so the additional event is removed.
+    /// A meter for an answer with this status and these headers.
+    ///
+    /// `strip_usage_chunk` removes the additional usage event. Pass [`InspectedBody::inserts_usage`] if the
+    /// body of [`InspectedBody::apply_edits`] was sent, else `false`.
     pub fn new(
         endpoint: &EndpointFormat,
         status: u16,

@@ -9,7 +9,7 @@ pub struct MeteredPiece {
     /// The bytes that may go to the client now. May be empty, and may begin with bytes of earlier
     /// pieces.
     pub pass: Bytes,
-    /// The bytes that must wait until the call is settled, from the event that ends the stream on.
+    /// The bytes that must wait until the call is recorded, from the event that ends the stream on.
     /// Once bytes are held, all that follow are, until
     /// [`ResponseMeter::done`](super::ResponseMeter::done).
     pub held: Option<Bytes>,
@@ -22,11 +22,13 @@ pub enum ResponseEnd {
     Complete,
     /// The provider broke off, or was silent for too long.
     Broken,
-    /// This service stopped reading.
+    /// The caller of this crate stopped reading, for example because its client left.
     Left,
 }
 
-/// The result of an answer.
+/// The usage of one answer, and the facts that price it.
+///
+/// `model`, `tiers`, `usage` and `parts` are the fields of `tollgate_pricing::ServedCall`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageReading {
     /// The usage to be priced.
