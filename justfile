@@ -12,10 +12,19 @@ test:
 sdk:
     bins/tollgate/tests/sdk/run
 
-# Run every code block of the documents; `just documents docs/API.md` those of one, `just documents --all` the
+# Run every code block of the documents; `just documents api` those of one session, `just documents --all` the
 # benchmarks, too. Needs python3, node, openssl, sqlite3 and PostgreSQL, and once PyPI, the npm registry and crates.io.
 documents *what:
     bins/tollgate/tests/documents/run {{what}}
+
+# Show the documentation as a site at http://127.0.0.1:8000; needs python3, and PyPI once.
+site:
+    scripts/site serve
+
+# Lint the prose of documents, help, pages and OpenAPI; `just prose --fix` corrects what it can. Needs python3 and
+# node, and once the npm registry.
+prose *options:
+    bins/tollgate/tests/prose/run {{options}}
 
 # Everything a change must pass.
 ci:

@@ -2,7 +2,7 @@
 //! nginx, and through `tollgate serve` with all features, interleaved in one run. Other modes measure
 //! how that cost grows.
 //!
-//! `just bench-proxy` runs it; docs/BENCHMARKS.md explains the tables.
+//! `just bench-proxy` runs it; docs/internals/benchmarks.md explains the tables.
 
 #![expect(
     clippy::float_arithmetic,

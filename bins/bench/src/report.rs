@@ -1,4 +1,4 @@
-//! Tables in Markdown, in the format of docs/BENCHMARKS.md.
+//! Tables in Markdown, in the format of docs/internals/benchmarks.md.
 
 use crate::database::DatabaseHost;
 use crate::measurement::{Measurement, RoundResult};

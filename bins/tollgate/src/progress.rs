@@ -32,7 +32,7 @@ impl Progress {
         let percent = done.clamp(0, all.max(1)).saturating_mul(100) / all.max(1);
         let full = usize::try_from(percent / 4).unwrap_or_default();
         let (full, empty) = ("█".repeat(full), "░".repeat(25_usize.saturating_sub(full)));
-        self.update(format_args!("{full}{empty} {percent:3} %  {how_far}"));
+        self.update(format_args!("{full}{empty} {percent:3}%  {how_far}"));
     }
 
     /// Removes the line, so that other output can follow.

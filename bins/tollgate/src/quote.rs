@@ -105,7 +105,7 @@ struct MeterArgs {
     /// rate; repeatable.
     #[arg(long = "tier", value_name = "START=RATE", value_parser = tier, conflicts_with = "meter")]
     tiers: Vec<Tier>,
-    /// The type of the rates; a `percentage` is of the base cost (20 is 20 %).
+    /// The type of the rates; a `percentage` is of the base cost (20 is 20%).
     #[arg(long, default_value = "fixed", value_parser = words::<RateType>(&["fixed", "percentage"]), requires = "tiers")]
     rate_type: RateType,
     /// The unit that the meter counts.
@@ -354,7 +354,7 @@ fn fee(line: &FeeLine, meter: &Meter) -> String {
     match meter.rate_type {
         RateType::Fixed => format!("{units} {noun} at {rate} {per}, tier from {start}"),
         RateType::Percentage => {
-            format!("{rate} % of the base cost of {units} {noun}, tier from {start}")
+            format!("{rate}% of the base cost of {units} {noun}, tier from {start}")
         }
     }
 }

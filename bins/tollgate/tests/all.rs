@@ -11,6 +11,7 @@ mod layers;
 mod nodes;
 mod observability;
 mod outage;
+mod pages;
 mod prices;
 mod quote;
 mod reprice;

@@ -1,4 +1,4 @@
-//! The language of the code: comments use plain words, and the terms of `docs/GLOSSARY.md`.
+//! The language of the code: comments use plain words, and the terms of `docs/get-started/glossary.md`.
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 

@@ -161,8 +161,9 @@ fn sources(folder: &Path) -> String {
 #[test]
 fn every_test_that_a_promise_names_is_there() {
     let sources = ["crates", "bins"].map(|folder| sources(&root().join(folder))).concat();
-    for document in ["docs/SECURITY.md", "docs/RELIABILITY.md"] {
-        let document = fs::read_to_string(root().join(document)).unwrap();
+    for document in ["security-promises", "reliability", "failures"] {
+        let document =
+            fs::read_to_string(root().join(format!("docs/internals/{document}.md"))).unwrap();
         let in_code = document.split('`').skip(1).step_by(2);
         // A word in code with four underscores or more is the name of a test.
         let named: Vec<_> = in_code

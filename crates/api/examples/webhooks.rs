@@ -1,4 +1,4 @@
-//! Prints the last chapter of `docs/WEBHOOKS.md`.
+//! Prints the page `docs/features/webhook-messages.md`.
 
 fn main() {
     print!("{}", tollgate_api::WebhookMessagesDoc);

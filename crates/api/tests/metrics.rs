@@ -201,13 +201,14 @@ fn messages_that_wait_and_attempts_are_counted() {
     });
 }
 
-/// The rows of the table in the document: name, kind, labels.
+/// The metrics of the document: name, kind, labels.
 fn documented() -> BTreeMap<String, (String, String)> {
-    let lines = include_str!("../../../docs/OPERATIONS.md").lines();
+    let lines = include_str!("../../../docs/operate/metrics.md").lines();
     let rows = lines.filter_map(|line| {
-        let mut cells = line.strip_prefix("| `tollgate_")?.split('|').map(str::trim);
-        let name = format!("tollgate_{}", cells.next()?.trim_end_matches('`'));
-        Some((name, (cells.next()?.to_owned(), cells.next()?.replace('`', ""))))
+        let (name, rest) = line.strip_prefix("- `tollgate_")?.split_once("` (")?;
+        let (kind, _) = rest.split_once("):")?;
+        let (kind, labels) = kind.split_once("; ").unwrap_or((kind, ""));
+        Some((format!("tollgate_{name}"), (kind.to_owned(), labels.replace('`', ""))))
     });
     rows.collect()
 }

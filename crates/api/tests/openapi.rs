@@ -137,12 +137,12 @@ fn every_reference_leads_somewhere_and_every_operation_has_a_name_of_its_own() {
 }
 
 #[test]
-fn the_document_for_people_ends_with_the_samples() {
-    let document = include_str!("../../../docs/WEBHOOKS.md");
+fn the_page_of_messages_has_the_samples() {
     assert!(
-        document.ends_with(&format!("\n\n{WebhookMessagesDoc}")),
-        "write the last chapter anew: sed -i '/^## Messages$/,$d' docs/WEBHOOKS.md && \
-         cargo run -p tollgate-api --example webhooks >> docs/WEBHOOKS.md"
+        include_str!("../../../docs/features/webhook-messages.md")
+            == WebhookMessagesDoc.to_string(),
+        "make the page again: \
+         cargo run -p tollgate-api --example webhooks > docs/features/webhook-messages.md"
     );
 }
 
@@ -305,6 +305,27 @@ fn every_operation_is_served_and_its_path_has_no_other_methods() {
     });
 }
 
+#[test]
+fn every_property_of_every_schema_has_a_description() {
+    let mut without = Vec::new();
+    let schemas = openapi()["components"]["schemas"].as_object().unwrap();
+    for (name, schema) in schemas {
+        let mut objects = vec![schema];
+        while let Some(object) = objects.pop() {
+            for parts in ["allOf", "oneOf", "anyOf"] {
+                objects.extend(object[parts].as_array().into_iter().flatten());
+            }
+            for (property, schema) in object["properties"].as_object().into_iter().flatten() {
+                if !schema["description"].is_string() {
+                    without.push(format!("{name}.{property}"));
+                }
+                objects.push(schema);
+            }
+        }
+    }
+    assert_eq!(without, <Vec<String>>::new());
+}
+
 /// The codes that an operation can be refused with, by status.
 fn codes(operation: &'static Value) -> impl Iterator<Item = (u16, &'static str)> {
     let responses = operation["responses"].as_object().unwrap().iter();
@@ -316,12 +337,16 @@ fn codes(operation: &'static Value) -> impl Iterator<Item = (u16, &'static str)>
 
 #[test]
 fn errors_are_those_that_are_explained_and_each_belongs_to_some_operation() {
-    let explained = include_str!("../../../docs/ERRORS.md");
+    let explained = concat!(
+        include_str!("../../../docs/api/error-codes.md"),
+        include_str!("../../../docs/api/error-codes-resources.md"),
+        include_str!("../../../docs/api/error-codes-limits.md"),
+    );
     let mut told: BTreeSet<&str> = BTreeSet::new();
     for (name, operation) in operations() {
         for (status, code) in codes(operation) {
-            let row = format!("| `{code}` | {status} |");
-            assert!(explained.contains(&row), "{name}: {row}");
+            let chapter = format!("## `{code}`\n\nHTTP {status}. ");
+            assert!(explained.contains(&chapter), "{name}: {chapter}");
             told.insert(code);
         }
     }

@@ -47,7 +47,7 @@ impl MeterItem {
 /// A rate with its unit.
 fn rate(meter: &MerchantMeter, rate: String) -> String {
     match (meter.model.meter.rate_type, meter.model.meter.unit) {
-        (RateType::Percentage, _) => format!("{rate} %"),
+        (RateType::Percentage, _) => format!("{rate}%"),
         (RateType::Fixed, TierUnit::Tokens | TierUnit::Characters) => format!("${rate}/M"),
         (RateType::Fixed, TierUnit::Minutes) => format!("${rate}/min"),
         (RateType::Fixed, TierUnit::Requests) => format!("${rate}"),

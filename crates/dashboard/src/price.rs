@@ -154,7 +154,7 @@ pub(crate) fn fee_line(line: &FeeLine, rate_type: RateType) -> PriceLine {
     };
     let rate = line.tier.rate;
     let rate = match (rate_type, line.unit) {
-        (RateType::Percentage, _) => format!("{rate} % of the provider's cost"),
+        (RateType::Percentage, _) => format!("{rate}% of the provider's cost"),
         (RateType::Fixed, TierUnit::Tokens | TierUnit::Characters) => {
             format!("${rate} per million")
         }

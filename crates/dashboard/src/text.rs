@@ -76,7 +76,7 @@ pub(crate) fn percent(part: i128, whole: i128) -> String {
         ..=0 => "–".to_owned(),
         _ => {
             let tenths = (part.max(0) * 1_000 + whole / 2) / whole;
-            format!("{}.{} %", tenths / 10, tenths % 10)
+            format!("{}.{}%", tenths / 10, tenths % 10)
         }
     }
 }
@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(short(number), text);
         }
         assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!((percent(1, 3), percent(0, 0)), ("33.3 %".to_owned(), "–".to_owned()));
+        assert_eq!((percent(1, 3), percent(0, 0)), ("33.3%".to_owned(), "–".to_owned()));
         assert_eq!(duration(61_500), "1 min 1 s");
     }
 }

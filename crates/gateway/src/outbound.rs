@@ -62,7 +62,7 @@ impl OutboundCall {
     ) -> Result<Self, CallError> {
         let provider = gateway.providers.get(name).ok_or_else(|| {
             CallError::not_supported(format!(
-                "there is no provider {name:?}: see docs/PROVIDERS.md"
+                "there is no provider {name:?}: see the list of providers in the documentation"
             ))
         })?;
         let prefix = format!("/v1/providers/{name}");

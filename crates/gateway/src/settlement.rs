@@ -9,7 +9,7 @@
 //! | not known: a stream without figures, or one that broke off or was left before its figures | the hold | as estimated |
 //! | suspicious: far more than the call could use | the hold | as read; the hold if it has no price |
 //!
-//! A strict key trusts no estimate, because its limit must hold. All of it is pure; [`crate::call`] does what it says.
+//! A strict key trusts no estimate, because its limit must hold. All of it is pure; [`crate::call_task`] does what it says.
 
 use tollgate_domain::settlement::Ending;
 use tollgate_domain::{PricedUsage, UsageSource};

@@ -20,7 +20,7 @@
 //! # How to add a provider
 //! 1. For a known dialect, add a row to `BUILTIN` in `table/builtin.rs`: name, base URLs, the parts
 //!    of its API with their dialects and rows, and whether `stream_options` may be inserted. Then
-//!    generate `docs/PROVIDERS.md` again (`cargo run -p tollgate-provider --example providers`).
+//!    make `docs/features/providers/` again (`cargo run -p tollgate-provider --example providers`).
 //!    Nothing else is needed.
 //! 2. Otherwise add the dialect first, as `tollgate-usage` describes, and the header of its key in
 //!    `key_header.rs`.
@@ -48,6 +48,6 @@ pub use client::{
 };
 pub use headers::{AnswerHeaders, ProviderKey, request_headers, response_headers};
 pub use table::{
-    Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable, ProvidersDocument,
+    Endpoint, EndpointError, Mount, Provider, ProviderSettings, ProviderTable, provider_pages,
 };
 pub use trace::trace_id;

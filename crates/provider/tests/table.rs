@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use awc::http::Method;
-use tollgate_provider::ProvidersDocument;
+use tollgate_provider::provider_pages;
 use tollgate_usage::Operation;
 
 use crate::common::TABLE;
@@ -178,11 +178,13 @@ fn is_instance(row: &str, url: &str) -> bool {
 }
 
 #[test]
-fn the_document_is_what_the_table_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PROVIDERS.md");
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        written == ProvidersDocument.to_string(),
-        "write it anew: cargo run -p tollgate-provider --example providers > docs/PROVIDERS.md"
-    );
+fn the_pages_of_the_providers_are_what_the_table_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/features/providers");
+    let pages = provider_pages();
+    for (name, text) in &pages {
+        let written = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let hint = "make it again: cargo run -p tollgate-provider --example providers";
+        assert!(written == *text, "{name}: {hint}");
+    }
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), pages.len());
 }

@@ -172,7 +172,7 @@ impl TollgateConfig {
         });
         let dear = is_dear.then(|| {
             let rate = self.service_charge_rate;
-            format!("service_charge_rate is {rate} times the fee: 0.019 is 1.9 %")
+            format!("service_charge_rate is {rate} times the fee: 0.019 is 1.9%")
         });
         let open = self.is_readable_by_all.then(|| {
             "every user of this machine can read the configuration file: take that away with chmod o-r"
@@ -437,25 +437,21 @@ mod tests {
         assert_eq!(names[..6], ["zeta", "openai", "alpha", "mistral", "groq", "xai"]);
     }
 
-    /// The rows of the tables of keys in the document: each key and its default.
+    /// The keys of the document with their defaults.
     fn documented() -> Vec<(String, String)> {
-        let document = include_str!("../../../../docs/OPERATIONS.md");
-        let (_, keys) = document.split_once("\n### Keys\n").unwrap();
-        let (keys, _) = keys.split_once("\n### ").unwrap();
-        let rows = keys.lines().filter(|line| line.starts_with("| `"));
-        rows.flat_map(|row| {
-            let cells: Vec<_> = row.split('|').map(str::trim).collect();
-            let words = |cell: &str| -> Vec<String> {
-                cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-            };
-            let (keys, variables) = (words(cells[1]), words(cells[3]));
-            let expected: Vec<_> =
-                keys.iter().map(|key| format!("TOLLGATE_{}", key.to_uppercase())).collect();
-            assert_eq!(variables, expected, "{row}");
-            let default = words(cells[2]).into_iter().next().unwrap_or_default();
-            keys.into_iter().map(move |key| (key, default.clone()))
-        })
-        .collect()
+        let document = include_str!("../../../../docs/operate/configuration.md");
+        let (_, keys) = document.split_once("\n## Keys\n").unwrap();
+        let (keys, _) = keys.split_once("\n## ").unwrap();
+        let items = keys.split("\n- `").skip(1);
+        items
+            .flat_map(|item| {
+                let (names, rest) = item.split_once(" (default: ").unwrap();
+                let default = rest.strip_prefix('`').and_then(|rest| rest.split('`').next());
+                let default = default.unwrap_or_default().to_owned();
+                let names = names.split(", ").map(|name| name.trim_matches('`').to_owned());
+                names.map(|name| (name, default.clone())).collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     #[test]

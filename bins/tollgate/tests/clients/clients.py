@@ -1,6 +1,6 @@
 """The clients: where each gets its base URL and key, and what it does of its own accord that no answer changes.
 
-The agents' pages in docs/clients have the lines that a reader pastes; the same lines are run here.
+The agents' pages in docs/guides/clients have the lines that a reader pastes; the same lines are run here.
 """
 
 import json
@@ -209,7 +209,7 @@ QUIET = {
 }
 
 # What a client does of its own accord, whatever it is answered: (client, case) to what fails there, in the words of
-# harness.Failed, and why. A row that is no longer needed fails the run, and docs/clients/README.md has every reason.
+# harness.Failed, and why. A row that is no longer needed fails the run, and docs/guides/clients/index.md has every reason.
 QUOTA = "It shows words of its own for every 429, and ends."
 OPENCODE_429 = "`opencode run` repeats every 429 without end, and shows nothing meanwhile."
 GEMINI_429 = "It repeats a 429 with growing pauses, and shows the message each time."

@@ -1,7 +1,7 @@
 """Runs every code block of the documents, and compares what they show with what is answered.
 
-The blocks of a document run in order, in one shell and one temporary folder, as for a reader who pastes one
-after the other. `plan.py` says what is put in the place of ports, keys and providers, what a block shows that
+The blocks of a page, or of the pages of a session, run in order, in one shell and one temporary folder, as for a
+reader who pastes one after the other. `plan.py` says what is put in the place of ports, keys and providers, what a block shows that
 has no command above it, and what cannot be run here. Without arguments all documents are run, else the named
 ones; `--rust FOLDER` only writes the Rust programs of the documents as a project there.
 """
@@ -88,7 +88,7 @@ class Table:
     def __init__(self, name, blocks):
         self.rows = {}
         for (document, piece), value in getattr(plan, name).items():
-            named = [block for block in blocks if block.document == document and piece in block.text]
+            named = [block for block in blocks if plan.belongs(block.document, document) and piece in block.text]
             if len(named) != 1:
                 raise Wrong(f"plan.{name}: {len(named)} blocks of {document} have {piece!r}, not one")
             self.rows[id(named[0])] = value
@@ -439,12 +439,17 @@ class Commands:
         return len(commands)
 
 
+def pages_of(name):
+    """The pages of a session; a page alone is its own."""
+    return plan.SESSIONS.get(name, [name])
+
+
 class Document:
-    """A document, and the session in which its blocks run."""
+    """The pages of a session, and the shell in which their blocks run."""
 
     def __init__(self, name, blocks, tables, site):
-        self.name, self.blocks, self.tables = name, blocks, tables
-        self.text = (ROOT / name).read_text()
+        self.blocks, self.tables = blocks, tables
+        self.text = "\n".join((ROOT / page).read_text() for page in pages_of(name))
         variables = site.variables()
         ports = {name: str(free_port()) for name in ("PORT", "DEMO_PORT", "RECEIVER_PORT", "DATABASE_PORT")}
         now = time.gmtime()
@@ -462,7 +467,7 @@ class Document:
     def substituted(self, block):
         text = block.text
         for document, language, old, new in plan.SUBSTITUTIONS:
-            if document in ("*", self.name) and language in ("*", block.language):
+            if plan.belongs(block.document, document) and language in ("*", block.language):
                 text = text.replace(old, self.filled(new))
         return text
 
@@ -573,7 +578,7 @@ class Document:
 
 
 def rust_name(block):
-    return f"{Path(block.document).stem.lower()}-{block.line}"
+    return f"{Path(block.document).stem}-{block.line}"
 
 
 def write_rust(folder, blocks):
@@ -617,7 +622,7 @@ def run_document(name, blocks, tables, site, commands):
                     wrong[-1] += f"\n  What follows in {name} did not run."
                     break
         try:
-            inline = commands.check_prose(name)
+            inline = sum(commands.check_prose(page) for page in pages_of(name))
         except Wrong as error:
             wrong.append(f"{name}: {error}")
             inline = 0
@@ -631,7 +636,7 @@ def check_plan(blocks):
     everything = [block for of_document in blocks.values() for block in of_document]
     for document, language, old, _ in plan.SUBSTITUTIONS:
         if not any(
-            old in one.text and document in ("*", one.document) and language in ("*", one.language)
+            old in one.text and plan.belongs(one.document, document) and language in ("*", one.language)
             for one in everything
         ):
             raise Wrong(f"plan.SUBSTITUTIONS: no block of {document} has {old!r}")
@@ -639,17 +644,18 @@ def check_plan(blocks):
     sources = "".join(path.read_text() for path in files)
     for row in plan.HELD:
         document, chapter, test = row
-        if test not in sources or not any(plan.held(one) for one in blocks.get(document, ())):
+        if test not in sources or not any(plan.held(one) for one in everything if one.document == document):
             raise Wrong(f"plan.HELD: {row} holds nothing")
     if strangers := set(plan.GIVEN) - set(blocks):
         raise Wrong(f"plan.GIVEN: there is no {strangers}")
 
 
 def main(arguments):
-    names = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md"))]
-    names += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/clients/*.md"))
-    names += sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("crates/*/README.md"))
-    blocks = {name: blocks_of(name) for name in names}
+    pages = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
+    pages += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("crates/*/README.md"))]
+    joined = {page for session in plan.SESSIONS.values() for page in session}
+    names = [*plan.SESSIONS, "README.md", "CONTRIBUTING.md", *(page for page in pages if page not in joined)]
+    blocks = {name: [block for page in pages_of(name) for block in blocks_of(page)] for name in names}
     everything = [block for name in names for block in blocks[name]]
     if arguments[:1] == ["--rust"]:
         write_rust(Path(arguments[1]), everything)

@@ -6,83 +6,132 @@ than one, is an error, and so is a block that neither runs nor stands in NOT_RUN
 
 import os
 
+# Pages whose blocks run in one session, in this order, as a reader goes from one to the next. Another page has a
+# session of its own. A row below names a page or a session.
+SESSIONS = {
+    "api": [
+        f"docs/api/{page}.md"
+        for page in (
+            *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "models", "spend-keys"),
+            *("meters", "requests", "quotes", "usage", "connections", "subscription-configs", "subscriptions"),
+            *("wallets", "secret-keys", "webhooks", "operator"),
+        )
+    ],
+    "calling": [f"docs/guides/{page}.md" for page in ("first-call", "sdks", "handle-refusals", "know-the-cost")],
+    "pricing": [
+        f"docs/features/{page}.md"
+        for page in ("pricing", "base-cost", "price-lookup", "price-catalogue", "fees", "who-pays", "estimates")
+    ],
+    "spending": [
+        f"docs/features/{page}.md"
+        for page in ("holds", "enforcement", "outside-the-guarantee", "refusals", "spend-limits")
+    ],
+    "webhooks": [
+        f"docs/features/{page}.md"
+        for page in ("webhooks", "webhook-events", "webhook-management", "webhook-delivery", "webhook-testing")
+    ],
+    "operate": [
+        "docs/get-started/install.md",
+        *(
+            f"docs/operate/{page}.md"
+            for page in (
+                *("commands", "configuration", "configure-providers", "repricing", "metrics", "databases"),
+                *("capacity", "run", "logs"),
+            )
+        ),
+    ],
+    "benchmarks": [
+        f"docs/internals/{page}.md"
+        for page in ("benchmarks", "benchmarks-growth", "benchmarks-lists", "benchmarks-path")
+    ],
+}
+
+
+def belongs(page, name):
+    """Whether a row for this page or session is for a block of this page."""
+    return name in ("*", page) or page in SESSIONS.get(name, ())
+
+
 # What a block says, and what runs in its place: (document, language, old, new).
 SUBSTITUTIONS = [
     # Built already, and linked to where it would be.
-    ("README.md", "sh", "cargo build --release", ":"),
-    ("docs/OPERATIONS.md", "sh", "cargo build --profile dist", ":"),
+    ("docs/get-started/quickstart.md", "sh", "cargo build --release", ":"),
+    ("operate", "sh", "cargo build --profile dist", ":"),
     ("*", "sh", "cargo run --release -- demo", "tollgate demo --listen 127.0.0.1:{DEMO_PORT}"),
-    # The simulator in the place of OpenAI, as README.md itself has it.
-    ("README.md", "sh", '"sk-your-key"', '"sk-your-key"\nbase_url = "{OPENAI}"\nallow_private_network = true'),
-    ("docs/GUIDE.md", "sh", "BASE=https://tollgate.example.com KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
-    ("docs/GUIDE.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
-    ("README.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
-    ("docs/API.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    # The simulator that runs already.
+    ("docs/get-started/quickstart.md", "sh", "tollgate simulator &", ""),
+    ("docs/get-started/quickstart.md", "sh", "http://127.0.0.1:9100/v1", "{OPENAI}"),
+    # The guides begin with an address and a key.
+    ("*", "sh", "BASE=http://127.0.0.1:8080 KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
+    ("calling", "sh", "BASE=https://tollgate.example.com KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
+    ("calling", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    ("docs/guides/find-out-why-a-call-was-refused.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    ("api", "sh", "https://api.openai.com/v1", "{OPENAI}"),
     # No fixed ports.
-    ("README.md", "sh", '"sqlite:tollgate.db"', '"sqlite:tollgate.db"\nlisten = "127.0.0.1:{PORT}"'),
+    ("docs/get-started/quickstart.md", "sh", '"sqlite:tollgate.db"', '"sqlite:tollgate.db"\nlisten = "127.0.0.1:{PORT}"'),
     # Keys that were left out.
-    ("docs/SPEND_CONTROL.md", "sh", "KEY=tgs_…", "KEY=$DEMO_KEY"),
-    ("docs/API.md", "python", '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"'),
-    ("docs/API.md", "python", '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{SPEND_KEY}"'),
+    ("spending", "sh", "KEY=tgs_…", "KEY=$DEMO_KEY"),
+    ("api", "python", '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"'),
+    ("api", "python", '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{SPEND_KEY}"'),
     ("*", "*", "http://127.0.0.1:8080", "http://127.0.0.1:{PORT}"),
-    ("docs/PROVIDERS.md", "toml", '"…"', '"simulated"'),
-    ("docs/PRICING.md", "sh", "=sk-…", "=sk-simulated"),
-    ("docs/OPERATIONS.md", "toml", "sk-…", "sk-simulated"),
+    ("docs/features/providers/index.md", "toml", '"…"', '"simulated"'),
+    ("pricing", "sh", "=sk-…", "=sk-simulated"),
+    ("operate", "toml", "sk-…", "sk-simulated"),
     # A receiver here, and what listens where.
-    ("docs/WEBHOOKS.md", "sh", "https://example.com/webhooks/tollgate", "http://127.0.0.1:{RECEIVER_PORT}/"),
-    ("docs/WEBHOOKS.md", "sh", "http://127.0.0.1:4000/", "http://127.0.0.1:{RECEIVER_PORT}/"),
-    ("docs/WEBHOOKS.md", "python", '("127.0.0.1", 4000)', '("127.0.0.1", {RECEIVER_PORT})'),
-    ("docs/WEBHOOKS.md", "js", ".listen(4000,", ".listen({RECEIVER_PORT},"),
-    ("docs/WEBHOOKS.md", "sh", "tollgate serve", "TOLLGATE_LISTEN=127.0.0.1:{PORT} tollgate serve"),
+    ("webhooks", "sh", "https://example.com/webhooks/tollgate", "http://127.0.0.1:{RECEIVER_PORT}/"),
+    ("webhooks", "sh", "http://127.0.0.1:4000/", "http://127.0.0.1:{RECEIVER_PORT}/"),
+    ("webhooks", "python", '("127.0.0.1", 4000)', '("127.0.0.1", {RECEIVER_PORT})'),
+    ("webhooks", "js", ".listen(4000,", ".listen({RECEIVER_PORT},"),
+    ("webhooks", "sh", "tollgate serve", "TOLLGATE_LISTEN=127.0.0.1:{PORT} tollgate serve"),
     # Benchmarks for a moment, of the program that the tests have built.
-    ("docs/BENCHMARKS.md", "sh", "cargo run --profile dist -p tollgate-bench --", "moment"),
-    ("docs/BENCHMARKS.md", "sh", "just bench-proxy", 'moment proxy --only "calls, 1 at"'),
-    ("docs/BENCHMARKS.md", "sh", "just bench-growth", 'moment bodies keys records refusals --only "1 KB" --records 1000'),
-    ("docs/BENCHMARKS.md", "sh", "just bench-nodes", "moment nodes --database postgres"),
-    ("docs/BENCHMARKS.md", "sh", " --seconds 2 --rounds 3", ""),
-    ("docs/BENCHMARKS.md", "sh", " --seconds 4 --rounds 7", ""),
-    ("docs/API.md", "sh", "pipx run ", "generator/bin/"),
+    ("benchmarks", "sh", "cargo run --profile dist -p tollgate-bench --", "moment"),
+    ("benchmarks", "sh", "just bench-proxy", 'moment proxy --only "calls, 1 at"'),
+    ("benchmarks", "sh", "just bench-growth", 'moment bodies keys records refusals --only "1 KB" --records 1000'),
+    ("benchmarks", "sh", "just bench-nodes", "moment nodes --database postgres"),
+    ("benchmarks", "sh", " --seconds 2 --rounds 3", ""),
+    ("benchmarks", "sh", " --seconds 4 --rounds 7", ""),
+    ("api", "sh", "pipx run ", "generator/bin/"),
     # What is filled in, and a system in a folder.
-    ("docs/OPERATIONS.md", "sh", "# and fill it in", "&& sed -i 's/^POSTGRES_PASSWORD=/&secret/' .env"),
-    ("docs/OPERATIONS.md", "sh", "$(git rev", "$(git -C {REPOSITORY} rev"),
-    ("docs/OPERATIONS.md", "sh", " /usr/local/bin/", " system/usr/local/bin/"),
-    ("docs/OPERATIONS.md", "sh", " /etc/", " system/etc/"),
+    ("operate", "sh", "# and fill it in", "&& sed -i 's/^POSTGRES_PASSWORD=/&secret/' .env"),
+    ("operate", "sh", "$(git rev", "$(git -C {REPOSITORY} rev"),
+    ("operate", "sh", " /usr/local/bin/", " system/usr/local/bin/"),
+    ("operate", "sh", " /etc/", " system/etc/"),
     # Days that pass.
-    ("docs/OPERATIONS.md", "text", "--from 2026-11-21", "--from {TODAY}"),
-    ("docs/OPERATIONS.md", "text", "--to 2026-11-21", "--to {TODAY}"),
-    ("docs/API.md", "sh", "2027-01-01T00:00:00Z", "{NEXT_YEAR}-01-01T00:00:00Z"),
-    ("docs/API.md", "sh", "start=2026-11-20T", "start={TODAY}T"),
+    ("operate", "text", "--from 2026-11-21", "--from {TODAY}"),
+    ("operate", "text", "--to 2026-11-21", "--to {TODAY}"),
+    ("api", "sh", "2027-01-01T00:00:00Z", "{NEXT_YEAR}-01-01T00:00:00Z"),
+    ("api", "sh", "start=2026-11-20T", "start={TODAY}T"),
 ]
 
 # What a reader has who begins with a service that runs.
 GIVEN = {
-    "docs/API.md": [
+    "api": [
         *("BASE", "KEY", "TOKEN", "CONNECTION", "WALLET", "METER"),
         *("SPEND_KEY", "SPEND_KEY_ID"),
     ],
-    "docs/ERRORS.md": ["BASE", "KEY"],
-    "docs/SUBSCRIPTIONS.md": ["BASE", "KEY", "CONNECTION", "METER"],
-    "docs/WEBHOOKS.md": ["BASE", "KEY"],
+    "docs/api/errors.md": ["BASE", "KEY"],
+    "docs/features/subscriptions.md": ["BASE", "KEY", "CONNECTION", "METER"],
+    "webhooks": ["BASE", "KEY"],
 }
 
 # What a reader does before a block, in its shell. $ANSWER is what the block before has printed.
 BEFORE = {
-    ("docs/API.md", "pipx run"): """
+    ("api", "pipx run"): """
         python3 -m venv generator
         generator/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.28.0
     """,
-    ("docs/BENCHMARKS.md", "just bench-proxy\n"): """
+    ("benchmarks", "just bench-proxy\n"): """
         moment() {
             tollgate-bench "$@" --seconds 1 --rounds 1 >figures.txt 2>log.txt || { tail log.txt >&2; return 1; }
             grep -q 'records lost: 0' figures.txt
         }
     """,
-    ("docs/OPERATIONS.md", "docker compose up"): """
+    ("operate", "docker compose up"): """
         mkdir docker
         export ROOT=$PWD/docker PORT={DEMO_PORT} DATABASE_PORT={DATABASE_PORT}
         ln -s {REPOSITORY}/compose.yaml {REPOSITORY}/Dockerfile {REPOSITORY}/.env.example .
     """,
-    ("docs/OPERATIONS.md", "systemctl enable"): """
+    ("operate", "systemctl enable"): """
         export ROOT=$PWD/system
         mkdir -p $ROOT/usr/local/bin $ROOT/etc/systemd/system
         ln -s {REPOSITORY}/packaging .
@@ -91,11 +140,11 @@ listen = "127.0.0.1:{RECEIVER_PORT}"
 database_url = "sqlite:$ROOT/var/lib/tollgate/tollgate.db"
 END
     """,
-    ("docs/API.md", "subscription_configs/$CONFIG"): """
+    ("api", "subscription_configs/$CONFIG"): """
         CONFIG=$(grep -om1 'sbc_[0-9A-Z]*' <<<"$ANSWER")
     """,
     # Keys that are refused, and a service that is not there: what follows is run with each.
-    ("docs/GUIDE.md", "except (openai.APIStatusError, anthropic.APIStatusError)"): """
+    ("calling", "except (openai.APIStatusError, anthropic.APIStatusError)"): """
         refused() {
             post spend_keys '{"name": "Refused", "wallet_id": "'$WALLET'", '"$1"'}' |
                 grep -o 'tgk_[0-9A-Za-z]\\{38\\}'
@@ -108,16 +157,16 @@ END
         tollgate simulator --listen 127.0.0.1:{PORT} --set status=503 --set retry-after=1 >simulator.txt &
         until grep -q http simulator.txt; do sleep 0.05; done
     """,
-    ("docs/STORAGE.md", "$ tollgate audit"): """
+    ("docs/internals/recovery.md", "$ tollgate audit"): """
         export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
         tollgate merchant create Acme
     """,
-    ("docs/OPERATIONS.md", 'tls_certificate = "tollgate.pem"'): """
+    ("operate", 'tls_certificate = "tollgate.pem"'): """
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=tollgate -days 1 \
             -keyout tollgate-key.pem -out tollgate.pem
     """,
     # A service whose price for `m-1` was wrong: four calls, and then the right one.
-    ("docs/OPERATIONS.md", "$ tollgate reprice"): """
+    ("operate", "$ tollgate reprice"): """
         export TOLLGATE_CONFIG=$PWD/tollgate.toml BASE=http://127.0.0.1:{PORT}
         cat >tollgate.toml <<'END'
 listen = "127.0.0.1:{PORT}"
@@ -159,7 +208,7 @@ END
         until tollgate audit | grep -q ' 4 requests (0 pending)'; do sleep 0.05; done
         sed -i '0,/0.60/s//0.80/' tollgate.toml
     """,
-    ("docs/PRICING.md", "tollgate prices import"): """
+    ("pricing", "tollgate prices import"): """
         cat >prices.json <<'END'
 {"rows": [
   {"provider": "openai", "models": ["m"], "source": "litellm", "prices": {"input": "2", "output": "8"}},
@@ -172,16 +221,16 @@ END
 END
     """,
     # The key that the demo prints.
-    ("docs/SPEND_CONTROL.md", "KEY=tgs_…"): """
+    ("spending", "KEY=tgs_…"): """
         tollgate demo --listen 127.0.0.1:{PORT} >demo.txt 2>&1 &
-        until grep -q webhooks/demo demo.txt; do sleep 0.05; done
+        until grep -q 'seq 200' demo.txt; do sleep 0.05; done
         DEMO_KEY=$(grep -om1 'tgs_[0-9A-Za-z]*' demo.txt)
     """,
-    ("docs/WEBHOOKS.md", "HTTPServer((\"127.0.0.1\", 4000)"): """
+    ("webhooks", "HTTPServer((\"127.0.0.1\", 4000)"): """
         WEBHOOK=$(grep -o 'whk_[0-9A-Z]*' <<<"$ANSWER")
         export WEBHOOK_SECRET=$(grep -o 'whsec_[^"]*' <<<"$ANSWER")
     """,
-    ("docs/WEBHOOKS.md", "deliveries/$DELIVERY/redeliver"): """
+    ("webhooks", "deliveries/$DELIVERY/redeliver"): """
         DELIVERY=$(api GET "webhooks/$WEBHOOK/deliveries?limit=1" | grep -o 'dlv_[0-9A-Z]*')
     """,
 }
@@ -189,12 +238,12 @@ END
 # What a block shows the answer to that is not the one right behind a command: what asks for it.
 ANSWERS = {
     # The forward.
-    ("docs/API.md", '"message":"The body to be forwarded is not valid."'): """
+    ("api", '"message":"The body to be forwarded is not valid."'): """
         curl -s "$BASE/v1/forward?u={OPENAI}/responses" -H "Authorization: Bearer $TOKEN" \
             -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "previous_response_id": "resp_1",
                 "input": [{"type": "input_file", "file_id": "file-1"}]}'
     """,
-    ("docs/API.md", "0.00061455 USD are held by calls in flight"): """
+    ("api", "0.00061455 USD are held by calls in flight"): """
         POOR=$(api POST connections '{}' | grep -o 'wal_[0-9A-Z]*')
         api POST "wallets/$POOR/credits" '{"amount": "0.0005"}' >credited
         POOR_KEY=$(api POST spend_keys '{"name": "Poor", "wallet_id": "'$POOR'"}' | grep -o 'tgk_[0-9A-Za-z]\\{38\\}')
@@ -208,81 +257,81 @@ ANSWERS = {
         ask
         wait $!
     """,
-    ("docs/API.md", '"message":"No configured provider serves this model'): """
+    ("api", '"message":"No configured provider serves this model'): """
         curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $SPEND_KEY" -H "Content-Type: application/json" \
             -d '{"model": "unheard-of", "messages": []}'
     """,
-    ("docs/API.md", '{"type":"error","error":{"message":"The credential is not valid'): """
+    ("api", '{"type":"error","error":{"message":"The credential is not valid'): """
         curl -s "$BASE/v1/messages" -H "x-api-key: tgk_wrong" -H "Content-Type: application/json" \
             -d '{"model": "claude-sonnet-4-5", "max_tokens": 16, "messages": []}'
     """,
     # Spend keys, meters, records.
-    ("docs/API.md", '"total_requests": 1,\n  "last_used_at"'): 'api GET "spend_keys/$SPEND_KEY_ID"',
-    ("docs/API.md", '"must have at least 1 element; null allows all"'): """
+    ("api", '"total_requests": 1,\n  "last_used_at"'): 'api GET "spend_keys/$SPEND_KEY_ID"',
+    ("api", '"must have at least 1 element; null allows all"'): """
         api PUT "spend_keys/$SPEND_KEY_ID" '{"name": null, "allowed_providers": [], "rate_limit": {"rpm": 0},
             "spend_limit": {"amount": "1", "cycle": "yearly"}}'
     """,
-    ("docs/API.md", '{"id": "mtr_01M7YS5040NCSYBM5NZVE98902", "deleted": true}'): """
+    ("api", '{"id": "mtr_01M7YS5040NCSYBM5NZVE98902", "deleted": true}'): """
         api DELETE "meters/$(api GET 'meters?limit=1' | grep -o 'mtr_[0-9A-Z]*')"
     """,
-    ("docs/API.md", '"endpoint": "POST https://api.openai.com/v1/chat/completions"'): """
+    ("api", '"endpoint": "POST https://api.openai.com/v1/chat/completions"'): """
         MADE=$(curl -si "$BASE/v1/forward?u={OPENAI}/chat/completions" -H "Authorization: Bearer $TOKEN" \
             -H "Content-Type: application/json" -H 'x-service-metadata: {"user": "ada"}' \
             -d '{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count to five."}]}')
         api GET "requests/$(grep -i '^x-service-request-id' <<<"$MADE" | grep -o 'req_[0-9A-Z]*')"
     """,
     # Connections, subscriptions, wallets.
-    ("docs/API.md", '"email": "ada@example.com"'): """
+    ("api", '"email": "ada@example.com"'): """
         api POST connections '{"reference_id": "user-42", "name": "Ada", "email": "ada@example.com",
             "metadata": {"team": "blue"}}'
     """,
-    ("docs/API.md", '"subscription_config_id": "sbc_01MDNJZY08NTDSRN96GJVNB21M",\n  "name": "Ten more"'): """
+    ("api", '"subscription_config_id": "sbc_01MDNJZY08NTDSRN96GJVNB21M",\n  "name": "Ten more"'): """
         api GET "credit_bundles/$(api GET 'credit_bundles?limit=1' | grep -o 'cbn_[0-9A-Z]*')"
     """,
-    ("docs/API.md", '"started_at": "2027-01-31T10:00:03.542639Z"'): """
+    ("api", '"started_at": "2027-01-31T10:00:03.542639Z"'): """
         api POST subscriptions '{"connection_id": "'$CONNECTION'", "subscription_config_id": "'$CONFIG'"}'
     """,
-    ("docs/API.md", '"type": "downgrade"'): """
+    ("api", '"type": "downgrade"'): """
         BASIC=$(api POST subscription_configs '{"name": "Basic", "period_amount": "10", "included_credit": "8",
             "billing_interval": "month"}' | grep -o 'sbc_[0-9A-Z]*')
         SUBSCRIPTION=$(api GET "connections/$CONNECTION/subscription" | grep -o 'sub_[0-9A-Z]*')
         api POST "subscriptions/$SUBSCRIPTION/change" '{"subscription_config_id": "'$BASIC'"}' |
             grep -o '"pending_change":{[^}]*}' | sed 's/.*/{&}/'
     """,
-    ("docs/API.md", '"overdraft_limit": "5.0000000000",'): """
+    ("api", '"overdraft_limit": "5.0000000000",'): """
         api PATCH "wallets/$WALLET" '{"overdraft_limit": "5", "low_balance_threshold": "1.5"}'
     """,
-    ("docs/API.md", '"description": "Top-up"'): """
+    ("api", '"description": "Top-up"'): """
         api POST "wallets/$WALLET/credits" '{"amount": "25", "description": "Top-up"}'
     """,
     # A call that takes all the credit there is, and more.
-    ("docs/API.md", '{"account": "balance", "kind": "usage"'): """
+    ("api", '{"account": "balance", "kind": "usage"'): """
         api POST requests '{"request_id": "job-2", "connection_id": "'$CONNECTION'", "meter_slug": "standard",
             "input_tokens": 10000000}' >large
         api GET "wallets/$WALLET/transactions?limit=2" | sed 's/^{"data"://; s/,"has_more".*//'
     """,
-    ("docs/API.md", '"secret_key_id"'): """api POST secret_keys '{"name": "ci"}'""",
+    ("api", '"secret_key_id"'): """api POST secret_keys '{"name": "ci"}'""",
     # Webhooks, the operator.
-    ("docs/API.md", '"webhook_secret"'): """
+    ("api", '"webhook_secret"'): """
         api POST webhooks '{"name": "Billing", "url": "{SIMULATOR}/webhooks/billing"}'
     """,
-    ("docs/API.md", '"delivery_id"'): """
+    ("api", '"delivery_id"'): """
         WEBHOOK=$(api GET "webhooks" | grep -o 'whk_[0-9A-Z]*')
         api POST connections '{}' >connection
         until api GET "webhooks/$WEBHOOK/deliveries" | grep -q '"status":"delivered"'; do sleep 0.05; done
         api GET "webhooks/$WEBHOOK/deliveries/$(api GET "webhooks/$WEBHOOK/deliveries?status=delivered&limit=1" |
             grep -o 'dlv_[0-9A-Z]*')"
     """,
-    ("docs/API.md", '"name": "Globex"'): """
+    ("api", '"name": "Globex"'): """
         curl -s "$BASE/v1/operator/merchants" -H "Authorization: Bearer operator" \
             -H "Content-Type: application/json" -d '{"name": "Globex"}'
     """,
-    ("docs/ERRORS.md", '"must be greater than the start of the tier before"'): """
+    ("docs/api/errors.md", '"must be greater than the start of the tier before"'): """
         api POST meters '{"name": "Standard", "rate_type": "fixed", "tier_type": "tokens_1m",
             "tiers": [{"start": "5", "rate": "1"}, {"start": "5", "rate": "2"}]}'
     """,
-    ("docs/OPERATIONS.md", "another tollgate serves"): "tollgate serve 2>&1 || true",
-    ("docs/OPERATIONS.md", "1 lost calls ended"): """
+    ("operate", "another tollgate serves"): "tollgate serve 2>&1 || true",
+    ("operate", "1 lost calls ended"): """
         api GET requests >before
         curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \
             -H "x-simulate-first-byte-delay-ms: 60000" -d '{"model": "m-1", "messages": []}' 2>/dev/null &
@@ -293,7 +342,7 @@ ANSWERS = {
         serve
         cat serve.log
     """,
-    ("docs/OPERATIONS.md", "method=POST path=/v1/forward status=200"): """
+    ("operate", "method=POST path=/v1/forward status=200"): """
         kill $SERVE
         wait $SERVE
         sed -i 's/^listen/access_log = true\\n&/; s/house/openai/' tollgate.toml
@@ -305,7 +354,7 @@ ANSWERS = {
         until grep -q path=/v1/forward serve.log; do sleep 0.05; done
         cat serve.log
     """,
-    ("docs/SPEND_CONTROL.md", "0.00061455 USD are held by calls in flight"): """
+    ("spending", "0.00061455 USD are held by calls in flight"): """
         TINY=$(api POST spend_keys '{"name": "Tiny", "spend_limit": {"amount": "0.000001", "cycle": "daily"}}' |
             grep -o 'tgk_[0-9A-Za-z]\\{38\\}')
         ask() {
@@ -317,10 +366,10 @@ ANSWERS = {
         until api GET "spend_keys?limit=1" | grep -q '"current_requests":1'; do sleep 0.01; done
         ask
     """,
-    ("docs/SPEND_CONTROL.md", "0.00000975 USD are spent"): "wait $FIRST; ask",
+    ("spending", "0.00000975 USD are spent"): "wait $FIRST; ask",
     # The line that the demo prints.
-    ("docs/SPEND_CONTROL.md", "190 402"): """eval "$(grep -m1 'seq 200' <<<"$ANSWER")" """,
-    ("docs/WEBHOOKS.md", '"type": "webhook.test",\n      "sequence": 1,'): """
+    ("spending", "190 402"): """eval "$(grep -m1 'seq 200' <<<"$ANSWER")" """,
+    ("webhooks", '"type": "webhook.test",\n      "sequence": 1,'): """
         until api GET "webhooks/$WEBHOOK/deliveries?limit=1" | grep '"status":"delivered"'; do sleep 0.05; done
     """,
 }
@@ -331,16 +380,16 @@ CATALOGUE = """
     tollgate config check --config catalogue.toml
 """
 PARTS = {
-    ("docs/PRICING.md", '"hours": {"from": "01:00"'): ('{"rows": [%s]}', CATALOGUE),
-    ("docs/PRICING.md", '"tiers": {"flex"'): (
+    ("pricing", '"hours": {"from": "01:00"'): ('{"rows": [%s]}', CATALOGUE),
+    ("pricing", '"tiers": {"flex"'): (
         '{"rows": [{"provider": "house", "models": ["m"], "prices": {"input": "2", "output": "8"}, %s}]}',
         CATALOGUE,
     ),
-    ("docs/PRICING.md", '"source": "a contract"'): ('{"rows": [%s]}', CATALOGUE),
+    ("pricing", '"source": "a contract"'): ('{"rows": [%s]}', CATALOGUE),
 }
 
 # What does not end but serves, and what waits until it does.
-DEMO = "until grep -q webhooks/demo .session/server.out; do sleep 0.05; done"
+DEMO = "until grep -q 'seq 200' .session/server.out; do sleep 0.05; done"
 RECEIVER = """
     until (: </dev/tcp/127.0.0.1/{RECEIVER_PORT}) 2>/dev/null; do sleep 0.05; done
     DELIVERY=$(api POST "webhooks/$WEBHOOK/test" | grep -o 'dlv_[0-9A-Z]*')
@@ -349,10 +398,10 @@ RECEIVER = """
 """
 SERVERS = {
     ("README.md", "cargo run --release -- demo"): DEMO,
-    ("docs/SPEND_CONTROL.md", "cargo run --release -- demo"): DEMO,
-    ("docs/WEBHOOKS.md", "from standardwebhooks.webhooks import"): RECEIVER,
-    ("docs/WEBHOOKS.md", 'require("standardwebhooks")'): RECEIVER,
-    ("docs/WEBHOOKS.md", "TOLLGATE_DATABASE_URL=sqlite::memory: tollgate serve"): """
+    ("spending", "cargo run --release -- demo"): DEMO,
+    ("webhooks", "from standardwebhooks.webhooks import"): RECEIVER,
+    ("webhooks", 'require("standardwebhooks")'): RECEIVER,
+    ("webhooks", "TOLLGATE_DATABASE_URL=sqlite::memory: tollgate serve"): """
         until curl -sf http://127.0.0.1:{PORT}/readyz; do sleep 0.05; done
     """,
 }
@@ -360,24 +409,23 @@ SERVERS = {
 # What stands around settings that are a part of a configuration.
 HOUSE = '\n[providers.house]\nbase_url = "http://127.0.0.1:9100/v1"\ndialect = "openai"\nallow_private_network = true\n'
 AROUND = {
-    ("README.md", 'base_url = "http://127.0.0.1:9100/v1"'): "[providers.openai]\n%s",
-    ("docs/OPERATIONS.md", 'cached_input = "0.075"'): "%s" + HOUSE,
-    ("docs/PRICING.md", "free = true"): "%s" + HOUSE,
-    ("docs/PRICING.md", 'model = "small-*"'): "%s" + HOUSE,
+    ("operate", 'cached_input = "0.075"'): "%s" + HOUSE,
+    ("pricing", "free = true"): "%s" + HOUSE,
+    ("pricing", 'model = "small-*"'): "%s" + HOUSE,
 }
 
 # What the text says of an answer: it stands in both.
 EXPECTED = {
-    ("docs/GUIDE.md", '"total_wallet_cost": "0.0000124200"'): ["0.0000103500", "0.0000020700", "0.0000124200"],
-    ("docs/GUIDE.md", '{"hold": "0.0007374600"}'): ["0.0007374600"],
-    ("docs/SPEND_CONTROL.md", "${BODY/1000/142}"): [
+    ("calling", '"total_wallet_cost": "0.0000124200"'): ["0.0000103500", "0.0000020700", "0.0000124200"],
+    ("calling", '{"hold": "0.0007374600"}'): ["0.0007374600"],
+    ("spending", "${BODY/1000/142}"): [
         '"current_spend":"0.0000097500"',
     ],
-    ("docs/SUBSCRIPTIONS.md", "post subscription_configs"): ['"total_remaining":"35.0000000000"'],
+    ("docs/features/subscriptions.md", "post subscription_configs"): ['"total_remaining":"35.0000000000"'],
 }
 
 # What ends with another status than 0: which.
-FAILS = {("docs/PRICING.md", "tollgate prices import"): 1}
+FAILS = {("pricing", "tollgate prices import"): 1}
 
 # Programs that run again with other variables, and what they print then.
 def refused(times):
@@ -391,52 +439,58 @@ def refused(times):
 
 
 VARIANTS = {
-    ("docs/GUIDE.md", "except (openai.APIStatusError, anthropic.APIStatusError)"): refused(2),
-    ("docs/GUIDE.md", "instanceof OpenAI.APIError"): refused(2),
-    ("docs/GUIDE.md", "http_status_as_error(false)"): refused(1),
+    ("calling", "except (openai.APIStatusError, anthropic.APIStatusError)"): refused(2),
+    ("calling", "instanceof OpenAI.APIError"): refused(2),
+    ("calling", "http_status_as_error(false)"): refused(1),
 }
 
 # Maps of the repository: what they name is there.
 MAPS = {
-    ("README.md", ".ci/run            everything a change must pass"): True,
-    ("docs/ARCHITECTURE.md", "bins/tollgate      the program"): True,
+    ("docs/internals/architecture.md", "bins/tollgate      the program"): True,
 }
 
 # What is not run. Its form is looked at, and that the commands and recipes in it are there.
+PICTURE = "a picture"
+CLIENTS = "the clients' tests call these libraries with these settings"
 TESTS = "the tests of the workspace; .ci/run runs them"
 NOT_RUN = {
     ("README.md", "cargo test --workspace"): TESTS,
-    ("docs/SPEND_CONTROL.md", "RACE_SEEDS=500 cargo test"): TESTS,
-    ("docs/CONTRIBUTING.md", "cargo test --workspace"): TESTS,
-    ("docs/CONTRIBUTING.md", "cargo nextest run"): TESTS,
-    ("docs/CONTRIBUTING.md", ".ci/run"): "it runs this",
-    ("docs/CONTRIBUTING.md", "--example providers"): TESTS,
-    ("docs/CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,
-    ("docs/CONTRIBUTING.md", "cargo test -p tollgate-api"): TESTS,
-    ("docs/BENCHMARKS.md", "scripts/instructions"): "needs valgrind; .ci/run runs it",
-    ("docs/clients/README.md", "tests/clients/run"): "installs gigabytes, and takes minutes",
+    ("README.md", "your app, customers"): PICTURE,
+    ("docs/index.md", "your customers, teams and agents"): PICTURE,
+    ("docs/get-started/concepts.md", "operator ──"): PICTURE,
+    ("spending", "RACE_SEEDS=500 cargo test"): TESTS,
+    ("CONTRIBUTING.md", "cargo test --workspace"): TESTS,
+    ("CONTRIBUTING.md", "cargo nextest run"): TESTS,
+    ("CONTRIBUTING.md", ".ci/run"): "it runs this",
+    ("CONTRIBUTING.md", "--example providers"): TESTS,
+    ("CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,
+    ("CONTRIBUTING.md", "cargo test -p tollgate-api"): TESTS,
+    ("benchmarks", "scripts/instructions"): "needs valgrind; .ci/run runs it",
+    ("docs/guides/clients/index.md", "tests/clients/run"): "installs gigabytes, and takes minutes",
+    ("docs/guides/clients/frameworks.md", "from langchain_openai"): CLIENTS,
+    ("docs/guides/clients/frameworks.md", "@ai-sdk/openai"): CLIENTS,
 }
 
 # What runs only when all is asked for: benchmarks, each for a moment, and a generator of clients that is fetched.
 SLOW = [
-    ("docs/API.md", "pipx run"),
-    ("docs/BENCHMARKS.md", "just bench-proxy\n"),
-    ("docs/BENCHMARKS.md", "just bench-growth\n"),
-    ("docs/BENCHMARKS.md", "-- keys --seconds"),
-    ("docs/BENCHMARKS.md", "-- refusals --seconds"),
-    ("docs/BENCHMARKS.md", "-- webhooks --seconds"),
+    ("api", "pipx run"),
+    ("benchmarks", "just bench-proxy\n"),
+    ("benchmarks", "just bench-growth\n"),
+    ("benchmarks", "-- keys --seconds"),
+    ("benchmarks", "-- refusals --seconds"),
+    ("benchmarks", "-- webhooks --seconds"),
 ]
 if "DOCUMENTS_ALL" not in os.environ:
     NOT_RUN |= dict.fromkeys(SLOW, "takes minutes; run with --all")
 
 # Chapters that another test holds to what the program says, or pastes: (document, chapter or all, test or a piece of it).
 HELD = [
-    ("docs/clients/claude-code.md", "## Set it up", '("claude-code.md", "Set it up"'),
-    ("docs/clients/codex.md", "## Set it up", '("codex.md", "Set it up"'),
-    ("docs/clients/codex.md", "## With its own provider", '("codex.md", "With its own provider"'),
-    ("docs/clients/gemini-cli.md", "## Set it up", '("gemini-cli.md", "Set it up"'),
-    ("docs/clients/opencode.md", "## Set it up", '("opencode.md", "Set it up"'),
-    ("docs/WEBHOOKS.md", "## Messages", "the_document_for_people_ends_with_the_samples"),
+    ("docs/guides/clients/claude-code.md", "## Set it up", '("claude-code.md", "Set it up"'),
+    ("docs/guides/clients/codex.md", "## Set it up", '("codex.md", "Set it up"'),
+    ("docs/guides/clients/codex.md", "## With its own provider", '("codex.md", "With its own provider"'),
+    ("docs/guides/clients/gemini-cli.md", "## Set it up", '("gemini-cli.md", "Set it up"'),
+    ("docs/guides/clients/opencode.md", "## Set it up", '("opencode.md", "Set it up"'),
+    ("docs/features/webhook-messages.md", "", "the_page_of_messages_has_the_samples"),
     ("crates/pricing/README.md", "", '#![doc = include_str!("../README.md")]'),
     ("crates/prices/README.md", "", '#![doc = include_str!("../README.md")]'),
     ("crates/usage/README.md", "", '#![doc = include_str!("../README.md")]'),

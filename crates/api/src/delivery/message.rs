@@ -48,11 +48,13 @@ enum EventData<'a> {
 
 #[derive(Serialize, ToSchema)]
 struct ConnectionData {
+    /// The customer.
     connection: ConnectionView,
 }
 
 #[derive(Serialize, ToSchema)]
 struct WalletData {
+    /// The wallet.
     wallet: WalletView,
     /// The connection that owns the wallet; null for your own.
     #[schema(required)]
@@ -61,11 +63,13 @@ struct WalletData {
 
 #[derive(Serialize, ToSchema)]
 struct SpendKeyData {
+    /// The spend key.
     spend_key: SpendKeyView,
 }
 
 #[derive(Serialize, ToSchema)]
 struct ThresholdData {
+    /// The spend key.
     spend_key: SpendKeyView,
     /// The used share of the spend limit, in percent: 80 or 95.
     threshold: u8,
@@ -73,11 +77,13 @@ struct ThresholdData {
 
 #[derive(Serialize, ToSchema)]
 struct SubscriptionData {
+    /// The subscription.
     subscription: SubscriptionView,
 }
 
 #[derive(Serialize, ToSchema)]
 struct CycleData {
+    /// The subscription.
     subscription: SubscriptionView,
     /// The amount to collect for the cycle that has begun, in USD.
     amount_due: Amount,
@@ -85,7 +91,9 @@ struct CycleData {
 
 #[derive(Serialize, ToSchema)]
 struct CreditBundleData {
+    /// The credit bundle.
     credit_bundle: CreditBundleView,
+    /// The subscription.
     subscription: SubscriptionView,
     /// The amount to collect for the bundle, in USD.
     amount_due: Amount,
@@ -93,6 +101,7 @@ struct CreditBundleData {
 
 #[derive(Serialize, ToSchema)]
 struct MissingPriceData<'a> {
+    /// The model or unit without a price.
     price: MissingPriceView<'a>,
 }
 
@@ -100,7 +109,9 @@ struct MissingPriceData<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = MissingPrice)]
 struct MissingPriceView<'a> {
+    /// The provider's name in the configuration.
     provider: &'a str,
+    /// The model.
     model: &'a str,
     /// The unit without a price; absent if the model has no price at all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,11 +121,13 @@ struct MissingPriceView<'a> {
 
 #[derive(Serialize, ToSchema)]
 struct RequestData {
+    /// The record of the call.
     request: RecordView,
 }
 
 #[derive(Serialize, ToSchema)]
 struct WebhookData {
+    /// The webhook.
     webhook: WebhookView,
 }
 

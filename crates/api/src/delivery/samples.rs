@@ -1,4 +1,4 @@
-//! A sample event of each kind, for the OpenAPI document and `docs/WEBHOOKS.md`.
+//! A sample event of each kind, for the OpenAPI document and `docs/features/webhook-messages.md`.
 
 use tollgate_domain::{
     BillingInterval, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId,

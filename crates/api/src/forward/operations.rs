@@ -69,11 +69,19 @@ fn call_schema() -> ObjectBuilder {
     let flag = || ObjectBuilder::new().schema_type(or_null(Type::Boolean));
     let whole = || ObjectBuilder::new().schema_type(or_null(Type::Integer)).minimum(Some(0));
     let model = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
-    let maxima = ["max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"];
-    let fields = ObjectBuilder::new().property("model", model).property("stream", flag());
+    let model = model.description(Some("The model."));
+    let stream = flag().description(Some("Whether the answer is a stream of events."));
+    let maxima = [
+        ("max_tokens", "The most tokens of an answer."),
+        ("max_completion_tokens", "The most tokens of an answer, with reasoning."),
+        ("max_output_tokens", "The most tokens of an answer, with reasoning."),
+        ("n", "The number of answers."),
+        ("best_of", "The number of answers of which the best is returned."),
+    ];
+    let fields = ObjectBuilder::new().property("model", model).property("stream", stream);
     maxima
         .into_iter()
-        .fold(fields, |fields, name| fields.property(name, whole()))
+        .fold(fields, |fields, (name, text)| fields.property(name, whole().description(Some(text))))
         .additional_properties(Some(ObjectBuilder::new().schema_type(SchemaType::AnyValue)))
 }
 

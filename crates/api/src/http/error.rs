@@ -19,7 +19,7 @@ macro_rules! error_codes {
     ($( $Code:ident = $status:literal $name:literal; )*) => {
         /// The kind of an error, as a word that does not change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(missing_docs, reason = "docs/ERRORS.md explains each code, and a test holds it to this table")]
+        #[expect(missing_docs, reason = "docs/api/error-codes*.md explain each code, and a test holds it to this table")]
         pub enum ErrorCode { $( $Code, )* }
 
         impl ErrorCode {
@@ -282,6 +282,7 @@ pub(crate) struct ErrorEnvelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     r#type: Option<&'a str>,
+    /// The error.
     error: ErrorBody<'a>,
 }
 
@@ -290,6 +291,7 @@ pub(crate) struct ErrorEnvelope<'a> {
 struct ErrorBody<'a> {
     /// The problem, and what is expected.
     message: &'a str,
+    /// The code of the error.
     #[schema(value_type = ErrorCode)]
     code: &'a str,
     /// The HTTP status.

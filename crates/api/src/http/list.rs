@@ -87,6 +87,7 @@ pub(crate) struct PageQuery {
 #[derive(Serialize, ToSchema)]
 #[schema(as = List)]
 pub(crate) struct ListView<T> {
+    /// The elements of the page.
     data: Vec<T>,
     /// Whether there are older items.
     has_more: bool,

@@ -148,6 +148,12 @@ fn of_sdks(schemas: &Map<String, Value>) -> Vec<(String, Value)> {
         let mut body = schemas.get("ErrorBody")?.clone();
         body.get_mut("required")?.as_array_mut()?.extend(of_body.iter().map(|name| json!(name)));
         whole.get_mut("required")?.as_array_mut()?.extend(of_whole.iter().map(|name| json!(name)));
+        if let Some(body) = body.as_object_mut() {
+            body.insert(
+                "description".to_owned(),
+                json!("The error, with the fields that SDKs read."),
+            );
+        }
         whole.get_mut("properties")?.as_object_mut()?.insert("error".to_owned(), body);
         Some((name.to_owned(), whole))
     };

@@ -26,7 +26,7 @@ const fn when(kind: EventKind) -> &'static str {
              be so, not while it is so; never of a wallet without an overdraft limit."
         }
         EventKind::SpendKeyThresholdReached => {
-            "80 % or 95 % of the spend limit of a key are used up: once each per cycle of the limit."
+            "80% or 95% of the spend limit of a key are used up: once each per cycle of the limit."
         }
         EventKind::SpendKeyLimitReached => {
             "The spend limit of a key is used up: once per cycle of the limit."
@@ -87,7 +87,8 @@ fn post(kind: EventKind, referred: &mut Vec<(String, RefOr<Schema>)>) -> Value {
         })
     };
     json!({
-        "tags": ["Webhooks"],
+        "operationId": operation_id(kind),
+        "tags": ["webhooks"],
         "summary": kind.as_str(),
         "description": when(kind),
         "parameters": [
@@ -123,6 +124,16 @@ fn post(kind: EventKind, referred: &mut Vec<(String, RefOr<Schema>)>) -> Value {
     })
 }
 
+/// The name of a message for generators of code, such as `onWalletBalanceLow`.
+fn operation_id(kind: EventKind) -> String {
+    let words = kind.as_str().split(['.', '_']);
+    let capital = |word: &str| {
+        let (first, rest) = word.split_at(1);
+        first.to_uppercase() + rest
+    };
+    std::iter::once("on".to_owned()).chain(words.map(capital)).collect()
+}
+
 fn schema(kind: EventKind, referred: &mut Vec<(String, RefOr<Schema>)>) -> Value {
     json!({
         "type": "object",
@@ -144,15 +155,15 @@ fn schema(kind: EventKind, referred: &mut Vec<(String, RefOr<Schema>)>) -> Value
     })
 }
 
-/// The chapter of `docs/WEBHOOKS.md` with the message of each kind.
+/// The page `docs/features/webhook-messages.md`, with the message of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct WebhookMessagesDoc;
 
 impl fmt::Display for WebhookMessagesDoc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "## Messages")?;
+        writeln!(f, "# Webhook messages")?;
         for kind in kinds() {
-            writeln!(f, "\n### `{}`\n\n{}\n\n```json", kind.as_str(), when(kind))?;
+            writeln!(f, "\n## `{}`\n\n{}\n\n```json", kind.as_str(), when(kind))?;
             writeln!(f, "{:#}\n```", samples::message(kind))?;
         }
         Ok(())

@@ -43,11 +43,34 @@ operations! {
     forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank;
     info(
         title = "Tollgate",
-        description = "Meters, prices and forwards calls of AI providers. docs/API.md says the same \
+        description = "Meters, prices and forwards calls of AI providers. The documentation says the same \
                        to people, and more. In bodies `customer_id` is read as another name of \
                        `connection_id`, `plan_id` of `subscription_config_id`, and `meter_ids` of \
                        `product_ids`; in a PATCH or PUT the fields that only answers have are \
                        ignored, so that what was read can be sent back."
+    ),
+    servers((url = "/", description = "This service")),
+    // The order of the documentation.
+    tags(
+        (name = "forward", description = "Calls of AI providers."),
+        (name = "models", description = "The models that a key may call."),
+        (name = "prices", description = "The price list."),
+        (name = "spend_keys", description = "Keys that make calls within limits."),
+        (name = "meters", description = "Your fees."),
+        (name = "requests", description = "The records of calls."),
+        (name = "quote", description = "The cost of a call before it is made."),
+        (name = "usage", description = "Sums over records."),
+        (name = "connections", description = "Your customers."),
+        (name = "subscription_configs", description = "The plans that you sell."),
+        (name = "credit_bundles", description = "Credit that subscribers can buy."),
+        (name = "subscriptions", description = "The plans of your customers."),
+        (name = "wallets", description = "The money of your customers, and your own."),
+        (name = "secret_keys", description = "Keys that open these operations."),
+        (name = "webhooks", description = "URLs that receive events."),
+        (name = "merchants", description = "The tenants of the operator."),
+        (name = "health", description = "Whether the service takes calls."),
+        (name = "metrics", description = "Figures for Prometheus."),
+        (name = "openapi", description = "This document."),
     ),
     nest((path = "/v1", api = V1)),
     modifiers(&SecuritySchemes),
@@ -105,6 +128,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
         parts.insert("webhooks".to_owned(), messages);
     }
     transform::hide_head_and_patterns(&mut document);
+    transform::lift_descriptions(&mut document);
     errors::spell_out(&mut document);
     credentials::spell_out(&mut document);
     transform::let_bodies_be_empty(&mut document);

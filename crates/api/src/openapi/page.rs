@@ -96,8 +96,11 @@ impl ReferencePage {
                 }
             }
         }
-        // The operations about the service itself come last.
-        groups.sort_by_key(|group| matches!(group.name.as_str(), "health" | "metrics" | "openapi"));
+        let order: Vec<_> =
+            document.get("tags").and_then(Value::as_array).into_iter().flatten().collect();
+        groups.sort_by_key(|group| {
+            order.iter().position(|tag| text(tag, "/name").replace('_', " ") == group.name)
+        });
         let messages = fields(document, "/webhooks").map(|(kind, item)| MessageDoc {
             kind: kind.clone(),
             about: text(item, "/post/summary") + &text(item, "/post/description"),

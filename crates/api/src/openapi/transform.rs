@@ -30,6 +30,25 @@ pub(super) fn without_patterns(path: &str) -> String {
     path.replace(":.+}", "}")
 }
 
+/// Moves the description of an optional field to the field: utoipa writes it beside the reference in its `oneOf`.
+pub(super) fn lift_descriptions(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            let choices = fields.get_mut("oneOf").and_then(Value::as_array_mut);
+            let choices = choices.into_iter().flatten().filter_map(Value::as_object_mut);
+            let mut described =
+                choices.filter(|choice| choice.contains_key("$ref") && choice.len() == 2);
+            let lifted = described.find_map(|choice| choice.shift_remove("description"));
+            if let Some(description) = lifted {
+                fields.entry("description").or_insert(description);
+            }
+            fields.values_mut().for_each(lift_descriptions);
+        }
+        Value::Array(items) => items.iter_mut().for_each(lift_descriptions),
+        _ => {}
+    }
+}
+
 /// Makes bodies optional where an empty body, which counts as `{}`, is enough.
 pub(super) fn let_bodies_be_empty(document: &mut Value) {
     let needs_fields = |body: &Value, document: &Value| {

@@ -131,20 +131,29 @@ schemas! {
         .description(Some("USD per million tokens, characters or seconds; of other units, each."));
     BandSchema = unit_prices()
         .description(Some("Prices of calls whose whole prompt is longer than a bound."))
-        .property("above_input_tokens", ObjectBuilder::new().schema_type(Type::Integer))
+        .property(
+            "above_input_tokens",
+            ObjectBuilder::new()
+                .schema_type(Type::Integer)
+                .description(Some("The prompt has more tokens than this.")),
+        )
         .required("above_input_tokens");
 }
 
 fn unit_prices() -> ObjectBuilder {
-    let rate = || Ref::from_schema_name(RateSchema::name());
+    let rate = |unit: &Unit| {
+        let rate = Ref::builder().ref_location_from_schema_name(RateSchema::name());
+        rate.description(Some(unit.description())).build()
+    };
     let prices = ObjectBuilder::new();
-    Unit::ALL.iter().fold(prices, |prices, unit| prices.property(unit.price_key(), rate()))
+    Unit::ALL.iter().fold(prices, |prices, unit| prices.property(unit.price_key(), rate(unit)))
 }
 
 /// Prices of some models at a provider, for a time.
 #[derive(ToSchema)]
 #[schema(as = PriceRow)]
 pub(crate) struct PriceRowSchema {
+    /// The provider's name in the configuration.
     provider: String,
     /// Ids, or prefixes followed by `*`.
     models: Vec<String>,
@@ -154,6 +163,7 @@ pub(crate) struct PriceRowSchema {
     /// The last day (UTC).
     #[schema(format = Date, nullable = false)]
     effective_to: Option<String>,
+    /// The hours of the day of the row.
     #[schema(nullable = false)]
     hours: Option<HoursSchema>,
     /// The source of the figures.
@@ -165,6 +175,7 @@ pub(crate) struct PriceRowSchema {
     /// The most tokens that an answer can have.
     #[schema(nullable = false)]
     max_output_tokens: Option<u64>,
+    /// The prices.
     prices: UnitPricesSchema,
     /// Prices for long prompts.
     #[schema(nullable = false)]
@@ -178,8 +189,10 @@ pub(crate) struct PriceRowSchema {
 #[derive(ToSchema)]
 #[schema(as = Hours)]
 pub(crate) struct HoursSchema {
+    /// The first minute.
     #[schema(pattern = "^[0-2][0-9]:[0-5][0-9]$")]
     from: String,
+    /// The minute after the last.
     #[schema(pattern = "^[0-2][0-9]:[0-5][0-9]$")]
     to: String,
 }
@@ -190,10 +203,13 @@ pub(crate) struct HoursSchema {
 #[serde(untagged)]
 pub(crate) enum TierPricesSchema {
     Factor {
+        /// The factor on the prices of tokens.
         factor: RateSchema,
     },
     Prices {
+        /// The prices in this tier.
         prices: UnitPricesSchema,
+        /// Prices for long prompts in this tier.
         #[schema(nullable = false)]
         bands: Option<Vec<BandSchema>>,
     },
@@ -202,21 +218,27 @@ pub(crate) enum TierPricesSchema {
 #[derive(ToSchema)]
 #[schema(as = SpendLimit)]
 pub(crate) struct SpendLimitSchema {
+    /// The amount.
     amount: AmountSchema,
+    /// The period of the limit.
     cycle: CycleSchema,
 }
 
 #[derive(ToSchema)]
 #[schema(as = RequestLimit)]
 pub(crate) struct RequestLimitSchema {
+    /// The number of calls.
     count: u64,
+    /// The period of the limit.
     cycle: CycleSchema,
 }
 
 #[derive(ToSchema)]
 #[schema(as = RateLimit)]
 pub(crate) struct RateLimitSchema {
+    /// Calls per 60 seconds.
     rpm: u32,
+    /// Calls at once.
     burst: u32,
 }
 

@@ -25,16 +25,24 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Connection)]
 pub(crate) struct ConnectionView {
+    /// The customer.
     connection_id: ConnectionId,
+    /// Your own id.
     #[schema(required)]
     reference_id: Option<String>,
+    /// A name for people.
     #[schema(required)]
     name: Option<String>,
+    /// An e-mail address.
     #[schema(required)]
     email: Option<String>,
+    /// Pairs of strings that you can filter by.
     metadata: Metadata,
+    /// The wallet.
     wallet_id: WalletId,
+    /// The state.
     status: ConnectionStatus,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -59,10 +67,13 @@ pub(crate) struct CreateConnection {
     /// Your own id of the customer, unique among your connections.
     #[deserr(default)]
     reference_id: Option<NameField>,
+    /// A name for people.
     #[deserr(default)]
     name: Option<NameField>,
+    /// An e-mail address.
     #[deserr(default)]
     email: Option<NameField>,
+    /// Pairs of strings that you can filter by.
     #[deserr(default)]
     metadata: Option<MetadataField>,
 }
@@ -152,12 +163,15 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateConnection {
+    /// A name for people.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>)]
     name: NullablePatch<NameField>,
+    /// An e-mail address.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>)]
     email: NullablePatch<NameField>,
+    /// Pairs of strings that you can filter by.
     #[deserr(default)]
     #[schema(value_type = Option<Metadata>)]
     metadata: NullablePatch<MetadataField>,

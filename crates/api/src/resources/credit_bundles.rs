@@ -18,11 +18,17 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = CreditBundle)]
 pub(crate) struct CreditBundleView {
+    /// The credit bundle.
     credit_bundle_id: CreditBundleId,
+    /// The subscription configuration (the plan).
     subscription_config_id: SubscriptionConfigId,
+    /// A name for people.
     name: String,
+    /// The price in US dollars.
     cost: Amount,
+    /// The credit that it adds.
     credit_amount: Amount,
+    /// The time of creation.
     created_at: Timestamp,
 }
 

@@ -19,13 +19,17 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Merchant)]
 pub(crate) struct MerchantView {
+    /// The merchant.
     merchant_id: MerchantId,
+    /// A name for people.
     name: String,
+    /// The wallet.
     wallet_id: WalletId,
     /// Only in the answer to its creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret_key: Option<String>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -44,6 +48,7 @@ impl MerchantView {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMerchant {
+    /// A name for people.
     name: NameField,
 }
 

@@ -25,14 +25,20 @@ use crate::settings::InterfaceShape;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Meter)]
 pub(crate) struct MeterView {
+    /// The meter.
     meter_id: MeterId,
+    /// A short name of the meter, for forward tokens. It is made from the name if absent.
     meter_slug: String,
+    /// A name for people.
     name: String,
+    /// Whether rates are USD per unit or a percentage of the base cost.
     rate_type: RateType,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = CurrentFields)]
     current: Option<CurrentFields>,
+    /// The tiers, in ascending order.
     tiers: Vec<TierView>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -40,9 +46,13 @@ pub(crate) struct MeterView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = MeterTerms)]
 struct CurrentFields {
+    /// The tokens that count.
     token_basis: TokenBasis,
+    /// The payer of the base cost.
     base_cost_payer: Payer,
+    /// The payer of the service charge.
     service_charge_payer: Payer,
+    /// Whether the counter of tiers starts again each month.
     tier_period: TierPeriod,
 }
 
@@ -50,8 +60,11 @@ struct CurrentFields {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Tier)]
 pub(super) struct TierView {
+    /// The first unit of the tier.
     start: u64,
+    /// USD per unit, or percent of the base cost.
     rate: Rate,
+    /// The unit of the meter.
     r#type: TierUnit,
 }
 
@@ -91,7 +104,9 @@ impl MeterView {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewTier)]
 pub(crate) struct TierInput {
+    /// The first unit of the tier.
     start: TierStart,
+    /// USD per unit, or percent of the base cost.
     #[schema(value_type = Rate)]
     rate: ParsedString<Rate>,
     /// The meter's `tier_type`, as responses carry it in each tier. It may be left out.
@@ -157,9 +172,12 @@ fn bad_tiers(TierErrors(faults): &TierErrors) -> ApiError {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateMeter {
+    /// A name for people.
     name: NameField,
+    /// Whether rates are USD per unit or a percentage of the base cost.
     #[schema(value_type = RateType)]
     rate_type: EnumField<RateType>,
+    /// The unit that the meter counts.
     #[schema(value_type = TierUnit)]
     tier_type: EnumField<TierUnit>,
     /// The first starts at 0, the others ascend.
@@ -168,15 +186,19 @@ pub(crate) struct CreateMeter {
     /// Unique among your meters; made from the name when absent.
     #[deserr(default)]
     meter_slug: Option<SlugField>,
+    /// Whether the counter of tiers starts again each month.
     #[deserr(default)]
     #[schema(value_type = Option<TierPeriod>)]
     tier_period: Option<EnumField<TierPeriod>>,
+    /// The tokens that count.
     #[deserr(default)]
     #[schema(value_type = Option<TokenBasis>)]
     token_basis: Option<EnumField<TokenBasis>>,
+    /// The payer of the base cost.
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     base_cost_payer: Option<EnumField<Payer>>,
+    /// The payer of the service charge.
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<EnumField<Payer>>,
@@ -282,30 +304,38 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateMeter {
+    /// A name for people.
     #[deserr(default)]
     name: Option<NameField>,
     /// Replaced as a whole.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<TierInput>>, min_items = 1)]
     tiers: Option<Tiers>,
+    /// The tokens that count.
     #[deserr(default)]
     #[schema(value_type = Option<TokenBasis>)]
     token_basis: Option<EnumField<TokenBasis>>,
+    /// The payer of the base cost.
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     base_cost_payer: Option<EnumField<Payer>>,
+    /// The payer of the service charge.
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<EnumField<Payer>>,
+    /// A short name of the meter, for forward tokens. It is made from the name if absent.
     // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
     meter_slug: Option<SlugField>,
+    /// Whether rates are USD per unit or a percentage of the base cost.
     #[deserr(default)]
     #[schema(value_type = Option<RateType>)]
     rate_type: Option<EnumField<RateType>>,
+    /// The unit that the meter counts.
     #[deserr(default)]
     #[schema(value_type = Option<TierUnit>)]
     tier_type: Option<EnumField<TierUnit>>,
+    /// Whether the counter of tiers starts again each month.
     #[deserr(default)]
     #[schema(value_type = Option<TierPeriod>)]
     tier_period: Option<EnumField<TierPeriod>>,

@@ -33,13 +33,16 @@ use crate::openapi::types::*;
 /// The answer to the deletion of a resource with an id of its own.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Deleted {
+    /// The id.
     id: String,
+    /// Always true.
     deleted: bool,
 }
 
 /// The answer to a deletion that returns no id.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Success {
+    /// Always true.
     success: bool,
 }
 

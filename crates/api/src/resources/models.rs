@@ -23,13 +23,19 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Model)]
 pub(crate) struct ModelView {
+    /// The id for calls.
     id: String,
+    /// Always `model`.
     object: &'static str,
+    /// Always `model`.
     r#type: &'static str,
+    /// A name for people.
     display_name: String,
+    /// The provider.
     owned_by: String,
     /// Seconds since 1970: when its present price took effect, 0 if that is not known.
     created: i64,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -37,11 +43,16 @@ pub(crate) struct ModelView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Models)]
 pub(crate) struct ModelsView {
+    /// Always `list`.
     object: &'static str,
+    /// The elements of the page.
     data: Vec<ModelView>,
+    /// Whether there are more.
     has_more: bool,
+    /// The id of the first element.
     #[schema(required)]
     first_id: Option<String>,
+    /// The id of the last element.
     #[schema(required)]
     last_id: Option<String>,
 }

@@ -16,6 +16,7 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Price)]
 pub(crate) struct PriceView<'a> {
+    /// The price list.
     list: PriceSource,
     #[serde(flatten)]
     #[schema(value_type = PriceRow)]

@@ -30,7 +30,9 @@ use tollgate_gateway::CallBound;
 #[derive(Serialize, ToSchema)]
 #[schema(as = QuoteOfUsage)]
 pub struct QuoteView {
+    /// The usage and the base cost.
     model_usage: ModelUsageView,
+    /// The source of the price.
     price_source: PriceSource,
     #[serde(flatten)]
     #[schema(value_type = CurrentCost)]
@@ -91,42 +93,55 @@ enum QuoteResponse {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = Usage)]
 struct StatedUsage {
+    /// Tokens of input.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     input_tokens: CountField,
+    /// Tokens of output.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     output_tokens: CountField,
+    /// Characters of input.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     input_characters: CountField,
+    /// Characters of output.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     output_characters: CountField,
+    /// Seconds of input.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>)]
     input_seconds: SecondsField,
+    /// Seconds of output.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>)]
     output_seconds: SecondsField,
+    /// Input tokens that were read from a cache.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     cached_input_tokens: CountField,
+    /// Input tokens that were written to a cache.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     cache_write_tokens: CountField,
+    /// Input tokens of audio.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     input_audio_tokens: CountField,
+    /// Output tokens of reasoning.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     reasoning_tokens: CountField,
+    /// Output tokens of audio.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     output_audio_tokens: CountField,
+    /// Images.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     images: CountField,
+    /// Calls of tools at the provider.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     tool_calls: CountField,
@@ -244,6 +259,7 @@ impl Deserr<Issues> for AnyObject {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = Quote)]
 struct QuoteFields {
+    /// The meter.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<NameField>,
@@ -251,10 +267,13 @@ struct QuoteFields {
     #[deserr(default)]
     #[schema(value_type = Option<ConnectionId>)]
     connection_id: Option<NameField>,
+    /// The provider's name in the configuration.
     #[deserr(default)]
     provider: Option<NameField>,
+    /// The model.
     #[deserr(default)]
     model: Option<NameField>,
+    /// The usage.
     #[deserr(default)]
     #[schema(value_type = Option<StatedUsage>)]
     usage: Option<UsageField>,

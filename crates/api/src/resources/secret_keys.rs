@@ -22,13 +22,17 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = SecretKey)]
 pub(crate) struct SecretKeyView {
+    /// The secret key.
     secret_key_id: SecretKeyId,
+    /// A name for people.
     name: String,
+    /// The first characters of the key.
     key_preview: String,
     /// Only in the answer to its creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret_key: Option<String>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -47,6 +51,7 @@ impl SecretKeyView {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSecretKey {
+    /// A name for people.
     name: NameField,
 }
 

@@ -31,39 +31,60 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = SpendKey)]
 pub(crate) struct SpendKeyView {
+    /// The spend key.
     spend_key_id: SpendKeyId,
+    /// The first characters of the key.
     key_preview: String,
+    /// The key. Only the answer that makes or rotates it has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     key: Option<String>,
+    /// A name for people.
     name: String,
+    /// Whether the key is active, paused or expired.
     status: SpendKeyStatus,
+    /// The formats that the key may call.
     request_shape: RequestShape,
+    /// The wallet.
     wallet_id: WalletId,
+    /// The meter.
     #[schema(required)]
     meter_id: Option<MeterId>,
+    /// The spend of the present cycle.
     current_spend: Amount,
+    /// The spend of all time.
     total_spend: Amount,
+    /// The calls of the present cycle.
     current_requests: u64,
+    /// The number of calls.
     total_requests: u64,
+    /// Ids of models, or prefixes followed by `*`. Null allows all.
     #[schema(required)]
     allowed_models: Option<Vec<String>>,
+    /// Names of providers. Null allows all.
     #[schema(required)]
     allowed_providers: Option<Vec<String>>,
+    /// The limit of money per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     spend_limit: Option<SpendLimit>,
+    /// The limit of calls per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_limit: Option<RequestLimit>,
+    /// The limit of calls per minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     rate_limit: Option<RateLimit>,
+    /// The way in which limits on money are kept.
     enforcement: Enforcement,
+    /// The end of the key. Null: none.
     #[schema(required)]
     expires_at: Option<Timestamp>,
+    /// The time of the last admitted call.
     #[schema(required)]
     last_used_at: Option<Timestamp>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -106,7 +127,9 @@ impl SpendKeyView {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewSpendLimit)]
 pub(crate) struct SpendLimitInput {
+    /// The amount.
     amount: PositiveAmount,
+    /// The period of the limit.
     #[schema(value_type = Cycle)]
     cycle: EnumField<Cycle>,
 }
@@ -121,8 +144,10 @@ impl SpendLimitInput {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewRequestLimit)]
 pub(crate) struct RequestLimitInput {
+    /// The number of calls.
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000_000)]
     count: BoundedInt<1_000_000_000>,
+    /// The period of the limit.
     #[schema(value_type = Cycle)]
     cycle: EnumField<Cycle>,
 }
@@ -137,6 +162,7 @@ impl RequestLimitInput {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewRateLimit)]
 pub(crate) struct RateLimitInput {
+    /// Calls per 60 seconds.
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000)]
     rpm: BoundedInt<1_000_000>,
     /// The calls that may come at once; the value of `rpm` when absent.
@@ -175,6 +201,7 @@ impl<const AT_LEAST: usize> Deserr<Issues> for Allowlist<AT_LEAST> {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateSpendKey {
+    /// A name for people.
     name: NameField,
     /// Your wallet or that of a connection; your own when absent.
     #[deserr(default)]
@@ -184,9 +211,11 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<NameField>,
+    /// The state.
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>)]
     status: Option<EnumField<SpendKeyStatus>>,
+    /// The formats that the key may call.
     #[deserr(default)]
     #[schema(value_type = Option<RequestShape>)]
     request_shape: Option<EnumField<RequestShape>>,
@@ -198,12 +227,16 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, min_items = 1, max_items = 1_000)]
     allowed_providers: Option<Allowlist<1>>,
+    /// The limit of money per cycle.
     #[deserr(default)]
     spend_limit: Option<SpendLimitInput>,
+    /// The limit of calls per cycle.
     #[deserr(default)]
     request_limit: Option<RequestLimitInput>,
+    /// The limit of calls per minute.
     #[deserr(default)]
     rate_limit: Option<RateLimitInput>,
+    /// The way in which limits on money are kept.
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>)]
     enforcement: Option<EnumField<Enforcement>>,
@@ -342,15 +375,19 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateSpendKey {
+    /// A name for people.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>, nullable = false)]
     name: PatchField<NameField>,
+    /// The state.
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>, nullable = false)]
     status: PatchField<EnumField<SpendKeyStatus>>,
+    /// The formats that the key may call.
     #[deserr(default)]
     #[schema(value_type = Option<RequestShape>, nullable = false)]
     request_shape: PatchField<EnumField<RequestShape>>,
+    /// The way in which limits on money are kept.
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>, nullable = false)]
     enforcement: PatchField<EnumField<Enforcement>>,
@@ -366,12 +403,15 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, min_items = 1, max_items = 1_000)]
     allowed_providers: NullablePatch<Allowlist<1>>,
+    /// The limit of money per cycle.
     #[deserr(default)]
     #[schema(value_type = Option<SpendLimitInput>)]
     spend_limit: NullablePatch<SpendLimitInput>,
+    /// The limit of calls per cycle.
     #[deserr(default)]
     #[schema(value_type = Option<RequestLimitInput>)]
     request_limit: NullablePatch<RequestLimitInput>,
+    /// The limit of calls per minute.
     #[deserr(default)]
     #[schema(value_type = Option<RateLimitInput>)]
     rate_limit: NullablePatch<RateLimitInput>,

@@ -28,23 +28,36 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionConfig)]
 pub(crate) struct ConfigView {
+    /// The subscription configuration (the plan).
     subscription_config_id: SubscriptionConfigId,
+    /// The merchant.
     merchant_id: MerchantId,
+    /// A name for people.
     name: String,
+    /// The price of a cycle.
     period_amount: Amount,
+    /// The credit that each cycle includes.
     included_credit: Amount,
+    /// The length of a billing cycle.
     billing_interval: BillingInterval,
+    /// The rule for unused included credit at the end of a cycle.
     rollover_type: Rollover,
+    /// The rule for unused bought credit at the end of a cycle.
     bundle_rollover_type: Rollover,
+    /// The meters whose calls the credit pays.
     linked_meters: Vec<LinkedMeterView>,
+    /// Credit that subscribers can buy.
     credit_bundles: Vec<BundleView>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = LinkedMeter)]
 struct LinkedMeterView {
+    /// The meter.
     meter_id: MeterId,
+    /// A name for people.
     name: String,
 }
 
@@ -52,9 +65,13 @@ struct LinkedMeterView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = BundleOfConfig)]
 struct BundleView {
+    /// The credit bundle.
     credit_bundle_id: CreditBundleId,
+    /// A name for people.
     name: String,
+    /// The price in US dollars.
     cost: Amount,
+    /// The credit that it adds.
     credit_amount: Amount,
 }
 
@@ -158,8 +175,11 @@ fn invalid(missing: UnknownResources) -> ApiError {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewCreditBundle)]
 pub(crate) struct NewBundleInput {
+    /// A name for people.
     name: NameField,
+    /// The price in US dollars.
     cost: NonNegativeAmount,
+    /// The credit that it adds.
     credit_amount: PositiveAmount,
 }
 
@@ -177,16 +197,21 @@ impl NewBundleInput {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = CreateSubscriptionConfig)]
 pub(crate) struct CreateConfig {
+    /// A name for people.
     name: NameField,
+    /// The price of a cycle.
     period_amount: NonNegativeAmount,
+    /// The length of a billing cycle.
     #[schema(value_type = BillingInterval)]
     billing_interval: EnumField<BillingInterval>,
     /// The value of `period_amount` when absent.
     #[deserr(default)]
     included_credit: Option<NonNegativeAmount>,
+    /// The rule for unused included credit at the end of a cycle.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
     rollover_type: Option<EnumField<Rollover>>,
+    /// The rule for unused bought credit at the end of a cycle.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
     bundle_rollover_type: Option<EnumField<Rollover>>,
@@ -194,6 +219,7 @@ pub(crate) struct CreateConfig {
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000)]
     product_ids: Option<ProductIds>,
+    /// Credit that subscribers can buy.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NewBundleInput>>, max_items = 100)]
     credit_bundles: Option<BoundedVec<MAX_BUNDLES, NewBundleInput>>,
@@ -290,15 +316,20 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = ChangeCreditBundle)]
 pub(crate) struct BundleInput {
+    /// The credit bundle.
     #[deserr(default)]
     #[schema(value_type = Option<CreditBundleId>)]
     credit_bundle_id: Option<NameField>,
+    /// A name for people.
     #[deserr(default)]
     name: Option<NameField>,
+    /// The price in US dollars.
     #[deserr(default)]
     cost: Option<NonNegativeAmount>,
+    /// The credit that it adds.
     #[deserr(default)]
     credit_amount: Option<PositiveAmount>,
+    /// Deletes the bundle.
     #[deserr(default)]
     is_deleted: Option<bool>,
 }
@@ -391,15 +422,19 @@ impl Deserr<Issues> for BundleChangeField {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = UpdateSubscriptionConfig)]
 pub(crate) struct UpdateConfig {
+    /// A name for people.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>, nullable = false)]
     name: PatchField<NameField>,
+    /// The credit that each cycle includes.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegativeAmount>, nullable = false)]
     included_credit: PatchField<NonNegativeAmount>,
+    /// The rule for unused included credit at the end of a cycle.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>, nullable = false)]
     rollover_type: PatchField<EnumField<Rollover>>,
+    /// The rule for unused bought credit at the end of a cycle.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>, nullable = false)]
     bundle_rollover_type: PatchField<EnumField<Rollover>>,
@@ -411,10 +446,12 @@ pub(crate) struct UpdateConfig {
     #[deserr(default)]
     #[schema(value_type = Option<Vec<BundleInput>>, max_items = 100, nullable = false)]
     credit_bundles: PatchField<BundleChanges>,
+    /// The price of a cycle.
     // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegativeAmount>, nullable = false)]
     period_amount: PatchField<NonNegativeAmount>,
+    /// The length of a billing cycle.
     #[deserr(default)]
     #[schema(value_type = Option<BillingInterval>, nullable = false)]
     billing_interval: PatchField<EnumField<BillingInterval>>,

@@ -31,6 +31,7 @@ use crate::openapi::types::*;
 /// The answer with a subscription.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SubscriptionAnswer {
+    /// The subscription.
     subscription: SubscriptionView,
 }
 
@@ -38,6 +39,7 @@ pub(crate) struct SubscriptionAnswer {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionOfConnection)]
 pub(crate) struct ConnectionAnswer {
+    /// The subscription.
     #[schema(required)]
     subscription: Option<OwnSubscriptionView>,
 }
@@ -45,6 +47,7 @@ pub(crate) struct ConnectionAnswer {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Subscription)]
 pub(crate) struct SubscriptionView {
+    /// The subscription.
     subscription_id: SubscriptionId,
     #[serde(flatten)]
     whose: WhoseView,
@@ -56,6 +59,7 @@ pub(crate) struct SubscriptionView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = OwnSubscription)]
 struct OwnSubscriptionView {
+    /// The subscription.
     subscription_id: SubscriptionId,
     #[serde(flatten)]
     terms: TermsView,
@@ -64,15 +68,25 @@ struct OwnSubscriptionView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionTerms)]
 struct TermsView {
+    /// The subscription configuration (the plan).
     subscription_config_id: SubscriptionConfigId,
+    /// A name for people.
     name: String,
+    /// The state.
     status: SubscriptionStatus,
+    /// The length of a billing cycle.
     billing_interval: BillingInterval,
+    /// The price of a cycle.
     period_amount: Amount,
+    /// The credit that each cycle includes.
     included_credit: Amount,
+    /// The start of the present cycle.
     cycle_start_at: Timestamp,
+    /// The end of the present cycle.
     cycle_end_at: Timestamp,
+    /// The credit that is left.
     credits: CreditsView,
+    /// The change at the end of the cycle.
     #[schema(required)]
     pending_change: Option<PendingChangeView>,
 }
@@ -81,8 +95,11 @@ struct TermsView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Subscriber)]
 struct WhoseView {
+    /// The customer.
     connection_id: ConnectionId,
+    /// The time of the start.
     started_at: Timestamp,
+    /// The time of cancellation.
     #[schema(required)]
     cancelled_at: Option<Timestamp>,
 }
@@ -90,21 +107,32 @@ struct WhoseView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionCredits)]
 struct CreditsView {
+    /// All credit that is left.
     total_remaining: Amount,
+    /// Included credit that is left.
     cycle_remaining: Amount,
+    /// Bought credit that is left.
     bundle_remaining: Amount,
+    /// Included credit from earlier cycles.
     cycle_rollover: Rollover,
+    /// Bought credit from earlier cycles.
     bundle_rollover: Rollover,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = PendingChange)]
 struct PendingChangeView {
+    /// The kind of the change.
     r#type: PendingKind,
+    /// The time at which it takes effect.
     effective_at: Timestamp,
+    /// The subscription configuration (the plan).
     subscription_config_id: SubscriptionConfigId,
+    /// A name for people.
     name: String,
+    /// The price of a cycle.
     period_amount: Amount,
+    /// The credit that each cycle includes.
     included_credit: Amount,
 }
 
@@ -180,8 +208,10 @@ fn bundle_not_offered() -> ApiError {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = CreateSubscription)]
 pub(crate) struct Subscribe {
+    /// The customer.
     #[schema(value_type = ConnectionId)]
     connection_id: NameField,
+    /// The subscription configuration (the plan).
     #[schema(value_type = SubscriptionConfigId)]
     subscription_config_id: NameField,
 }
@@ -336,6 +366,7 @@ pub(crate) async fn get_of_connection(
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = ChangeSubscription)]
 pub(crate) struct ChangePlan {
+    /// The subscription configuration (the plan).
     #[schema(value_type = SubscriptionConfigId)]
     subscription_config_id: NameField,
 }
@@ -376,6 +407,7 @@ pub(crate) async fn change(
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = BuyCreditBundle)]
 pub(crate) struct BuyBundle {
+    /// The credit bundle.
     #[schema(value_type = CreditBundleId)]
     credit_bundle_id: NameField,
 }

@@ -24,16 +24,21 @@ pub(crate) struct UsageView {
     start: LocalTime,
     /// The end of the sums: `end`, or the quarter of an hour after it.
     end: LocalTime,
+    /// One item for each day.
     items: Vec<ItemView>,
+    /// The sums of the whole window.
     totals: SumsView,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = UsageOfDay)]
 struct ItemView {
+    /// The day.
     #[schema(format = Date)]
     date: String,
+    /// The start of the day in the window.
     start: LocalTime,
+    /// The end of the day in the window.
     end: LocalTime,
     #[serde(flatten)]
     sums: SumsView,
@@ -42,13 +47,21 @@ struct ItemView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = UsageSums)]
 struct SumsView {
+    /// The number of calls.
     total_requests: i128,
+    /// The sum of the tokens.
     total_usage_tokens: i128,
+    /// The sum of the base costs.
     total_usage_cost: LargeAmount,
+    /// The sum of the fees.
     total_fee_amount: LargeAmount,
+    /// The sum of the service charges.
     total_service_charge_amount: LargeAmount,
+    /// Base cost, fee and service charge.
     total_request_cost: LargeAmount,
+    /// The part that the customer's wallet pays.
     total_wallet_cost: LargeAmount,
+    /// The part that the merchant's wallet pays.
     total_merchant_cost: LargeAmount,
 }
 

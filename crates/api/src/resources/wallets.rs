@@ -25,14 +25,21 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Wallet)]
 pub(crate) struct WalletView {
+    /// The wallet.
     wallet_id: WalletId,
+    /// The balance, without credit.
     balance: Amount,
+    /// The money that calls in flight hold.
     held: Amount,
+    /// Balance, credit and overdraft, less what is held.
     available: Amount,
+    /// The amount by which the balance may fall below zero. Null: without a limit.
     #[schema(required)]
     overdraft_limit: Option<Amount>,
+    /// A balance below it is an event. Null: none.
     #[schema(required)]
     low_balance_threshold: Option<Amount>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -53,18 +60,27 @@ impl WalletView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Transaction)]
 pub(crate) struct TransactionView {
+    /// The transaction.
     transaction_id: TransactionId,
+    /// The wallet.
     wallet_id: WalletId,
+    /// The account of the wallet that changed.
     account: LedgerAccount,
+    /// The reason.
     kind: TransactionKind,
+    /// The amount.
     amount: Amount,
+    /// The balance of the account after it.
     balance_after: Amount,
+    /// The record of the call that it pays.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_id: Option<RequestId>,
+    /// A text for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     description: Option<String>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -176,7 +192,9 @@ pub(crate) async fn update(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct MoveMoney {
+    /// The amount.
     amount: PositiveAmount,
+    /// A text for people.
     #[deserr(default)]
     description: Option<NameField>,
 }

@@ -27,8 +27,11 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Webhook)]
 pub(crate) struct WebhookView {
+    /// The webhook.
     webhook_id: WebhookId,
+    /// A name for people.
     name: String,
+    /// The URL that receives the events.
     url: String,
     /// The kinds of events that are sent; null is all but `request.*`.
     #[schema(value_type = Option<Vec<WantedKind>>, required)]
@@ -37,6 +40,7 @@ pub(crate) struct WebhookView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     webhook_secret: Option<String>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -61,13 +65,16 @@ impl WebhookView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Delivery)]
 struct DeliveryView {
+    /// The delivery.
     delivery_id: DeliveryId,
     /// The `webhook-id` of its message, the same at every attempt.
     event_id: EventId,
+    /// The kind of the event.
     r#type: EventKind,
     /// Its number among the messages of the webhook, from 1 and without gaps.
     #[schema(minimum = 1)]
     sequence: u64,
+    /// The state.
     status: DeliveryStatus,
     /// The number of attempts.
     attempts: u32,
@@ -83,12 +90,14 @@ struct DeliveryView {
     /// The duration of the last attempt.
     #[schema(required)]
     duration_ms: Option<u32>,
+    /// The time of the last attempt.
     #[schema(required)]
     last_attempt_at: Option<Timestamp>,
     /// The time of the next attempt. It is null when the delivery is done, while an attempt is under way, and
     /// while it waits for an earlier event.
     #[schema(required)]
     next_attempt_at: Option<Timestamp>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -163,6 +172,7 @@ impl Deserr<Issues> for EventKindsField {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateWebhook {
+    /// A name for people.
     name: NameField,
     /// The URL that messages are sent to.
     url: WebhookTarget,
@@ -260,9 +270,11 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWebhook {
+    /// A name for people.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>, nullable = false)]
     name: PatchField<NameField>,
+    /// The URL that receives the events.
     #[deserr(default)]
     #[schema(value_type = Option<WebhookTarget>, nullable = false)]
     url: PatchField<WebhookTarget>,

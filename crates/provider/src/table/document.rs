@@ -1,4 +1,4 @@
-//! The table as a document for its readers. A test checks that `docs/PROVIDERS.md` is this text.
+//! The table as pages for readers. A test checks that `docs/features/providers/` has these pages.
 
 use std::fmt::{self, Write};
 
@@ -9,58 +9,68 @@ use tollgate_usage::{Dialect, Operation};
 
 use crate::key_header::{KeyHeader, key_header};
 
-/// The documentation of the built-in providers, in Markdown.
-#[derive(Clone, Copy, Debug)]
-pub struct ProvidersDocument;
-
-impl fmt::Display for ProvidersDocument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(INTRODUCTION)?;
-        f.write_str(
-            "| provider | base URL | usage asked for in streams | `max_completion_tokens` |\n\
-             |---|---|---|---|\n",
-        )?;
-        for row in &BUILTIN {
-            let asked = if row.stream_options { "yes" } else { "no" };
-            let bounds = if row.max_completion_tokens { "bounds" } else { "ignored" };
-            writeln!(f, "| [{0}](#{0}) | `{1}` | {asked} | {bounds} |", row.name, row.base_url)?;
-        }
-        f.write_str(NOTES)?;
-        for row in &BUILTIN {
-            write_provider(f, row)?;
-        }
-        f.write_str(DIALECTS)?;
-        for dialect in Dialect::ALL {
-            let key = key_words(key_header(dialect));
-            writeln!(f, "| `{dialect}` | {key} | {} |", dialect_words(dialect))?;
-        }
-        Ok(())
-    }
+/// The pages of the built-in providers: the name of each file, and its Markdown.
+pub fn provider_pages() -> Vec<(String, String)> {
+    let providers = BUILTIN.iter().map(|row| (format!("{}.md", row.name), page(row)));
+    std::iter::once(("index.md".to_owned(), index())).chain(providers).collect()
 }
 
-fn write_provider(f: &mut fmt::Formatter<'_>, row: &BuiltinProvider) -> fmt::Result {
-    writeln!(f, "\n### {}\n", row.name)?;
+fn index() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    // Writing to a string cannot fail.
+    let _ = write_index(&mut text);
+    text
+}
+
+fn page(row: &BuiltinProvider) -> String {
+    let mut text = String::new();
+    let _ = write_provider(&mut text, row);
+    text
+}
+
+fn write_index(f: &mut String) -> fmt::Result {
     f.write_str(
-        "| part | dialect | key | endpoint | model | usage |\n|---|---|---|---|---|---|\n",
+        "| provider | base URL | usage requested in streams | `max_completion_tokens` |\n\
+         |---|---|---|---|\n",
     )?;
+    for row in &BUILTIN {
+        let requested = if row.stream_options { "yes" } else { "no" };
+        let bounds = if row.max_completion_tokens { "bounds" } else { "ignored" };
+        writeln!(f, "| [{0}]({0}.md) | `{1}` | {requested} | {bounds} |", row.name, row.base_url)?;
+    }
+    f.write_str(NOTES)?;
+    for dialect in Dialect::ALL {
+        let key = key_words(key_header(dialect));
+        writeln!(f, "| `{dialect}` | {key} | {} |", dialect_words(dialect))?;
+    }
+    Ok(())
+}
+
+fn write_provider(f: &mut String, row: &BuiltinProvider) -> fmt::Result {
+    writeln!(f, "# {}\n\n{WRITTEN}\n", row.name)?;
+    writeln!(f, "The base URL is `{}`. These endpoints take the operator's key.", row.base_url)?;
+    if let Some((_, note)) = PROVIDER_NOTES.iter().find(|(name, _)| *name == row.name) {
+        writeln!(f, "\n{note}")?;
+    }
     for mount in row.mounts {
-        let mut part = match mount.path {
-            "" => "(all)".to_owned(),
-            path => format!("`{path}`"),
-        };
-        let mut dialect = format!("`{}`", mount.dialect);
-        let mut key = key_words(key_header(mount.dialect));
+        let key = key_words(key_header(mount.dialect));
+        writeln!(f, "\n## Endpoints in the format `{}`{}\n", mount.dialect, below(mount.path))?;
+        writeln!(f, "The key is in {key}.\n")?;
         for operation in mount.operations() {
             let Operation { method, path, .. } = operation;
-            let (model, usage) = (model_words(operation.model), usage_words(operation));
-            writeln!(f, "| {part} | {dialect} | {key} | `{method} {path}` | {model} | {usage} |")?;
-            // Shown once for each part.
-            for cell in [&mut part, &mut dialect, &mut key] {
-                cell.clear();
-            }
+            let model = match model_words(operation.model) {
+                words if words.is_empty() => words,
+                words => format!(" The model is {words}."),
+            };
+            writeln!(f, "- `{method} {path}`\\\n  Usage: {}.{model}", usage_words(operation))?;
         }
     }
     Ok(())
+}
+
+/// The part of a heading that tells two mounts of a provider apart.
+fn below(path: &str) -> String {
+    if path.is_empty() { String::new() } else { format!(" below `{path}`") }
 }
 
 impl Mount {
@@ -139,61 +149,81 @@ fn dialect_words(dialect: Dialect) -> &'static str {
     }
 }
 
+const WRITTEN: &str =
+    "<!-- Made by `cargo run -p tollgate-provider --example providers`; a test compares. -->";
+
 const INTRODUCTION: &str = "\
 # Providers
 
-<!-- Written by `cargo run -p tollgate-provider --example providers`; a test compares. -->
+<!-- Made by `cargo run -p tollgate-provider --example providers`; a test compares. -->
 
-What Tollgate knows of the providers it forwards to. Each needs a key in the configuration, and models that
-[the price list](PRICING.md) knows, or a price of your own:
+Tollgate knows these providers. A provider needs a key in the configuration, and its models need a price in
+[the price list](../price-catalogue.md) or of your own:
 
 ```toml
 [providers.mistral]
 api_key = \"…\"
 ```
 
-A URL is forwarded to if it has the scheme, host, port and path prefix of one of these, or of a
-provider that the configuration adds. The operator's key is used on the endpoints that are listed
-here and nowhere else; every other path of a provider (files, stored answers, batches, fine-tuning,
-assistants, administration) needs the caller's own key, or a line in `managed_endpoints`.
+Tollgate forwards to a URL when scheme, host, port and path prefix are those of a provider in this table or in
+the configuration. The operator's key is used on the endpoints that the page of a provider lists, and nowhere
+else. Every other path of a provider (files, stored answers, batches, fine-tuning, assistants, administration)
+needs the caller's own key, or a line in `managed_endpoints`.
 
 ";
 
 const NOTES: &str = "
-\"Usage asked for\" means that a streamed chat body that does not ask for usage is given
-`stream_options.include_usage`; the extra event that it brings is removed again. The other providers
-report usage unasked, or do not know the option.
+\"Usage requested in streams\": when a streamed chat does not request usage, Tollgate adds
+`stream_options.include_usage` to the body and removes the extra event from the answer. The other providers
+report usage without a request, or do not know the option.
 
-`max_tokens` bounds chat at every provider. \"bounds\" in the last column means that
-`max_completion_tokens` does, too. Where it is \"ignored\" the provider may answer with more tokens, so a
-call that states no other maximum has none: `max_completion_tokens = true` below `[providers.…]` says
-otherwise.
+`max_tokens` bounds a chat at every provider. \"bounds\" in the last column means that `max_completion_tokens`
+does, too. Where it is \"ignored\", the provider may answer with more tokens, so a call that states no other
+maximum has no bound. `max_completion_tokens = true` below `[providers.…]` changes that.
 
-- **azure** is called by the name of its resource: `[providers.azure]` with `resource = \"my-resource\"`.
-  Below `/openai/deployments/…` the path names the deployment, not the model: prices follow the model
-  that the answer names, and before the call a deployment that is called like its model finds its
-  price. Usage is asked for from `api-version` `2024-09-01-preview` and `2024-10-21` on; older versions
-  refuse the question. A second resource is a provider of its own, with `dialect = \"azure\"`,
-  `base_url = \"https://other.openai.azure.com/openai\"` and `price_list = \"azure\"`.
-- **bedrock** is called in a region: `region = \"eu-central-1\"`, with a Bedrock API key, which is sent
-  as a bearer token. Requests signed with SigV4 are not supported: the signature would have to cover
-  what Tollgate sends. Ids with a region (`eu.anthropic.…`) and without are found in the price list; an
-  inference profile whose ARN has a slash cannot be put into a path that is read in one way only.
-- **google** is called natively (`/v1beta/models/{model}:generateContent`) and in OpenAI's format
-  (`/v1beta/openai`). For Vertex configure a provider with `base_url =
-  \"https://europe-west1-aiplatform.googleapis.com/v1\"`, `dialect = \"google\"` and
-  `price_list = \"google\"`.
-- **elevenlabs** bills credits, and what a credit costs depends on the account: set
-  `input_characters` in `[[prices]]` for your plan.
-- **perplexity**, and models elsewhere that search the web unasked, have no bound on what a call can
-  cost: strict spend keys refuse them.
-";
+Models that search the web without a request, such as those of **perplexity**, have no bound on their cost. Strict
+spend keys refuse them.
 
-const DIALECTS: &str = "
 ## Dialects
 
-What `dialect` in the configuration may say of a provider of one's own:
+The values of `dialect` for a provider of your own:
 
-| dialect | key | what it has |
+| dialect | key | endpoints |
 |---|---|---|
 ";
+
+/// Notes for the pages of providers.
+const PROVIDER_NOTES: [(&str, &str); 4] = [
+    (
+        "azure",
+        "\
+The configuration names the resource: `[providers.azure]` with `resource = \"my-resource\"`. Below
+`/openai/deployments/…` the path names the deployment, not the model. The price follows the model that the answer
+names. Before the call, a deployment with the name of its model has the price of that model.
+
+Usage is requested from `api-version` `2024-09-01-preview` and `2024-10-21` on. Older versions refuse the
+option. A second resource is another provider, with `dialect = \"azure\"`,
+`base_url = \"https://other.openai.azure.com/openai\"` and `price_list = \"azure\"`.",
+    ),
+    (
+        "bedrock",
+        "\
+The configuration names the region: `region = \"eu-central-1\"`. The key is a Bedrock API key, sent as a bearer
+token. Requests signed with SigV4 are not supported, because the signature covers the request that Tollgate changes.
+
+The price list has ids with a region (`eu.anthropic.…`) and without. An inference profile whose ARN has a slash
+cannot be used.",
+    ),
+    (
+        "elevenlabs",
+        "\
+This provider bills credits, and the price of a credit depends on your plan. Set `input_characters` in `[[prices]]`.",
+    ),
+    (
+        "google",
+        "\
+Calls use Google's own format (`/v1beta/models/{model}:generateContent`) or OpenAI's (`/v1beta/openai`). For
+Vertex, configure a provider with `base_url = \"https://europe-west1-aiplatform.googleapis.com/v1\"`,
+`dialect = \"google\"` and `price_list = \"google\"`.",
+    ),
+];

@@ -14,7 +14,7 @@ use tollgate_domain::Issue;
 use url::Url;
 
 use self::builtin::BUILTIN;
-pub use self::document::ProvidersDocument;
+pub use self::document::provider_pages;
 use self::endpoint::parse;
 pub use self::endpoint::{Endpoint, EndpointError};
 use self::endpoint_cache::EndpointCache;

@@ -25,30 +25,41 @@ use tollgate_gateway::Tariff;
 pub(crate) struct ReportUsage {
     /// Your own id of the usage. It is booked once.
     request_id: NameField,
+    /// The customer.
     #[schema(value_type = ConnectionId)]
     connection_id: NameField,
+    /// A short name of the meter, for forward tokens. It is made from the name if absent.
     meter_slug: NameField,
+    /// The provider's name in the configuration.
     #[deserr(default)]
     provider: Option<NameField>,
+    /// The model.
     #[deserr(default)]
     model: Option<NameField>,
+    /// Pairs of strings that you can filter by.
     #[deserr(default)]
     metadata: Option<MetadataField>,
+    /// Tokens of input.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     input_tokens: CountField,
+    /// Tokens of output.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     output_tokens: CountField,
+    /// Characters of input.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     input_characters: CountField,
+    /// Characters of output.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     output_characters: CountField,
+    /// Seconds of input.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>, nullable = false)]
     input_seconds: SecondsField,
+    /// Seconds of output.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>, nullable = false)]
     output_seconds: SecondsField,

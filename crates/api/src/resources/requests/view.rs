@@ -16,47 +16,65 @@ use crate::settings::InterfaceShape;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Request)]
 pub(crate) struct RecordView {
+    /// The record of the call.
     request_id: RequestId,
+    /// Your own id.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reference_id: Option<String>,
+    /// The record's number on its wallet, without gaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     sequence: Option<u64>,
+    /// The state.
     status: RequestStatus,
+    /// The provider's name in the configuration.
     provider: String,
+    /// The method and the URL of the call.
     endpoint: String,
+    /// Whether the key was the operator's or the caller's.
     provider_key_type: ProviderKeyType,
+    /// The provider's HTTP status.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     provider_status: Option<u16>,
     #[serde(flatten)]
     customer: CustomerView,
+    /// The spend key.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     spend_key_id: Option<SpendKeyId>,
+    /// The meter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     meter_id: Option<MeterId>,
+    /// The model.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     model: Option<String>,
+    /// The provider's id of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     response_id: Option<String>,
+    /// The provider's time of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     timestamp: Option<Timestamp>,
+    /// The usage and the base cost.
     model_usage: ModelUsageView,
+    /// The source of the usage.
     usage_source: UsageSource,
+    /// The source of the price.
     price_source: PriceSource,
     #[serde(flatten)]
     #[schema(value_type = CurrentCost)]
     cost: CostView,
+    /// Pairs of strings that you can filter by.
     metadata: Metadata,
     /// Unusual facts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     flags: Vec<RecordFlag>,
+    /// The time of creation.
     created_at: Timestamp,
 }
 
@@ -72,6 +90,7 @@ enum RecordFlag {
 #[derive(Serialize, ToSchema)]
 #[schema(as = RequestCustomer)]
 struct CustomerView {
+    /// The customer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection_id: Option<ConnectionId>,
@@ -83,23 +102,41 @@ struct CustomerView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ModelUsage)]
 pub(crate) struct ModelUsageView {
+    /// Tokens of input.
     input_tokens: u64,
+    /// Tokens of output.
     output_tokens: u64,
+    /// Tokens of input and output.
     total_tokens: u64,
+    /// Characters of input.
     input_characters: u64,
+    /// Characters of output.
     output_characters: u64,
+    /// Characters of input and output.
     total_characters: u64,
+    /// Seconds of input.
     input_seconds: u64,
+    /// Seconds of output.
     output_seconds: u64,
+    /// Seconds of input and output.
     total_seconds: u64,
+    /// Input tokens that were read from a cache.
     cached_input_tokens: u64,
+    /// Input tokens that were written to a cache.
     cache_write_tokens: u64,
+    /// Output tokens of reasoning.
     reasoning_tokens: u64,
+    /// Input tokens of audio.
     input_audio_tokens: u64,
+    /// Output tokens of audio.
     output_audio_tokens: u64,
+    /// The cost of the input.
     input_cost: Amount,
+    /// The cost of the output and of everything else.
     output_cost: Amount,
+    /// The base cost.
     total_cost: Amount,
+    /// The payer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     payer: Option<Payer>,
@@ -116,39 +153,56 @@ pub(crate) enum CostView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = RequestCost)]
 pub(crate) struct CurrentCost {
+    /// The fee of the meter.
     fee: FeeView,
+    /// The operator's charge on the fee.
     service_charge: ServiceChargeView,
+    /// Base cost, fee and service charge.
     total_request_cost: Amount,
+    /// The part that the customer's wallet pays.
     total_wallet_cost: Amount,
+    /// The part that the merchant's wallet pays.
     total_merchant_cost: Amount,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Fee)]
 pub(crate) struct FeeView {
+    /// The amount.
     amount: Amount,
+    /// Whether rates are USD per unit or a percentage of the base cost.
     rate_type: RateType,
+    /// The tokens that count.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     token_basis: Option<TokenBasis>,
+    /// One line for each tier that the call touched.
     breakdown: Vec<FeeLineView>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = FeeLine)]
 pub(crate) struct FeeLineView {
+    /// The tier.
     tier: TierView,
+    /// The tokens in this tier.
     tokens: u64,
+    /// The characters in this tier.
     characters: u64,
+    /// The seconds in this tier, rounded up.
     seconds: u64,
+    /// The requests in this tier.
     requests: u64,
+    /// The price in US dollars.
     cost: Amount,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = ServiceCharge)]
 pub(crate) struct ServiceChargeView {
+    /// The amount.
     amount: Amount,
+    /// The payer.
     payer: Payer,
 }
 
