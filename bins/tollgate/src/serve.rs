@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tollgate_api::{App, BoundServer, ServedRoutes, Settings, WebhookDispatcher};
+use tollgate_api::{App, BoundServer, Pages, ServedRoutes, Settings, WebhookDispatcher};
 use tollgate_domain::Clock;
 use tollgate_gateway::Gateway;
 use tollgate_store::{Store, upkeep};
@@ -66,7 +66,7 @@ fn listen(
 pub(crate) async fn run(config: TollgateConfig, json: bool) -> anyhow::Result<()> {
     logging::start(config.log_format);
     config.warnings().iter().for_each(|doubt| log::warn!("{doubt}"));
-    let service = Service::start(&config).await?;
+    let service = Service::start(&config, &tollgate_dashboard::pages()).await?;
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let address = format!("{scheme}://{}", service.address);
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
@@ -110,7 +110,7 @@ fn raise_file_limit() {
 
 impl Service {
     /// Opens the store and listens.
-    pub(crate) async fn start(config: &TollgateConfig) -> anyhow::Result<Self> {
+    pub(crate) async fn start(config: &TollgateConfig, pages: &Pages) -> anyhow::Result<Self> {
         raise_file_limit();
         let store = Store::open(&config.database_url, &config.store_options(true))
             .with_context(|| format!("cannot open {:?}", config.database_url))?;
@@ -129,11 +129,10 @@ impl Service {
             Clock::system(),
         ));
         let app = web::Data::new(App::new(Arc::clone(&gateway), settings));
-        let pages = tollgate_dashboard::pages();
-        let beside = Some(&pages).filter(|_| config.dashboard_listen.is_none()).cloned();
+        let beside = Some(pages).filter(|_| config.dashboard_listen.is_none()).cloned();
         let served = ServedRoutes { interface: true, pages: beside };
         let main = listen(&app, config, ("listen", &config.listen), &served)?;
-        let alone = ServedRoutes { interface: false, pages: Some(pages) };
+        let alone = ServedRoutes { interface: false, pages: Some(pages.clone()) };
         let dashboard = config
             .dashboard_listen
             .as_ref()

@@ -345,3 +345,45 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
         browser.client.clone().close().await.unwrap();
     });
 }
+
+/// The pages of the demo that the documentation shows, and their images in `docs/images`.
+const IMAGES: [(&str, &str, &str); 3] = [
+    ("", "Newest requests", "dashboard.png"),
+    ("/spend", "Spend, 30 days", "spend.png"),
+    ("/spend-keys", "Research agent", "spend-keys.png"),
+];
+
+/// With `UPDATE_IMAGES` in the environment it also writes the images of the documentation.
+#[test]
+fn the_demo_signs_in_and_has_a_business_to_look_at() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let Some(browser) = ChromiumBrowser::start().await else { return };
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["demo", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(demo.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut words = lines.map(|line| line.split_whitespace().map(str::to_owned).collect());
+        let sign_in: Vec<String> = words
+            .find(|words: &Vec<String>| words.first().is_some_and(|w| w == "dashboard"))
+            .unwrap();
+        browser.show(DESK, "light").await;
+        browser.client.goto(&sign_in[1]).await.unwrap();
+        let dashboard = sign_in[1].replace("/demo", "/dashboard");
+        for (page, text, image) in IMAGES {
+            browser.client.goto(&format!("{dashboard}{page}")).await.unwrap();
+            browser.wait_for_text(text).await;
+            let png = browser.client.screenshot().await.unwrap();
+            assert!(png.starts_with(b"\x89PNG") && png.len() > 20_000, "{image}: {}", png.len());
+            if std::env::var_os("UPDATE_IMAGES").is_some() {
+                let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
+                std::fs::write(format!("{folder}/{image}"), png).unwrap();
+            }
+        }
+        let _ = demo.kill();
+        let _ = demo.wait();
+    });
+}

@@ -26,6 +26,7 @@ use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
 
 use tollgate_api::Pages;
 use tollgate_api::html::{self, HEADERS};
+use tollgate_domain::Key;
 
 use crate::session::SignIns;
 
@@ -36,6 +37,17 @@ const ASSETS: &str = "/dashboard";
 pub fn pages() -> Pages {
     let sign_ins = web::Data::new(SignIns::default());
     Pages::new(move |config| routes(config, sign_ins.clone()))
+}
+
+/// As [`pages`], with a page at `path` that signs in with a key, for a demo.
+pub fn pages_signed_in_by(path: &'static str, key: Key) -> Pages {
+    let sign_ins = web::Data::new(SignIns::default());
+    Pages::new(move |config| {
+        let key = key.clone();
+        let sign_in = move |app, http| session::sign_in_with(app, http, key.clone());
+        config.service(resource(path).route(get().to(sign_in)));
+        routes(config, sign_ins.clone());
+    })
 }
 
 fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {

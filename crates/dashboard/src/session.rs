@@ -240,19 +240,39 @@ pub(crate) async fn sign_in(
     if key.kind() == KeyKind::Spend {
         return refused("That is a spend key, which only forwards calls. Use a secret key.");
     }
-    let hash = key.hash();
-    let open = move |conn: &mut _| sessions::open(conn, &hash, now);
-    let Some(token) = app.store.write_outside_calls(open).await? else {
+    let Some(answer) = open_session(&app, &http, &key).await? else {
         return refused("There is no such key. It may have been deleted.");
     };
     if let Some(from) = from {
         sign_ins.0.forget(&from);
     }
+    Ok(answer)
+}
+
+/// Signs in with a key that the service knows, and not the visitor.
+pub(crate) async fn sign_in_with(
+    app: web::Data<App>,
+    http: HttpRequest,
+    key: Key,
+) -> Result<HttpResponse, PageError> {
+    let opened = open_session(&app, &http, &key).await?;
+    Ok(opened.unwrap_or_else(|| go_to("/dashboard/sign-in")))
+}
+
+/// Opens a session of a secret key, and redirects to the dashboard. `None` without such a key.
+async fn open_session(
+    app: &App,
+    http: &HttpRequest,
+    key: &Key,
+) -> Result<Option<HttpResponse>, PageError> {
+    let (hash, now) = (key.hash(), app.clock.now());
+    let open = move |conn: &mut _| sessions::open(conn, &hash, now);
+    let Some(token) = app.store.write_outside_calls(open).await? else { return Ok(None) };
     let seconds = Session::LASTS_MILLIS / 1_000;
     let mut answer = go_to("/dashboard");
     let value = format!("{}; Max-Age={seconds}", token.reveal());
-    set_cookie(&http, &mut answer, COOKIE_NAME, &value)?;
-    Ok(answer)
+    set_cookie(http, &mut answer, COOKIE_NAME, &value)?;
+    Ok(Some(answer))
 }
 
 /// The address of a sender. Of IPv6 it is the network of 64 bits, because one client has all 2⁶⁴ addresses in

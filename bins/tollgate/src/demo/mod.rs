@@ -1,21 +1,23 @@
-//! `tollgate demo`: the service with simulated providers, for a first try.
+//! `tollgate demo`: the service with simulated providers and a business of 90 days, for a first try.
+
+mod business;
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::path::Path;
 
 use anyhow::{anyhow, bail};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_domain::{
-    Clock, Cycle, Enforcement, EventKind, MerchantId, NewConnection, NewMeter, NewSpendKey,
+    Clock, Cycle, Enforcement, EventKind, Key, MerchantId, NewConnection, NewMeter, NewSpendKey,
     NewWebhook, RequestShape, SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
 };
 use tollgate_pricing::{Amount, Meter, RateType, Tier, TierUnit};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::wallets::WalletMovement;
-use tollgate_store::{Conn, connections, merchants, meters, spend_keys, wallets, webhooks};
+use tollgate_store::{Conn, connections, meters, spend_keys, wallets, webhooks};
 
+use self::business::usd;
 use crate::config::TollgateConfig;
 use crate::logging;
 use crate::output;
@@ -25,7 +27,6 @@ use crate::serve::Service;
 struct DemoResources {
     secret_key: String,
     connection_id: String,
-    wallet_id: String,
     meter_slug: String,
     /// A spend key for each format.
     openai_key: String,
@@ -45,6 +46,9 @@ const RUSH_CALLS_THAT_FIT: usize = 10;
 /// The path at which a simulated provider receives webhooks.
 const RECEIVER: &str = "/webhooks/demo";
 
+/// The page that signs in to the dashboard.
+const SIGN_IN: &str = "/demo";
+
 /// The prices of its model, in USD per million tokens.
 const RUSH_INPUT_PRICE: usize = 1;
 const RUSH_OUTPUT_PRICE: usize = 100;
@@ -59,19 +63,23 @@ fn rush_limit() -> Amount {
 
 /// Serves from a temporary store with simulated providers, and prints examples.
 pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> {
-    eprintln!("Starting two simulated providers and a service on a temporary database …");
+    eprintln!("Starting two simulated providers, and booking 90 days of a business …");
     let openai = Simulator::start("127.0.0.1:0", Behavior::default())?;
     let anthropic = Simulator::start("127.0.0.1:0", Behavior::default())?;
-    let config = config(listen.unwrap_or("127.0.0.1:8080"), &openai, &anthropic)?;
+    let folder = tempfile::tempdir()?;
+    let config = config(listen.unwrap_or("127.0.0.1:8080"), folder.path(), [&openai, &anthropic])?;
     logging::start(config.log_format);
-    let service = Service::start(&config).await?;
+    let now = Clock::system().now();
+    let (merchant_id, key) = business::book(&config.database_url, &config.prices, now).await?;
+    let pages = tollgate_dashboard::pages_signed_in_by(SIGN_IN, key.clone());
+    let service = Service::start(&config, &pages).await?;
     let receiver = openai.url(RECEIVER);
-    let made =
-        service.store.write(|conn| create_resources(conn, receiver, Clock::system().now())).await?;
+    let create = move |conn: &mut _| create_resources(conn, merchant_id, &key, receiver, now);
+    let made = service.store.write(create).await?;
     let base = format!("http://{}", service.address);
     match json {
         true => output::print_line(summary_json(&base, &made, &openai, &anthropic))?,
-        false => output::print_line(welcome(&base, &made, &openai, &anthropic))?,
+        false => output::print_line(welcome(&base, &made))?,
     }
     service.run_until_signal(&config).await?;
     openai.stop().await;
@@ -81,8 +89,8 @@ pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> 
 
 fn config(
     listen: &str,
-    openai: &Simulator,
-    anthropic: &Simulator,
+    folder: &Path,
+    [openai, anthropic]: [&Simulator; 2],
 ) -> anyhow::Result<TollgateConfig> {
     // A first try should not fail because the port is in use.
     let listen = match TcpListener::bind(listen) {
@@ -98,7 +106,7 @@ fn config(
     let text = format!(
         r#"
         listen = "{listen}"
-        database_url = "sqlite::memory:"
+        database_url = "sqlite:{}/tollgate.db"
         webhook_allow_http = true
         webhook_allow_private_network = true
         [providers.openai]
@@ -115,21 +123,22 @@ fn config(
         input = "{RUSH_INPUT_PRICE}"
         output = "{RUSH_OUTPUT_PRICE}"
         "#,
+        folder.display(),
         openai.url("/v1"),
         anthropic.url("/v1"),
     );
     Ok(TollgateConfig::from_parts(text.parse()?, [], None)?)
 }
 
-/// A merchant, a webhook, a customer with 10 USD, a meter, and spend keys that draw on the customer's
+/// A webhook, a customer with 10 USD, a meter, and spend keys that draw on the customer's
 /// wallet.
 fn create_resources(
     conn: &mut Conn,
+    merchant_id: MerchantId,
+    key: &Key,
     receiver: String,
     now: Timestamp,
 ) -> anyhow::Result<DemoResources> {
-    let new = merchants::create(conn, "Demo merchant", now)?;
-    let merchant_id = new.merchant.merchant_id;
     let events = Some(EventKind::ALL.to_vec());
     let webhook = NewWebhook { name: "Demo".to_owned(), url: receiver, events };
     webhooks::create(conn, merchant_id, webhook, now)?;
@@ -175,9 +184,8 @@ fn create_resources(
     };
     let meter_id = Some(meter.meter_id);
     Ok(DemoResources {
-        secret_key: new.key.reveal().to_owned(),
+        secret_key: key.reveal().to_owned(),
         connection_id: connection.connection_id.to_string(),
-        wallet_id: connection.wallet_id.to_string(),
         meter_slug,
         openai_key: spend_key("OpenAI's format", meter_id, daily(RequestShape::ShapeA))?,
         anthropic_key: spend_key("Anthropic's format", meter_id, daily(RequestShape::ShapeB))?,
@@ -195,10 +203,6 @@ fn create_spend_key(
     let (_, key) = spend_keys::create(conn, merchant_id, new, now)?
         .map_err(|missing| anyhow!("a spend key of the demo: no {missing:?}"))?;
     Ok(key.reveal().to_owned())
-}
-
-const fn usd(whole: i64) -> Amount {
-    Amount::from_units(whole * 10_000_000_000)
 }
 
 /// The created resources as JSON, for programs.
@@ -222,75 +226,26 @@ fn summary_json(
     })
 }
 
-fn welcome(base: &str, made: &DemoResources, openai: &Simulator, anthropic: &Simulator) -> String {
-    let token = STANDARD.encode(
-        json!({
-            "secret_key": made.secret_key,
-            "connection_id": made.connection_id,
-            "meter_slug": made.meter_slug,
-        })
-        .to_string(),
-    );
-    let (chat, messages) = (openai.url("/v1/chat/completions"), anthropic.url("/v1/messages"));
+fn welcome(base: &str, made: &DemoResources) -> String {
+    let DemoResources { secret_key, openai_key, strict_key, strict_limit, .. } = made;
     format!(
         r#"
 Tollgate listens on {base}. Its store is temporary; Ctrl-C ends everything.
 
+  dashboard      {base}{SIGN_IN}   (signs you in: 90 days of a business with 40 customers and three plans)
   merchant key   {secret_key}
-  connection     {connection_id} with 10.00 USD on its wallet
-  meter          {meter_slug}: 5 / 3 / 1 USD per million tokens from 0 / 1 M / 10 M on
-  spend keys     two that may spend 1.00 USD a day of that wallet, one for each format; one that is strict
-  dashboard      {base}/dashboard: sign in with the merchant key
 
-In another terminal, with a spend key, as if Tollgate were the provider (paste as it is):
+Three commands for another terminal. A call, with a spend key, as if Tollgate were the provider:
 
   curl -s "{base}/v1/chat/completions" -H "Authorization: Bearer {openai_key}" -H "Content-Type: application/json" -d '{{"model": "gpt-4o-mini", "messages": [{{"role": "user", "content": "What does a tollgate do?"}}]}}'
 
-The official SDKs need no more than this:
+Two variables for the official SDKs and for agents:
 
   export OPENAI_BASE_URL="{base}/v1" OPENAI_API_KEY="{openai_key}"
 
-  export ANTHROPIC_BASE_URL="{base}" ANTHROPIC_API_KEY="{anthropic_key}"
-
-Or forward a call to the provider's URL, for a connection and under a meter:
-
-  TOKEN={token}
-
-  curl -s "{base}/v1/forward?u={chat}" -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d '{{"model": "gpt-4o-mini", "messages": [{{"role": "user", "content": "What does a tollgate do?"}}]}}'
-
-Streamed, with metadata to find it by:
-
-  curl -sN "{base}/v1/forward?u={chat}" -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -H 'x-service-metadata: {{"user": "ada"}}' -d '{{"model": "gpt-4o-mini", "stream": true, "messages": [{{"role": "user", "content": "Count to five."}}]}}'
-
-In the other format:
-
-  curl -s "{base}/v1/forward?u={messages}" -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d '{{"model": "claude-sonnet-4-5", "max_tokens": 256, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-
-What each call used and cost, and what is left on the wallet of the connection:
-
-  KEY={secret_key}
-
-  curl -s "{base}/v1/requests" -H "Authorization: Bearer $KEY" | grep -oE '"(request_id|model|total_tokens|total_request_cost)":"?[^",]*'
-
-  curl -s "{base}/v1/wallets/{wallet_id}" -H "Authorization: Bearer $KEY"
-
-A limit holds, however many calls come at once. The strict key may spend {strict_limit} USD in total, which is
-what {RUSH_CALLS_THAT_FIT} of these calls can cost at most. 200 of them, once: {RUSH_CALLS_THAT_FIT} pass, and the others get 402.
+200 calls at once, with a strict key whose limit of ${strict_limit:.5} fits {RUSH_CALLS_THAT_FIT}: {RUSH_CALLS_THAT_FIT} pass, the others get 402.
 
   seq 200 | xargs -P 200 -I{{}} curl -s -o /dev/null -w '%{{http_code}}\n' "{base}/v1/chat/completions" -H "Authorization: Bearer {strict_key}" -H "Content-Type: application/json" -d '{RUSH_BODY}' | sort | uniq -c
-
-Events go to a webhook. This one is at the simulator, which shows what it has received:
-
-  curl -s "{receiver}"
 "#,
-        receiver = openai.url(RECEIVER),
-        secret_key = made.secret_key,
-        connection_id = made.connection_id,
-        wallet_id = made.wallet_id,
-        meter_slug = made.meter_slug,
-        openai_key = made.openai_key,
-        anthropic_key = made.anthropic_key,
-        strict_key = made.strict_key,
-        strict_limit = made.strict_limit,
     )
 }

@@ -1,0 +1,388 @@
+//! The business of the demo: 90 days of a company that resells AI to 40 customers on three plans, and one agent that ran
+//! away and was stopped by its limit. It is booked by the ledger, call by call, on a clock of its own.
+
+use anyhow::{anyhow, bail};
+use tokio::task::JoinSet;
+use tollgate_domain::admission::{Call, CallKey, CostBound};
+use tollgate_domain::settlement::{CallReport, Ending};
+use tollgate_domain::{
+    BillingInterval, Clock, ConfigTerms, Cycle, Enforcement, ForwardedRequest, Key, MerchantId,
+    Metadata, MeterId, NewConnection, NewMeter, NewSpendKey, NewSubscriptionConfig, PricedUsage,
+    ProviderKeyType, RequestFormat, RequestId, Rollover, SpendLimit, SpendRules,
+    SubscriptionConfigId, TierPeriod, Timestamp, TransactionKind, UsageSource, WalletId,
+};
+use tollgate_pricing::{
+    Amount, BaseCost, Meter, PriceBook, RateType, ServedCall, Tier, TierUnit, Usage,
+};
+use tollgate_store::deliveries::AttemptCapacity;
+use tollgate_store::wallets::WalletMovement;
+use tollgate_store::{
+    Conn, DatabaseUrl, Options, SettleOutcome, Store, connections, merchants, meters, spend_keys,
+    subscription_configs, subscriptions, wallets,
+};
+
+const DAYS: i64 = 90;
+const HOUR_MILLIS: i64 = 3_600_000;
+/// The calls of such a span are booked together.
+const STEP_HOURS: i64 = 3;
+/// The day on which the agent runs away.
+const RUNAWAY_DAY: i64 = 71;
+/// The time that a call takes.
+const CALL_MILLIS: i64 = 1_800;
+
+/// The plans: name, price and included credit in USD, and the number of customers.
+const PLANS: [(&str, i64, i64, usize); 3] =
+    [("Starter", 19, 20, 24), ("Team", 99, 110, 11), ("Business", 399, 450, 5)];
+
+const NAMES: [&str; 40] = [
+    "Acorn Legal",
+    "Alder Labs",
+    "Aurora Health",
+    "Basalt Games",
+    "Beacon Travel",
+    "Birch & Co",
+    "Brightwater",
+    "Cedar Retail",
+    "Cobalt Media",
+    "Copperline",
+    "Delta Notes",
+    "Driftwood",
+    "Elm Street Tutors",
+    "Ember Analytics",
+    "Fairway Insurance",
+    "Fernhill",
+    "Foundry Nine",
+    "Glacier Data",
+    "Granite Homes",
+    "Harbor Search",
+    "Hazel Recruiting",
+    "Ironbridge",
+    "Juniper Support",
+    "Kestrel Maps",
+    "Larch Logistics",
+    "Lighthouse CRM",
+    "Maple Robotics",
+    "Meridian Law",
+    "Northwind Books",
+    "Oakline",
+    "Orchard Foods",
+    "Pinecrest",
+    "Quarry Tools",
+    "Redwood Finance",
+    "Saffron Kitchens",
+    "Silverbirch",
+    "Summit Training",
+    "Tidewater",
+    "Willow Care",
+    "Yarrow Studio",
+];
+
+/// The models, with the provider of each and its share in a hundred calls.
+const MODELS: [(&str, &str, u64); 4] = [
+    ("openai", "gpt-4o-mini", 52),
+    ("openai", "gpt-4o", 22),
+    ("anthropic", "claude-sonnet-4-5", 18),
+    ("anthropic", "claude-haiku-4-5", 8),
+];
+
+/// A key that makes calls, and how many it makes in a day at the end of the 90 days.
+struct Caller {
+    key: CallKey,
+    calls_a_day: u64,
+    since_day: i64,
+}
+
+pub(super) const fn usd(whole: i64) -> Amount {
+    Amount::from_units(whole * 10_000_000_000)
+}
+
+/// A call that is admitted, and how it ends.
+struct AdmittedCall {
+    request_id: RequestId,
+    report: CallReport,
+}
+
+/// Books the business into an empty store, up to `end`. Returns its merchant, and the key of that.
+pub(super) async fn book(
+    url: &DatabaseUrl,
+    prices: &PriceBook,
+    end: Timestamp,
+) -> anyhow::Result<(MerchantId, Key)> {
+    let start = end.plus_millis(-DAYS * 24 * HOUR_MILLIS);
+    let clock = Clock::manual(start);
+    let options = Options { serve: true, clock: clock.clone(), ..Options::default() };
+    let store = Store::open(url, &options)?;
+    store.renew_lease().await?;
+    let new = store.write(move |conn| merchants::create(conn, "Demo merchant", start)).await?;
+    let merchant_id = new.merchant.merchant_id;
+    let (callers, agent) =
+        store.write(move |conn| create_customers(conn, merchant_id, start)).await?;
+    let numbers = Numbers(20_261_125);
+    let mut business = Business { store, prices, merchant_id, clock, numbers };
+    for step in 0..DAYS * 24 / STEP_HOURS {
+        let day = step * STEP_HOURS / 24;
+        business.store.renew_lease().await?;
+        let mut keys = Vec::new();
+        for caller in callers.iter().filter(|caller| caller.since_day <= day) {
+            let calls = business.numbers.calls_in_step(caller.calls_a_day, day);
+            keys.extend((0..calls).map(|_| caller.key));
+        }
+        business.make_calls(keys).await?;
+        if step * STEP_HOURS == RUNAWAY_DAY * 24 + 15 {
+            business.run_away(agent).await?;
+        }
+        business.clock.advance_millis(STEP_HOURS * HOUR_MILLIS - CALL_MILLIS);
+    }
+    let Business { store, .. } = business;
+    while store.fold().await? > 0 {}
+    // These events are no news for the webhook that the demo creates later.
+    while store.has_deliveries_due(AttemptCapacity::default()).await? {
+        store.run_delivery_turn(Vec::new(), AttemptCapacity::default()).await?;
+    }
+    store.close().await?;
+    Ok((merchant_id, new.key))
+}
+
+/// The plans, the customers with a key each, and the key of the agent.
+fn create_customers(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    start: Timestamp,
+) -> anyhow::Result<(Vec<Caller>, CallKey)> {
+    let tiers = vec![Tier { start: 0, rate: 30.into() }];
+    let meter = NewMeter {
+        name: "Retail".to_owned(),
+        slug: Some("retail".to_owned()),
+        tier_period: TierPeriod::Month,
+        model: Meter::new(RateType::Percentage, TierUnit::Tokens, tiers)?.into(),
+    };
+    let meter_id = meters::create(conn, merchant_id, &meter, start)?
+        .map_err(|taken| anyhow!("the meter of the demo: {taken:?}"))?
+        .meter_id;
+    let mut names = NAMES.iter();
+    let mut callers = Vec::new();
+    for (plan, price, credit, customers) in PLANS {
+        let config = NewSubscriptionConfig {
+            name: plan.to_owned(),
+            period_amount: usd(price),
+            billing_interval: BillingInterval::Month,
+            terms: ConfigTerms {
+                included_credit: usd(credit),
+                rollover_type: Rollover::None,
+                bundle_rollover_type: Rollover::Full,
+                meter_ids: vec![meter_id],
+            },
+            credit_bundles: Vec::new(),
+        };
+        let config = subscription_configs::create(conn, merchant_id, &config, start)?
+            .map_err(|unknown| anyhow!("a plan of the demo: {unknown:?}"))?;
+        let config_id = config.config.subscription_config_id;
+        for (place, name) in names.by_ref().take(customers).enumerate() {
+            let key = create_customer(conn, merchant_id, name, (config_id, meter_id), start)?;
+            let calls_a_day = u64::try_from(credit)? / 20 + 2;
+            callers.push(Caller { key, calls_a_day, since_day: i64::try_from(place)? * 2 });
+        }
+    }
+    let rules = SpendRules {
+        enforcement: Enforcement::Strict,
+        spend_limit: Some(SpendLimit { amount: usd(25), cycle: Cycle::Daily }),
+        ..SpendRules::default()
+    };
+    let agent = spend_key(conn, merchant_id, ("Research agent", None, None), rules, start)?;
+    Ok((callers, agent))
+}
+
+fn create_customer(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    name: &str,
+    (config_id, meter_id): (SubscriptionConfigId, MeterId),
+    start: Timestamp,
+) -> anyhow::Result<CallKey> {
+    let customer = NewConnection { name: Some(name.to_owned()), ..NewConnection::default() };
+    let connection = connections::create(conn, merchant_id, &customer, start)?.connection;
+    let (connection_id, wallet_id) = (connection.connection_id, connection.wallet_id);
+    let movement = WalletMovement {
+        kind: TransactionKind::Credit,
+        amount: usd(200),
+        description: Some("Card payment".to_owned()),
+    };
+    wallets::book(conn, merchant_id, wallet_id, &movement, start)?;
+    subscriptions::create(conn, merchant_id, connection_id, config_id, start)?;
+    let of = (name, Some(wallet_id), Some(meter_id));
+    spend_key(conn, merchant_id, of, SpendRules::default(), start)
+}
+
+fn spend_key(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    (name, wallet_id, meter_id): (&str, Option<WalletId>, Option<MeterId>),
+    rules: SpendRules,
+    start: Timestamp,
+) -> anyhow::Result<CallKey> {
+    let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, rules };
+    let (made, key) = spend_keys::create(conn, merchant_id, &new, start)?
+        .map_err(|missing| anyhow!("a spend key of the demo: no {missing:?}"))?;
+    Ok(CallKey::Spend(made.spend_key_id, key.hash()))
+}
+
+struct Business<'a> {
+    store: Store,
+    prices: &'a PriceBook,
+    merchant_id: MerchantId,
+    clock: Clock,
+    numbers: Numbers,
+}
+
+impl Business<'_> {
+    /// Makes calls with these keys at once, and settles them a moment later.
+    async fn make_calls(&mut self, keys: Vec<CallKey>) -> anyhow::Result<()> {
+        let mut admitting = JoinSet::new();
+        for key in keys {
+            let (provider, model) = self.numbers.model();
+            let usage =
+                Usage::tokens(self.numbers.from(2_000, 60_000), self.numbers.from(200, 3_000));
+            let (call, admitted) = self.call(key, provider, model, usage)?;
+            let store = self.store.clone();
+            admitting.spawn(async move {
+                anyhow::Ok(store.admit(Box::new(call)).await?.is_ok().then_some(admitted))
+            });
+        }
+        let mut settling = JoinSet::new();
+        while let Some(admitted) = admitting.join_next().await {
+            settling.extend(admitted??.map(|call| settle(self.store.clone(), call)));
+        }
+        self.clock.advance_millis(CALL_MILLIS);
+        while let Some(settled) = settling.join_next().await {
+            settled??;
+        }
+        Ok(())
+    }
+
+    /// An agent in a loop: large calls until its limit refuses them.
+    async fn run_away(&mut self, agent: CallKey) -> anyhow::Result<()> {
+        loop {
+            let usage = Usage::tokens(self.numbers.from(60_000, 120_000), 1_200);
+            let (call, admitted) = self.call(agent, "openai", "gpt-4o", usage)?;
+            match self.store.admit(Box::new(call)).await? {
+                Ok(_) => settle(self.store.clone(), admitted).await?,
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// A call that holds what it costs in the end. One in fifty fails at the provider.
+    fn call(
+        &mut self,
+        key: CallKey,
+        provider: &str,
+        model: &str,
+        usage: Usage,
+    ) -> anyhow::Result<(Call, AdmittedCall)> {
+        let now = self.clock.now();
+        let request_id = RequestId::generate(now);
+        let on = now.date();
+        let models: &[&str] = &[model];
+        let served =
+            ServedCall { provider, models, tiers: &[], on, time: None, usage: &usage, parts: &[] };
+        let cost = self.prices.price(&served)?;
+        let priced = PricedUsage {
+            usage,
+            usage_source: UsageSource::Reported,
+            base: cost.base,
+            price_source: cost.source,
+        };
+        let call = Call {
+            request_id,
+            merchant_id: self.merchant_id,
+            key,
+            connection_id: None,
+            meter_slug: None,
+            disable_billing: false,
+            forwarded: ForwardedRequest {
+                provider: provider.to_owned(),
+                endpoint: endpoint(provider),
+                metered: true,
+                provider_key_type: ProviderKeyType::Managed,
+                model: Some(model.to_owned()),
+                metadata: Metadata::default(),
+                input_estimate: priced,
+            },
+            shape: Some(RequestFormat::ShapeA),
+            names_other_models: false,
+            bound: CostBound {
+                input_tokens: usage.input_tokens(),
+                max_tokens: usage.output_tokens(),
+                answers: 1,
+                prices: self.prices.find(provider, model, on).map(|found| found.row.prices),
+                ..CostBound::default()
+            },
+            created_at: now,
+        };
+        let failed = self.numbers.below(50) == 0;
+        let nothing = PricedUsage { usage: Usage::default(), base: BaseCost::default(), ..priced };
+        let report = CallReport {
+            ending: if failed { Ending::Rejected } else { Ending::Answered },
+            provider_status: Some(if failed { 529 } else { 200 }),
+            model: Some(model.to_owned()),
+            response_id: None,
+            priced: if failed { nothing } else { priced },
+            applied: Vec::new(),
+            missing: None,
+            timestamp: now.plus_millis(CALL_MILLIS),
+            suspicious: false,
+        };
+        Ok((call, AdmittedCall { request_id, report }))
+    }
+}
+
+async fn settle(store: Store, call: AdmittedCall) -> anyhow::Result<()> {
+    match store.settle(call.request_id, call.report).await {
+        SettleOutcome::Settled(_) => Ok(()),
+        other => bail!("a call of the demo is not settled: {other:?}"),
+    }
+}
+
+fn endpoint(provider: &str) -> String {
+    match provider {
+        "anthropic" => "POST https://api.anthropic.com/v1/messages".to_owned(),
+        _ => "POST https://api.openai.com/v1/chat/completions".to_owned(),
+    }
+}
+
+/// Pseudo-random numbers that are the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+
+    /// A number of a range. Small ones are more frequent.
+    fn from(&mut self, least: u64, most: u64) -> u64 {
+        let span = 1 + self.below(most - least);
+        least + self.below(span)
+    }
+
+    /// The calls of a caller in a step. They grow over the days.
+    fn calls_in_step(&mut self, calls_a_day: u64, day: i64) -> u64 {
+        let grown = calls_a_day * u64::try_from(DAYS / 2 + day).unwrap_or(0);
+        let steps = u64::try_from(24 / STEP_HOURS * DAYS * 3 / 2).unwrap_or(1);
+        let (whole, rest) = (grown / steps, grown % steps);
+        whole + u64::from(self.below(steps) < rest)
+    }
+
+    fn model(&mut self) -> (&'static str, &'static str) {
+        let mut share = self.below(100);
+        for (provider, model, part) in MODELS {
+            if share < part {
+                return (provider, model);
+            }
+            share -= part;
+        }
+        ("openai", "gpt-4o-mini")
+    }
+}
