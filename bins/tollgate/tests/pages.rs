@@ -59,6 +59,17 @@ fn pages_are_short_and_tables_are_narrow() {
     }
 }
 
+/// `llms.txt` is the index for language models.
+#[test]
+fn every_page_is_in_the_index_for_language_models() {
+    let index = fs::read_to_string(root().join("docs/llms.txt")).unwrap();
+    for (name, text) in pages() {
+        let title = text.lines().next().unwrap().trim_start_matches("# ");
+        let entry = format!("- [{title}]({})", name.trim_start_matches("docs/"));
+        assert!(index.contains(&entry), "{entry}");
+    }
+}
+
 #[test]
 fn only_internals_name_files_of_the_source() {
     for (name, text) in pages() {

