@@ -383,6 +383,15 @@ fn the_demo_signs_in_and_has_a_business_to_look_at() {
                 std::fs::write(format!("{folder}/{image}"), png).unwrap();
             }
         }
+        // The reference of the interface has a search and copy buttons.
+        browser.client.goto(&sign_in[1].replace("/demo", "/docs")).await.unwrap();
+        let cards = "return document.querySelectorAll('main .card:not([hidden])').length";
+        let all = browser.run(cards).await.as_u64().unwrap();
+        browser.fill("#search", "rotate spend key").await;
+        let found = browser.run(cards).await.as_u64().unwrap();
+        assert!(all > 100 && (1..10).contains(&found), "{found} of {all}");
+        let buttons = browser.run("return document.querySelectorAll('.copy').length").await;
+        assert!(buttons.as_u64().unwrap() > 50, "{buttons}");
         let _ = demo.kill();
         let _ = demo.wait();
     });

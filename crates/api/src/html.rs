@@ -26,7 +26,12 @@ pub const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
+/// The policy of the interface's own page, which has one script: search and copy buttons.
+pub(crate) const REFERENCE_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
+     img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
 const STYLE: &str = include_str!("../templates/style.css");
+const SCRIPT: &str = include_str!("../templates/reference.js");
 const ICON: &str = include_str!("../templates/icon.svg");
 
 /// The name of the style sheet. It changes with the sheet, so browsers may keep it.
@@ -39,9 +44,16 @@ pub fn style_name() -> &'static str {
     &NAME
 }
 
-/// Mounts the style sheet and the icon of the interface's own page. They are no operations.
+/// Mounts the style sheet, the icon and the script of the interface's own page. They are no operations.
 pub(crate) fn assets(config: &mut ServiceConfig) {
-    config.route("/docs/style.css", get().to(style)).route("/docs/icon.svg", get().to(icon));
+    config
+        .route("/docs/style.css", get().to(style))
+        .route("/docs/icon.svg", get().to(icon))
+        .route("/docs/reference.js", get().to(script));
+}
+
+async fn script() -> HttpResponse {
+    asset("text/javascript; charset=utf-8", SCRIPT)
 }
 
 /// The style sheet.

@@ -16,7 +16,7 @@ pub(crate) mod types;
 use std::sync::LazyLock;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{CONTENT_TYPE, ContentType};
+use actix_web::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, ContentType};
 use bytes::Bytes;
 use serde_json::Value;
 use utoipa::openapi::{OpenApi, RefOr, Schema};
@@ -27,7 +27,7 @@ pub use self::messages::WebhookMessagesDoc;
 pub(crate) use self::operation::Operation;
 use self::operation::operations;
 use crate::forward::operations as forward;
-use crate::html::HEADERS;
+use crate::html::{HEADERS, REFERENCE_POLICY};
 use crate::http::error::ErrorEnvelope;
 use crate::http::parameters::OperationParameters;
 use crate::metrics::page as metrics;
@@ -194,6 +194,7 @@ pub(crate) async fn get_page() -> HttpResponse {
     for header in HEADERS {
         response.insert_header(header);
     }
+    response.insert_header((CONTENT_SECURITY_POLICY, REFERENCE_POLICY));
     response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(PAGE.clone())
 }
 
