@@ -383,6 +383,18 @@ fn the_demo_signs_in_and_has_a_business_to_look_at() {
                 std::fs::write(format!("{folder}/{image}"), png).unwrap();
             }
         }
+        // Of the storm's calls ten are answered, each time.
+        browser.client.goto(&sign_in[1].replace("/demo", "/demo/storm")).await.unwrap();
+        for _ in 0..2 {
+            browser.follow("button").await;
+            let text = browser.text().await.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains("Answered 10 Refused with 402 190 Limit $0.01702"), "{text}");
+        }
+        if std::env::var_os("UPDATE_IMAGES").is_some() {
+            let png = browser.client.screenshot().await.unwrap();
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
+            std::fs::write(format!("{folder}/storm.png"), png).unwrap();
+        }
         // The reference of the interface has a search and copy buttons.
         browser.client.goto(&sign_in[1].replace("/demo", "/docs")).await.unwrap();
         let cards = "return document.querySelectorAll('main .card:not([hidden])').length";

@@ -15,8 +15,9 @@ async fn page(gateway: &Gateway<'_>) -> String {
     let page = TestRequest::new(gateway.address, "GET", "/docs").send().await;
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
     assert!(
-        page.header("content-security-policy")
-            .is_some_and(|it| it.contains("default-src 'none'; style-src 'self'; script-src 'self';"))
+        page.header("content-security-policy").is_some_and(
+            |it| it.contains("default-src 'none'; style-src 'self'; script-src 'self';")
+        )
     );
     let with_slash = TestRequest::new(gateway.address, "GET", "/docs/").send().await;
     assert_eq!((with_slash.status, with_slash.header("location")), (307, Some("/docs")));

@@ -7,6 +7,7 @@
 mod answer;
 mod chart;
 mod connections;
+mod demo;
 mod in_flight;
 mod meters;
 mod overview;
@@ -26,8 +27,8 @@ use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
 
 use tollgate_api::Pages;
 use tollgate_api::html::{self, HEADERS};
-use tollgate_domain::Key;
 
+pub use crate::demo::{DemoPages, StormResult};
 use crate::session::SignIns;
 
 /// The path below which the style sheet and the icon are.
@@ -39,13 +40,11 @@ pub fn pages() -> Pages {
     Pages::new(move |config| routes(config, sign_ins.clone()))
 }
 
-/// As [`pages`], with a page at `path` that signs in with a key, for a demo.
-pub fn pages_signed_in_by(path: &'static str, key: Key) -> Pages {
+/// As [`pages`], with those of the demo.
+pub fn pages_with_demo(demo: DemoPages) -> Pages {
     let sign_ins = web::Data::new(SignIns::default());
     Pages::new(move |config| {
-        let key = key.clone();
-        let sign_in = move |app, http| session::sign_in_with(app, http, key.clone());
-        config.service(resource(path).route(get().to(sign_in)));
+        demo::routes(config, demo.clone());
         routes(config, sign_ins.clone());
     })
 }

@@ -1,16 +1,18 @@
 //! `tollgate demo`: the service with simulated providers and a business of 90 days, for a first try.
 
 mod business;
+mod storm;
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{anyhow, bail};
 use serde_json::{Value, json};
 use tollgate_domain::{
-    Clock, Cycle, Enforcement, EventKind, Key, MerchantId, NewConnection, NewMeter, NewSpendKey,
-    NewWebhook, RequestShape, SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
+    Clock, Cycle, EventKind, Key, MerchantId, NewConnection, NewMeter, NewSpendKey, NewWebhook,
+    RequestShape, SpendLimit, SpendRules, TierPeriod, Timestamp, TransactionKind,
 };
 use tollgate_pricing::{Amount, Meter, RateType, Tier, TierUnit};
 use tollgate_simulator::{Behavior, Simulator};
@@ -18,6 +20,9 @@ use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{Conn, connections, meters, spend_keys, wallets, webhooks};
 
 use self::business::usd;
+use self::storm::{
+    RUSH_BODY, RUSH_CALLS_THAT_FIT, RUSH_INPUT_PRICE, RUSH_OUTPUT_PRICE, rush_limit, strict_rules,
+};
 use crate::config::TollgateConfig;
 use crate::logging;
 use crate::output;
@@ -36,30 +41,8 @@ struct DemoResources {
     strict_limit: Amount,
 }
 
-/// The body of a call that is sent far more often than its key can afford. The simulated answer is as
-/// long as allowed and input is cheap, so a call costs nearly its hold: the amount that ten calls
-/// release when they end is less than the hold of an eleventh.
-const RUSH_BODY: &str = r#"{"model": "simulated-large", "max_tokens": 16, "messages": [{"role": "user", "content": "Me first!"}]}"#;
-const RUSH_MAX_TOKENS: usize = 16;
-const RUSH_CALLS_THAT_FIT: usize = 10;
-
 /// The path at which a simulated provider receives webhooks.
 const RECEIVER: &str = "/webhooks/demo";
-
-/// The page that signs in to the dashboard.
-const SIGN_IN: &str = "/demo";
-
-/// The prices of its model, in USD per million tokens.
-const RUSH_INPUT_PRICE: usize = 1;
-const RUSH_OUTPUT_PRICE: usize = 100;
-
-/// The most that the calls that fit can cost. A body has at most one token per byte.
-fn rush_limit() -> Amount {
-    const UNITS_PER_MILLIONTH_USD: usize = 10_000;
-    let millionths = RUSH_BODY.len() * RUSH_INPUT_PRICE + RUSH_MAX_TOKENS * RUSH_OUTPUT_PRICE;
-    let units = RUSH_CALLS_THAT_FIT * millionths * UNITS_PER_MILLIONTH_USD;
-    Amount::from_units(i64::try_from(units).unwrap_or(i64::MAX))
-}
 
 /// Serves from a temporary store with simulated providers, and prints examples.
 pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> {
@@ -71,8 +54,11 @@ pub(crate) async fn run(listen: Option<&str>, json: bool) -> anyhow::Result<()> 
     logging::start(config.log_format);
     let now = Clock::system().now();
     let (merchant_id, key) = business::book(&config.database_url, &config.prices, now).await?;
-    let pages = tollgate_dashboard::pages_signed_in_by(SIGN_IN, key.clone());
+    // The pages send calls to the service that serves them.
+    let started = Arc::new(OnceLock::new());
+    let pages = storm::pages(merchant_id, key.clone(), Arc::clone(&started));
     let service = Service::start(&config, &pages).await?;
+    let _ = started.set((service.store.clone(), service.address));
     let receiver = openai.url(RECEIVER);
     let create = move |conn: &mut _| create_resources(conn, merchant_id, &key, receiver, now);
     let made = service.store.write(create).await?;
@@ -168,15 +154,11 @@ fn create_resources(
     let meter = meters::create(conn, merchant_id, &meter, now)?
         .map_err(|taken| anyhow!("the meter of the demo: {taken:?}"))?;
 
-    let limited = |request_shape, enforcement, amount, cycle| SpendRules {
+    let daily = |request_shape| SpendRules {
         request_shape,
-        enforcement,
-        spend_limit: Some(SpendLimit { amount, cycle }),
+        spend_limit: Some(SpendLimit { amount: usd(1), cycle: Cycle::Daily }),
         ..SpendRules::default()
     };
-    let daily = |shape| limited(shape, Enforcement::Bounded, usd(1), Cycle::Daily);
-    let strict_limit = rush_limit();
-    let strict = limited(RequestShape::ShapeA, Enforcement::Strict, strict_limit, Cycle::Total);
     let mut spend_key = |name: &str, meter_id, rules| {
         let wallet_id = Some(connection.wallet_id);
         let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, rules };
@@ -189,8 +171,8 @@ fn create_resources(
         meter_slug,
         openai_key: spend_key("OpenAI's format", meter_id, daily(RequestShape::ShapeA))?,
         anthropic_key: spend_key("Anthropic's format", meter_id, daily(RequestShape::ShapeB))?,
-        strict_key: spend_key("Strict", None, strict)?,
-        strict_limit,
+        strict_key: spend_key("Strict", None, strict_rules())?,
+        strict_limit: rush_limit(),
     })
 }
 
@@ -232,7 +214,8 @@ fn welcome(base: &str, made: &DemoResources) -> String {
         r#"
 Tollgate listens on {base}. Its store is temporary; Ctrl-C ends everything.
 
-  dashboard      {base}{SIGN_IN}   (signs you in: 90 days of a business with 40 customers and three plans)
+  dashboard      {base}/demo   (signs you in: 90 days of a business with 40 customers and three plans)
+  a storm        {base}/demo/storm   (a button that sends 200 calls at a limit that fits 10)
   merchant key   {secret_key}
 
 Three commands for another terminal. A call, with a spend key, as if Tollgate were the provider:
