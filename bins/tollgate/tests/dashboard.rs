@@ -389,6 +389,7 @@ fn the_demo_signs_in_and_has_a_business_to_look_at() {
             browser.follow("button").await;
             let text = browser.text().await.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(text.contains("Answered 10 Refused with 402 190 Limit $0.01702"), "{text}");
+            assert!(text.contains("The limit was not exceeded."), "{text}");
         }
         if std::env::var_os("UPDATE_IMAGES").is_some() {
             let png = browser.client.screenshot().await.unwrap();

@@ -35,6 +35,8 @@ pub struct StormResult {
     pub limit: String,
     /// The spend of the key, in US dollars.
     pub spent: String,
+    /// Whether the spend is within the limit.
+    pub is_kept: bool,
     /// The time from the first call to the last answer.
     pub millis: u128,
 }

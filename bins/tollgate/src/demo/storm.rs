@@ -95,8 +95,15 @@ async fn send(
     let id = made.spend_key_id;
     let key = store.read(move |conn| spend_keys::find(conn, merchant_id, id)).await?;
     let spent = key.map(|key| key.counters.spent.total).unwrap_or_default();
-    let limit = format!("{:.5}", rush_limit());
-    Ok(StormResult { calls: CALLS, answered, refused, limit, spent: format!("{spent:.5}"), millis })
+    Ok(StormResult {
+        calls: CALLS,
+        answered,
+        refused,
+        limit: format!("{:.5}", rush_limit()),
+        spent: format!("{spent:.5}"),
+        is_kept: spent <= rush_limit(),
+        millis,
+    })
 }
 
 /// The status of a call, once its answer is whole.
