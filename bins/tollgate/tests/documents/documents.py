@@ -1,8 +1,8 @@
 """Runs every code block of the documents, and compares what they show with what is answered.
 
 The blocks of a page, or of the pages of a session, run in order, in one shell and one temporary folder, as for a
-reader who pastes one after the other. `plan.py` says what is put in the place of ports, keys and providers, what a block shows that
-has no command above it, and what cannot be run here. Without arguments all documents are run, else the named
+reader who pastes one after the other. `plan.py` says what is put in the place of ports, keys and providers, what a
+block shows that has no command above it, and what cannot be run here. Without arguments all are run, else the named
 ones; `--rust FOLDER` only writes the Rust programs of the documents as a project there.
 """
 
