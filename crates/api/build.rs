@@ -3,7 +3,7 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 47] = [
+const TYPES: [&str; 49] = [
     "Amount",
     "BillingInterval",
     "ConnectionId",
@@ -18,6 +18,7 @@ const TYPES: [&str; 47] = [
     "EventKind",
     "Issue",
     "LedgerAccount",
+    "LimitQuantity",
     "LocalTime",
     "MerchantId",
     "Metadata",
@@ -30,6 +31,7 @@ const TYPES: [&str; 47] = [
     "Rate",
     "RateLimit",
     "RateType",
+    "RefusalId",
     "RequestId",
     "RequestLimit",
     "RequestShape",

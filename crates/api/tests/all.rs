@@ -20,6 +20,7 @@ mod openapi;
 mod providers;
 mod quote;
 mod reference;
+mod refusal_records;
 mod refusals;
 mod reports;
 mod resources;

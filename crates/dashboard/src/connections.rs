@@ -4,7 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, SubscriptionState};
 use tollgate_pricing::Amount;
-use tollgate_store::requests::{self, EndingFilter, RequestFilter};
+use tollgate_store::requests::{self, RequestFilter};
 use tollgate_store::subscriptions::{self, RenewalScope};
 use tollgate_store::{Conn, Page, connections, wallets};
 
@@ -114,7 +114,7 @@ pub(crate) async fn show(
         };
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
         let newest = Page { after: None, limit: 10 };
-        let requests = requests::list(conn, merchant_id, &filter, EndingFilter::Anyhow, &newest)?;
+        let requests = requests::list(conn, merchant_id, &filter.into(), &newest)?.records;
         Ok::<_, ApiError>((connection, wallet, subscription, requests))
     };
     let (connection, wallet, subscription, requests) = app.store.read(read).await?;
@@ -131,6 +131,6 @@ pub(crate) async fn show(
         wallet: wallet.map(|wallet| WalletSummary::of(&wallet, line.name.clone())),
         line,
         subscription: subscription.as_ref().map(SubscriptionSummary::of),
-        requests: requests.iter().take(10).map(RequestLine::of).collect(),
+        requests: requests.iter().map(RequestLine::of).collect(),
     })
 }

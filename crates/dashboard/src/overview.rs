@@ -7,8 +7,7 @@ use askama::Template;
 use tollgate_domain::{DeliveryStatus, SpendKeyStatus};
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::{self, DeliveryFilter};
-use tollgate_store::requests::{self as records, EndingFilter, RequestFilter};
-use tollgate_store::usage::{self, Dimension};
+use tollgate_store::requests::{self as records, ListFilter};
 use tollgate_store::{Conn, Page, StoreError, spend_keys, wallets, webhooks};
 
 use crate::answer::{PageError, respond};
@@ -17,7 +16,7 @@ use crate::in_flight::held;
 use crate::page::{DashboardSection, Shell};
 use crate::requests::RequestItem;
 use crate::session::SessionUser;
-use crate::spend::{DAY, MONTH, Totals, failures, layers};
+use crate::spend::{BY_MODEL, DAY, MONTH, Totals, Trend, layers, total};
 use crate::spend_keys::limit_used;
 use crate::text;
 use tollgate_api::App;
@@ -54,16 +53,12 @@ pub(crate) async fn show(
 ) -> Result<HttpResponse, PageError> {
     let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
     let read = move |conn: &mut Conn| {
-        let (day, month) = (DAY.window(now), MONTH.window(now));
-        let of_day = usage::trend(conn, merchant_id, Dimension::Failure, day)?.total;
-        let of_month = usage::trend(conn, merchant_id, Dimension::Model, month)?;
-        let failed = [failures(conn, merchant_id, day)?, failures(conn, merchant_id, month)?];
+        let of_day = total(conn, merchant_id, &DAY.span(now))?;
+        let of_month = Trend::read(conn, merchant_id, BY_MODEL, &MONTH.span(now))?;
         let in_flight = records::in_flight(conn, merchant_id)?;
         let wallet = wallets::find_own(conn, merchant_id)?;
         let newest = Page { after: None, limit: 8 };
-        let all = RequestFilter::default();
-        let mut requests = records::list(conn, merchant_id, &all, EndingFilter::Anyhow, &newest)?;
-        requests.truncate(8);
+        let requests = records::list(conn, merchant_id, &ListFilter::default(), &newest)?.records;
         let newest = Page { after: None, limit: LOOKED_AT };
         let keys = spend_keys::list(conn, merchant_id, &newest)?;
         let newest = Page { after: None, limit: LOOKED_AT };
@@ -75,9 +70,9 @@ pub(crate) async fn show(
             let found = deliveries::list(conn, merchant_id, id, filter, &page)?;
             failing.extend(found.unwrap_or_default().into_iter().next().map(|_| webhook));
         }
-        Ok::<_, StoreError>((of_day, of_month, failed, in_flight, wallet, requests, keys, failing))
+        Ok::<_, StoreError>((of_day, of_month, in_flight, wallet, requests, keys, failing))
     };
-    let (of_day, of_month, failed, in_flight, wallet, requests, keys, failing) =
+    let (of_day, of_month, in_flight, wallet, requests, keys, failing) =
         app.store.read_snapshot(read).await?;
     let mut notices = Vec::new();
     for key in &keys {
@@ -101,12 +96,11 @@ pub(crate) async fn show(
         let why = "has deliveries that failed".to_owned();
         notices.push(Notice { href, what: webhook.name, why });
     }
-    let [failed_of_day, failed_of_month] = failed;
     let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
     respond(&OverviewPage {
         shell: Shell::new(&visitor, DashboardSection::Overview, "Overview"),
-        day: Totals::of(&of_day, &failed_of_day),
-        month: Totals::of(&of_month.total, &failed_of_month),
+        day: Totals::of(&of_day),
+        month: Totals::of(&of_month.total),
         in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
         held: text::money(held),
         balance: wallet

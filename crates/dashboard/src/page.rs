@@ -134,6 +134,11 @@ impl Pager {
         let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
         let has_older = items.len() > limit;
         items.truncate(limit);
+        Self::new(http, page, items.last().filter(|_| has_older).map(id))
+    }
+
+    /// Links to the newest page, and to the one after the id `next`.
+    pub(crate) fn new<Id>(http: &HttpRequest, page: &Page<Id>, next: Option<String>) -> Self {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         let kept = url::form_urlencoded::parse(http.query_string().as_bytes());
         query.extend_pairs(kept.filter(|(name, value)| name != "after" && !value.is_empty()));
@@ -143,11 +148,10 @@ impl Pager {
             let query: Vec<_> = query.into_iter().filter(|part| !part.is_empty()).collect();
             format!("{}?{}", http.path(), query.join("&"))
         };
-        let last = items.last().filter(|_| has_older);
         Self {
             has_newer: page.after.is_some(),
             newest: link(String::new()),
-            older: last.map_or_else(String::new, |last| link(format!("after={}", id(last)))),
+            older: next.map_or_else(String::new, |next| link(format!("after={next}"))),
         }
     }
 }

@@ -8,7 +8,7 @@ use tollgate_domain::{
     ConnectionId, MeterId, ProviderKeyType, RequestId, RequestRecord, RequestStatus, UsageSource,
 };
 use tollgate_pricing::PriceSource;
-use tollgate_store::requests::{self, EndingFilter, RequestFilter};
+use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
 use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
 
 use crate::answer::{PageError, go_to, respond};
@@ -159,7 +159,7 @@ impl FilterForm {
     }
 
     /// The filter. An invalid id is an error.
-    fn filter(&self) -> Result<RequestFilter, &'static str> {
+    fn filter(&self) -> Result<ListFilter, &'static str> {
         fn id<Id: std::str::FromStr>(text: &str) -> Result<Option<Id>, &'static str> {
             match text {
                 "" => Ok(None),
@@ -173,11 +173,14 @@ impl FilterForm {
             return Err("Name the metadata key that has this value.");
         }
         let pair = (!self.key.is_empty()).then(|| (self.key.clone(), self.value.clone()));
-        Ok(RequestFilter {
+        let calls = RequestFilter {
             connection_id: id::<ConnectionId>(&self.connection_id)?,
             meter_id: id::<MeterId>(&self.meter_id)?,
             metadata: pair.into_iter().collect(),
-        })
+            ..RequestFilter::default()
+        };
+        let status = self.failed.then_some(RequestStatus::Error);
+        Ok(ListFilter { status, ..calls.into() })
     }
 }
 
@@ -196,22 +199,21 @@ pub(crate) async fn list(
         Ok(filter) => (Some(filter), ""),
         Err(problem) => (None, problem),
     };
-    let ended = if asked.failed { EndingFilter::Failed } else { EndingFilter::Anyhow };
     let page = page_of::<RequestId>(&http);
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
         let found = match &filter {
-            Some(filter) => requests::list(conn, merchant_id, filter, ended, &page)?,
-            None => Vec::new(),
+            Some(filter) => requests::list(conn, merchant_id, filter, &page)?,
+            None => RequestList::default(),
         };
         let connections = connection_choices(conn, merchant_id)?;
         Ok::<_, StoreError>((found, connections, meter_choices(conn, merchant_id)?))
     };
-    let (mut found, connections, meters) = app.store.read(read).await?;
-    let pager = Pager::cut(&http, &page, &mut found, |one| one.request_id.to_string());
+    let (found, connections, meters) = app.store.read(read).await?;
+    let pager = Pager::new(&http, &page, found.next.map(|id| id.to_string()));
     respond(&RequestsPage {
         shell: Shell::new(&visitor, DashboardSection::Requests, "Requests"),
-        requests: found.iter().map(RequestItem::of).collect(),
+        requests: found.records.iter().map(RequestItem::of).collect(),
         pager,
         asked,
         problem,

@@ -1,13 +1,13 @@
 //! Spend over time: cost, payer, tokens, failures, and duration. All but the last is read from the roll-ups.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{MerchantId, RequestStatus, Timestamp};
-use tollgate_store::requests::{self, EndingFilter, RequestFilter};
-use tollgate_store::usage::{self, Dimension, RollupSums, Trend, TrendWindow};
+use tollgate_domain::{Interval, MerchantId, RequestStatus, TimeSpan, TimeZone, Timestamp};
+use tollgate_store::requests::{self, ListFilter, RequestFilter};
+use tollgate_store::usage::{self, Dimension, GroupMembers, GroupedSums, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, respond};
@@ -17,20 +17,20 @@ use crate::session::SessionUser;
 use crate::text;
 use tollgate_api::{App, Query};
 
-/// A range of time to choose: its name, the hours of a column in threes, and the number of columns.
+/// A range of time to choose: its name, the interval of a column, and the number of columns.
 pub(crate) struct TimeRange {
     name: &'static str,
     label: &'static str,
-    three_hours: u16,
+    interval: Interval,
     parts: u16,
 }
 
 const RANGES: [TimeRange; 5] = [
-    TimeRange { name: "24h", label: "24 hours", three_hours: 1, parts: 8 },
-    TimeRange { name: "7d", label: "7 days", three_hours: 8, parts: 7 },
-    TimeRange { name: "30d", label: "30 days", three_hours: 8, parts: 30 },
-    TimeRange { name: "90d", label: "90 days", three_hours: 8, parts: 90 },
-    TimeRange { name: "12m", label: "12 months", three_hours: 56, parts: 52 },
+    TimeRange { name: "24h", label: "24 hours", interval: Interval::Hour, parts: 24 },
+    TimeRange { name: "7d", label: "7 days", interval: Interval::Day, parts: 7 },
+    TimeRange { name: "30d", label: "30 days", interval: Interval::Day, parts: 30 },
+    TimeRange { name: "90d", label: "90 days", interval: Interval::Day, parts: 90 },
+    TimeRange { name: "12m", label: "12 months", interval: Interval::Week, parts: 52 },
 ];
 
 /// The default range.
@@ -43,23 +43,68 @@ impl TimeRange {
         RANGES.iter().find(|range| Some(range.name) == name).unwrap_or(MONTH)
     }
 
-    pub(crate) fn window(&self, now: Timestamp) -> TrendWindow {
-        TrendWindow::ending(now, self.three_hours, self.parts)
+    pub(crate) fn span(&self, now: Timestamp) -> TimeSpan {
+        TimeSpan::ending(now, self.interval, self.parts, TimeZone::UTC)
     }
 
     /// The labels of the columns.
     pub(crate) fn labels(&self, now: Timestamp) -> Vec<String> {
-        let label = if self.three_hours < 8 { text::hour } else { text::short_day };
-        self.window(now).starts().map(label).collect()
+        let label = if self.interval == Interval::Hour { text::hour } else { text::short_day };
+        self.span(now).periods().iter().map(|period| label(period.start.instant())).collect()
     }
 }
 
-const DIMENSIONS: [(&str, &str, Dimension); 4] = [
-    ("model", "Model", Dimension::Model),
-    ("provider", "Provider", Dimension::Provider),
-    ("connection", "Connection", Dimension::Connection),
-    ("spend_key", "Spend key", Dimension::SpendKey),
+/// A model is one of its provider.
+pub(crate) const BY_MODEL: &[Dimension] = &[Dimension::Provider, Dimension::Model];
+
+const DIMENSIONS: [(&str, &str, &[Dimension]); 4] = [
+    ("model", "Model", BY_MODEL),
+    ("provider", "Provider", &[Dimension::Provider]),
+    ("connection", "Connection", &[Dimension::Connection]),
+    ("spend_key", "Spend key", &[Dimension::SpendKey]),
 ];
+
+/// The sums of a merchant over a range: of all calls, and of each member of the dimensions, by its name.
+pub(crate) struct Trend {
+    pub(crate) total: Vec<RollupSums>,
+    pub(crate) members: BTreeMap<String, Vec<RollupSums>>,
+}
+
+impl Trend {
+    pub(crate) fn read(
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        by: &[Dimension],
+        span: &TimeSpan,
+    ) -> Result<Self, StoreError> {
+        let all = RequestFilter::default();
+        let members = usage::sums(conn, merchant_id, &all, by, span)?;
+        let members =
+            members.into_iter().map(|(members, sums)| (name_of_group(by, &members), sums));
+        Ok(Self { total: total(conn, merchant_id, span)?, members: members.collect() })
+    }
+}
+
+/// The sums of all calls of a merchant, for each column.
+pub(crate) fn total(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    span: &TimeSpan,
+) -> Result<Vec<RollupSums>, StoreError> {
+    let sums: GroupedSums = usage::sums(conn, merchant_id, &RequestFilter::default(), &[], span)?;
+    Ok(sums.into_values().next().unwrap_or_default())
+}
+
+fn name_of_group(by: &[Dimension], members: &GroupMembers) -> String {
+    let names = by.iter().zip(members).map(|(dimension, member)| match (dimension, member) {
+        (_, Some(member)) => member.clone(),
+        (Dimension::Model, None) => "no model".to_owned(),
+        (Dimension::Connection, None) => "No connection".to_owned(),
+        (Dimension::SpendKey, None) => "No spend key".to_owned(),
+        (_, None) => "None".to_owned(),
+    });
+    names.collect::<Vec<_>>().join("/")
+}
 
 /// A link of a choice, and whether it is the chosen one.
 struct ChoiceLink {
@@ -83,7 +128,6 @@ struct SpendPage {
     calls: Chart,
     latency: Latency,
     members: Vec<SpendRow>,
-    is_cut: bool,
 }
 
 /// A row of the table below the charts.
@@ -113,17 +157,17 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn of(total: &[RollupSums], failed: &[RollupSums]) -> Self {
-        let (sums, failed) = (sum_up(total), sum_up(failed));
+    pub(crate) fn of(total: &[RollupSums]) -> Self {
+        let sums = sum_up(total);
         Self {
             cost: text::headline(sums.request_cost()),
             exact: text::money_of(sums.request_cost()),
             wallets: text::money_of(sums.wallet_cost),
             merchant: text::money_of(sums.merchant_cost),
             requests: text::count(sums.requests),
-            tokens: text::short(sums.tokens),
-            failed: text::count(failed.requests),
-            error_rate: text::percent(failed.requests, sums.requests),
+            tokens: text::short(sums.tokens()),
+            failed: text::count(sums.failed),
+            error_rate: text::percent(sums.failed, sums.requests),
         }
     }
 }
@@ -132,17 +176,6 @@ fn sum_up(parts: &[RollupSums]) -> RollupSums {
     let mut sums = RollupSums::default();
     parts.iter().for_each(|part| sums += *part);
     sums
-}
-
-/// The sums of the failed calls, for each column.
-pub(crate) fn failures(
-    conn: &mut Conn,
-    merchant_id: MerchantId,
-    window: TrendWindow,
-) -> Result<Vec<RollupSums>, StoreError> {
-    let trend = usage::trend(conn, merchant_id, Dimension::Failure, window)?;
-    let none = vec![RollupSums::default(); trend.total.len()];
-    Ok(trend.members.into_values().next().unwrap_or(none))
 }
 
 /// The most expensive members of a trend as layers, and all the rest as one.
@@ -165,10 +198,7 @@ pub(crate) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Laye
 }
 
 fn name_of(id: &str, names: &HashMap<String, String>) -> String {
-    match id.strip_suffix('/') {
-        Some(provider) => format!("{provider}, no model"),
-        None => names.get(id).cloned().unwrap_or_else(|| id.to_owned()),
-    }
+    names.get(id).cloned().unwrap_or_else(|| id.to_owned())
 }
 
 /// The names of connections and spend keys.
@@ -209,22 +239,19 @@ pub(crate) async fn show(
     let (by, by_label, dimension) =
         DIMENSIONS.iter().find(|(name, ..)| Some(*name) == asked).unwrap_or(model);
     let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
-    let window = range.window(now);
+    let span = range.span(now);
     let read = move |conn: &mut Conn| {
-        let trend = usage::trend(conn, merchant_id, *dimension, window)?;
-        let failed = failures(conn, merchant_id, window)?;
+        let trend = Trend::read(conn, merchant_id, dimension, &span)?;
         let names = names(conn, merchant_id, &trend)?;
-        Ok::<_, StoreError>((trend, failed, names, Latency::read(conn, merchant_id)?))
+        Ok::<_, StoreError>((trend, names, Latency::read(conn, merchant_id)?))
     };
-    let (trend, failed, names, latency) = app.store.read_snapshot(read).await?;
+    let (trend, names, latency) = app.store.read_snapshot(read).await?;
     let labels = range.labels(now);
     let link = |range: &str, by: &str| format!("/dashboard/spend?range={range}&by={by}");
     let stacked = layers(&trend, &names);
     let members = members(&trend, &names, &stacked);
     let values = |of: fn(&RollupSums) -> i128| trend.total.iter().map(of).collect::<Vec<_>>();
-    let failed_calls: Vec<_> = failed.iter().map(|sums| sums.requests).collect();
-    let good = values(|sums| sums.requests);
-    let good = good.iter().zip(&failed_calls).map(|(all, failed)| all - failed).collect();
+    let good = values(|sums| sums.requests - sums.failed);
     let layer = |name: &str, color, values| Layer { name: name.to_owned(), color, values };
     let [first, second, ..] = COLORS;
     respond(&SpendPage {
@@ -247,7 +274,7 @@ pub(crate) async fn show(
             .collect(),
         range: range.label,
         by: by_label,
-        totals: Totals::of(&trend.total, &failed),
+        totals: Totals::of(&trend.total),
         spend: Chart::new(
             format!("Spend by {}", by_label.to_lowercase()),
             ChartUnit::Money,
@@ -267,17 +294,16 @@ pub(crate) async fn show(
             "Tokens",
             ChartUnit::Count,
             &labels,
-            vec![layer("Tokens", first, values(|sums| sums.tokens))],
+            vec![layer("Tokens", first, values(RollupSums::tokens))],
         ),
         calls: Chart::new(
             "Requests",
             ChartUnit::Count,
             &labels,
-            vec![layer("Completed", GOOD, good), layer("Failed", BAD, failed_calls)],
+            vec![layer("Completed", GOOD, good), layer("Failed", BAD, values(|sums| sums.failed))],
         ),
         latency,
         members,
-        is_cut: trend.is_cut,
     })
 }
 
@@ -312,7 +338,7 @@ fn row(color: &'static str, name: String, sums: &RollupSums, all: &RollupSums) -
         name,
         href: String::new(),
         requests: text::count(sums.requests),
-        tokens: text::count(sums.tokens),
+        tokens: text::count(sums.tokens()),
         base: text::money_of(sums.usage_cost),
         fee: text::money_of(sums.fee),
         service_charge: text::money_of(sums.service_charge),
@@ -346,10 +372,7 @@ const BOUNDS_MILLIS: [(i64, &str); 8] = [
 impl Latency {
     fn read(conn: &mut Conn, merchant_id: MerchantId) -> Result<Self, StoreError> {
         let page = Page { after: None, limit: NEWEST };
-        let records = {
-            let all = RequestFilter::default();
-            requests::list(conn, merchant_id, &all, EndingFilter::Anyhow, &page)?
-        };
+        let records = requests::list(conn, merchant_id, &ListFilter::default(), &page)?.records;
         // Reported usage was not waited for, and the end of a swept call is not known.
         let waited = records.iter().filter(|record| {
             record.status == RequestStatus::Completed

@@ -165,6 +165,8 @@ ids! {
     WebhookId = "whk_";
     /// The delivery of one event to one webhook.
     DeliveryId = "dlv_";
+    /// A refused call, or several that were alike.
+    RefusalId = "rfs_";
     /// A node: one run of a serving process, which owns the calls that it has not settled yet.
     NodeId = "nod_";
 }

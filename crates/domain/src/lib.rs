@@ -23,6 +23,7 @@ mod missing_price;
 mod quote;
 mod rate_limit;
 mod record;
+mod refused_call;
 pub mod repricing;
 mod session;
 pub mod settlement;
@@ -47,8 +48,8 @@ pub use event::{Event, EventPayload};
 pub use event_kind::EventKind;
 pub use id::{
     ConnectionId, CreditBundleId, DeliveryId, EventId, Id, MerchantId, MeterId, NodeId,
-    ParseIdError, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId, SubscriptionId,
-    TransactionId, WalletId, WebhookId,
+    ParseIdError, RefusalId, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId,
+    SubscriptionId, TransactionId, WalletId, WebhookId,
 };
 pub use issue::Issue;
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
@@ -62,8 +63,9 @@ pub use record::{
     ForwardedRequest, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
     RequestStatus,
 };
+pub use refused_call::{LimitQuantity, LimitState, RefusalRecord, RefusedCall};
 pub use session::{Session, SessionHash, SessionToken};
-pub use span::{LocalTime, SpanDay, TimeSpan, TimeSpanError};
+pub use span::{Interval, LocalTime, Period, TimeSpan, TimeSpanError, TimeZone};
 pub use spend_counters::{SpendCounters, SpendLimit};
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestFormat, RequestLimit, RequestShape, SpendKey,

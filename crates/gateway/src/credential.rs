@@ -35,6 +35,11 @@ const MOST_FIELDS: usize = 6;
 const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 
 impl Credential {
+    /// The customer that it names, which is not checked.
+    pub fn connection_id(&self) -> Option<&str> {
+        self.connection_id.as_deref()
+    }
+
     /// The credential of a request. It is the first one present of `Authorization: Bearer`, the key headers,
     /// and the query parameter `key`.
     ///

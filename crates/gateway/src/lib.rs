@@ -60,7 +60,7 @@ pub use inbound::InboundCall;
 pub use keys::KeyOwner;
 pub use metrics::{CallMetrics, ProviderMetrics, amount_units};
 pub use observer::CallObserver;
-pub use outbound::OutboundCall;
+pub use outbound::{CallSummary, OutboundCall};
 pub use relay::{RelayReceiver, RelayedBytes, RelayedHead, request_id_header};
 pub use request::RequestHead;
 pub use settings::{CallSettings, OnDisconnect, UnpricedPolicy};

@@ -30,9 +30,45 @@ pub struct OutboundCall {
     pub(crate) metadata: Metadata,
 }
 
+/// The facts about an outgoing call that a refusal states.
+#[derive(Default)]
+pub struct CallSummary {
+    endpoint: Option<Arc<Endpoint>>,
+    /// The requested model.
+    pub model: Option<String>,
+    /// Metadata from the caller.
+    pub metadata: Metadata,
+}
+
+impl CallSummary {
+    /// The provider's name.
+    pub fn provider(&self) -> Option<&str> {
+        self.endpoint.as_ref().map(|endpoint| endpoint.provider.name.as_str())
+    }
+
+    /// Method and URL, without secrets.
+    pub fn endpoint(&self) -> Option<String> {
+        self.endpoint.as_ref().map(|endpoint| recorded(endpoint))
+    }
+}
+
+/// Method and URL of an endpoint, as records have them.
+pub(crate) fn recorded(endpoint: &Endpoint) -> String {
+    [endpoint.method.as_str(), " ", endpoint.recorded_url()].concat()
+}
+
 const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
 
 impl OutboundCall {
+    /// The facts about it that a refusal states.
+    pub fn summary(&self) -> CallSummary {
+        CallSummary {
+            endpoint: Some(Arc::clone(&self.endpoint)),
+            model: self.call_body.model.clone(),
+            metadata: self.metadata.clone(),
+        }
+    }
+
     /// The call of `/forward`. The caller names the URL, which is not trusted before this check.
     ///
     /// # Errors

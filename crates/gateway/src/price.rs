@@ -12,7 +12,7 @@ use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::keys::KeyOwner;
 use crate::metrics::ProviderMetrics;
-use crate::outbound::OutboundCall;
+use crate::outbound::{OutboundCall, recorded};
 
 /// The call to be admitted. A call without a price is refused here if it needs one.
 pub(crate) fn prepare_admission(
@@ -51,7 +51,7 @@ pub(crate) fn prepare_admission(
         disable_billing: credential.disable_billing,
         forwarded: ForwardedRequest {
             provider: endpoint.provider.name.clone(),
-            endpoint: [endpoint.method.as_str(), " ", endpoint.recorded_url()].concat(),
+            endpoint: recorded(endpoint),
             metered,
             provider_key_type: match managed {
                 true => ProviderKeyType::Managed,

@@ -21,7 +21,7 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::*;
 use tollgate_pricing::*;
-use tollgate_store::requests::{self as records, EndingFilter, RequestFilter};
+use tollgate_store::requests::{self as records, RequestFilter};
 use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{
     Conn, DatabaseUrl, Options, Page, SettleOutcome, Store, StoreError, merchants, meters, usage,
@@ -332,16 +332,18 @@ fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
             let deep = Some(RequestId::least(back));
             for (column, after) in [(0, None), (1, deep)] {
                 let began = Instant::now();
-                records::list(conn, id, &filter, EndingFilter::Anyhow, &Page { after, limit: 10 })?;
+                let filter = filter.clone().into();
+                records::list(conn, id, &filter, &Page { after, limit: 10 })?;
                 columns[column].push(began.elapsed());
             }
             for (column, offset) in [(2, "Z"), (3, "+05:45")] {
                 let end = Timestamp::from_unix_micros(END).to_string().replace('Z', offset);
                 let end: LocalTime = end.parse()?;
-                let span = TimeSpan::new(end.minus_days(DAYS), end);
+                let start = end.minus_days(DAYS).instant();
+                let span = TimeSpan::new(start, end.instant(), end.zone(), Interval::Day);
                 let span = span.ok().context("a span")?;
                 let began = Instant::now();
-                conn.snapshot(|conn| usage::by_day(conn, id, &filter, &span))?;
+                conn.snapshot(|conn| usage::sums(conn, id, &filter, &[], &span))?;
                 columns[column].push(began.elapsed());
             }
         }

@@ -23,6 +23,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::meters;
 use crate::records::RecordWalk;
+use crate::rollups::QueuedCall;
 use crate::rows::{
     CounterKey, OpenCallRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
     counter_key, word,
@@ -145,7 +146,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
     for (id, [kept, recomputed]) in std::mem::take(&mut sums.spend) {
         audit.compare_spend(id, &kept, &recomputed);
     }
-    rollups::compare(conn, sums.rollups, &owners, &mut audit)?;
+    rollups::compare(conn, sums.rollups, &mut audit)?;
     Ok(audit)
 }
 
@@ -317,7 +318,8 @@ fn read_requests(
             count(conn, &call, row.counted_units, &mut periods, sums)?;
             // The meter's terms do not affect the sums.
             let record = row.to_record(None)?;
-            sums.rollups.add(&call, &record);
+            let queued = QueuedCall::settled(&row.settled_call(None)?, call.created_at);
+            sums.rollups.add(&queued);
             let cost = record.quote.total_request_cost;
             spend(row.spend_key_id, call.created_at, cost, Amount::ZERO, sums);
         }

@@ -14,6 +14,7 @@ use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::{Array, Binary, Text};
+use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
 use tollgate_domain::{
@@ -25,22 +26,22 @@ use crate::conn::Conn;
 use crate::ids::Id;
 use crate::rows::{
     AnswerRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow, EventRow,
-    MissingPriceRow, OpenCallRow, PairRow, ReportedUsageRow, RepricingRow, RequestIndexRow,
-    RequestRow, RollupRow, SpendCountersRow, SpendKeyRow, SubscriptionRow, TierCounterRow,
-    TransactionRow, WalletRow, WebhookRow, to_json,
+    MissingPriceRow, OpenCallRow, RefusalCountRow, RefusalRow, ReportedUsageRow, RepricingRow,
+    RequestIndexRow, RequestRow, RollupRow, SeriesRow, SpendCountersRow, SpendKeyRow,
+    SubscriptionRow, TierCounterRow, TransactionRow, WalletRow, WebhookRow, to_json,
 };
 use crate::schema::{
     connections, corrections, deliveries, events, idempotent_answers, merchants, missing_prices,
-    open_calls, reported_usage, repricings, request_index, requests, rollup_queue, secret_keys,
-    spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
-    usage_pairs, wallets, webhooks,
+    open_calls, refusal_counts, refusals, reported_usage, repricings, request_index, requests,
+    rollup_queue, secret_keys, spend_counters, spend_keys, subscription_config_versions,
+    subscription_configs, subscriptions, usage_series, wallets, webhooks,
 };
 use crate::statements::{
     AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
     InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
     SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
 };
-pub(crate) use reading::{UsageByDay, UsageBySeries, plan};
+pub(crate) use reading::{BoundValue, SeriesColumn, SlotRange, UsageQuery, plan};
 
 diesel::define_sql_function! {
     /// Takes a lock until the transaction ends, if it is free.
@@ -630,13 +631,13 @@ pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryRe
     claimed.map(|count| count > 0)
 }
 
-/// Inserts the pairs that do not exist yet. `rows` must ascend.
-pub(crate) fn insert_pairs(conn: &mut Conn, rows: &[PairRow]) -> QueryResult<()> {
+/// Inserts the series that do not exist yet. `rows` must ascend.
+pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => execute_each(rows, |row| {
-            diesel::insert_or_ignore_into(usage_pairs::table).values(row).execute(conn)
+            diesel::insert_or_ignore_into(usage_series::table).values(row).execute(conn)
         }),
-        Conn::Postgres(conn) => diesel::insert_into(usage_pairs::table)
+        Conn::Postgres(conn) => diesel::insert_into(usage_series::table)
             .values(rows)
             .on_conflict_do_nothing()
             .execute(conn)
@@ -698,6 +699,41 @@ pub(crate) fn insert_repricings(conn: &mut Conn, rows: &[RepricingRow]) -> Query
             diesel::insert_into(repricings::table).values(rows).execute(conn).map(drop)
         }
     }
+}
+
+/// Inserts refusals.
+pub(crate) fn insert_refusals(conn: &mut Conn, rows: &[RefusalRow]) -> QueryResult<()> {
+    /// PostgreSQL takes 65,535 values.
+    const AT_ONCE: usize = 2_000;
+    match conn {
+        Conn::Sqlite(conn) => {
+            execute_each(rows, |row| diesel::insert_into(refusals::table).values(row).execute(conn))
+        }
+        Conn::Postgres(conn) => rows.chunks(AT_ONCE).try_for_each(|rows| {
+            diesel::insert_into(refusals::table).values(rows).execute(conn).map(drop)
+        }),
+    }
+}
+
+/// Adds to numbers of refusals. `rows` must ascend.
+pub(crate) fn add_refusal_counts(conn: &mut Conn, rows: &[RefusalCountRow]) -> QueryResult<()> {
+    let count = refusal_counts::count;
+    crate::conn::each_database!(conn, conn => {
+        execute_each(rows, |row| {
+            diesel::insert_into(refusal_counts::table)
+                .values(row)
+                .on_conflict((
+                    refusal_counts::merchant_id,
+                    refusal_counts::slot,
+                    refusal_counts::code,
+                    refusal_counts::spend_key_id,
+                    refusal_counts::connection_id,
+                ))
+                .do_update()
+                .set(count.eq(count + excluded(count)))
+                .execute(conn)
+        })
+    })
 }
 
 /// Adds to roll-ups. `rows` must ascend. The statement computes the sums, so no row is read or locked before.

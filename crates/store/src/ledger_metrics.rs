@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -22,6 +23,8 @@ pub struct LedgerMetrics {
     pub admissions: Histogram,
     /// The seconds of settlements, from the queue to their answer.
     pub settlements: Histogram,
+    /// The number of refusals that were counted and not kept, because too many waited.
+    pub refusals_dropped: Counter,
     /// The number of pages of 4 KiB in SQLite's log at the last checkpoint.
     pub sqlite_log_pages: Gauge<u64, AtomicU64>,
 }
@@ -32,6 +35,7 @@ impl Default for LedgerMetrics {
             groups: Histogram::new(GROUPS),
             admissions: Histogram::new(WAITS),
             settlements: Histogram::new(WAITS),
+            refusals_dropped: Counter::default(),
             sqlite_log_pages: Gauge::default(),
         }
     }

@@ -22,7 +22,8 @@ use crate::ledger_metrics::LedgerMetrics;
 use crate::migrations::{self, MigrationError};
 use crate::missing_prices::ReportedPrices;
 use crate::readers::Readers;
-use crate::rollups::KnownPairs;
+use crate::refusal_queue::RefusalQueue;
+use crate::rollups::KnownSeries;
 use crate::serving::ServingStart;
 use crate::store::{LeaseRenewals, Store, StoreInner};
 use crate::{deliveries, dialect, nodes, partitions, serving};
@@ -43,6 +44,8 @@ pub struct Options {
     pub journal: Option<PathBuf>,
     /// The lease in milliseconds: after that silence, other nodes end this process's calls.
     pub lease_ms: u32,
+    /// The days for which refused calls are kept.
+    pub refusals_keep_days: u32,
 }
 
 impl Default for Options {
@@ -54,6 +57,7 @@ impl Default for Options {
             clock: Clock::system(),
             journal: None,
             lease_ms: 10_000,
+            refusals_keep_days: 30,
         }
     }
 }
@@ -153,7 +157,9 @@ impl Store {
             node_id,
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
-            known_pairs: KnownPairs::default(),
+            known_series: KnownSeries::default(),
+            refusals: RefusalQueue::default(),
+            refusals_keep_days: options.refusals_keep_days,
             has_unfolded_calls: AtomicBool::new(false),
             reported_prices: ReportedPrices::default(),
             journal: journal.map(journal_in).transpose()?,

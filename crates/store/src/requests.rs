@@ -7,8 +7,9 @@ use std::ops::Range;
 use diesel::prelude::*;
 use tollgate_domain::{
     ConnectionId, FeeModel, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord, RequestId,
-    RequestRecord, RequestStatus, Timestamp,
+    RequestRecord, RequestStatus, SpendKeyId, Timestamp,
 };
+use tollgate_pricing::Amount;
 
 mod ids;
 
@@ -19,7 +20,7 @@ use crate::dialect::RowLock;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
-use crate::rollups::{CONNECTION, FAILURE, METER, QueuedCall};
+use crate::rollups::{CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY};
 use crate::rows::{OpenCallRow, RequestRow};
 use crate::schema::{open_calls, reported_usage};
 use crate::{dialect, meters, records, rollups};
@@ -29,21 +30,55 @@ use crate::{dialect, meters, records, rollups};
 pub struct RequestFilter {
     /// Only this customer's records.
     pub connection_id: Option<ConnectionId>,
+    /// Only records of this spend key.
+    pub spend_key_id: Option<SpendKeyId>,
     /// Only records that this meter priced.
     pub meter_id: Option<MeterId>,
+    /// Only records of this provider.
+    pub provider: Option<String>,
+    /// Only records of this model.
+    pub model: Option<String>,
     /// Only records with each of these pairs in their metadata.
     pub metadata: Vec<(String, String)>,
 }
 
-/// A filter for the end of calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EndingFilter {
-    /// Any end, or none yet.
-    #[default]
-    Anyhow,
-    /// Only failed calls.
-    Failed,
+/// A filter for a list of records. All given conditions must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListFilter {
+    /// The calls.
+    pub calls: RequestFilter,
+    /// Only records with this status.
+    pub status: Option<RequestStatus>,
+    /// Only records whose provider answered with this HTTP status.
+    pub provider_status: Option<u16>,
+    /// Only records that cost at least this much in total.
+    pub min_cost: Option<Amount>,
+    /// Only records from this instant on.
+    pub start: Option<Timestamp>,
+    /// Only records before this instant.
+    pub end: Option<Timestamp>,
 }
+
+impl From<RequestFilter> for ListFilter {
+    fn from(calls: RequestFilter) -> Self {
+        Self { calls, ..Self::default() }
+    }
+}
+
+/// A page of records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestList {
+    /// The records, newest first.
+    pub records: Vec<RequestRecord>,
+    /// The id after which the list continues; `None` at its end. A page that has to pass over many records may have
+    /// fewer than its limit, or none.
+    pub next: Option<RequestId>,
+}
+
+/// The number of records that a page passes over at most.
+const PASSED_OVER: usize = 10_000;
+/// The most records that a page reads at once to find those that pass.
+const MOST_AT_ONCE: u32 = 1_000;
 
 /// Returns a merchant's record.
 ///
@@ -93,40 +128,88 @@ pub fn find_by_reference(
 pub fn list(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    filter: &RequestFilter,
-    ended: EndingFilter,
+    filter: &ListFilter,
+    page: &Page<RequestId>,
+) -> Result<RequestList, StoreError> {
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    let bound = filter.end.map(|end| RequestId::least(end.plus_millis(CLOCK_DIFFERENCE_MS)));
+    let after = [page.after, bound].into_iter().flatten().min();
+    let mut walk = Page { after, limit: page.limit };
+    let (mut list, mut passed) = (RequestList::default(), 0);
+    loop {
+        let found = next_records(conn, merchant_id, filter, &walk)?;
+        let is_last = i64::try_from(found.len()).is_ok_and(|count| count < walk.rows());
+        passed += found.len();
+        for record in found {
+            if list.records.len() == limit {
+                list.next = list.records.last().map(|record| record.request_id);
+                return Ok(list);
+            }
+            walk.after = Some(record.request_id);
+            if filter.lets_through(&record) {
+                list.records.push(record);
+            }
+        }
+        if is_last || passed >= PASSED_OVER {
+            list.next = walk.after.filter(|_| !is_last);
+            return Ok(list);
+        }
+        walk.limit = walk.limit.saturating_mul(4).min(MOST_AT_ONCE).max(page.limit);
+    }
+}
+
+/// Returns the next records that the index finds, up to one more than the limit. They meet all conditions that the index
+/// has.
+fn next_records(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &ListFilter,
     page: &Page<RequestId>,
 ) -> Result<Vec<RequestRecord>, StoreError> {
     let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
     // A call moves from the open calls to the records and the queue, and from the queue to the index. Reads in this
     // order see each call at least once.
-    let open = match ended {
-        EndingFilter::Anyhow => open_calls(conn, merchant_id, filter, page)?,
-        EndingFilter::Failed => Vec::new(),
+    let open = match filter.status {
+        None | Some(RequestStatus::Pending) => open_calls(conn, merchant_id, &filter.calls, page)?,
+        Some(RequestStatus::Completed | RequestStatus::Error) => Vec::new(),
     };
     let open = open_records(conn, &open)?;
-    let conditions = conditions(filter, ended);
+    let mut records: BTreeMap<_, _> =
+        open.into_iter().map(|record| (record.request_id, record)).collect();
+    if filter.status != Some(RequestStatus::Pending) {
+        let settled = next_settled(conn, merchant_id, filter, page)?.into_iter();
+        records.extend(settled.map(|record| (record.request_id, record)));
+    }
+    Ok(records.into_values().rev().take(rows).collect())
+}
+
+/// Returns the next settled records that the index and the queue find.
+fn next_settled(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &ListFilter,
+    page: &Page<RequestId>,
+) -> Result<Vec<RequestRecord>, StoreError> {
+    let conditions = conditions(filter);
     let (mut ids, corrected) = match conditions.is_empty() {
         true => (Vec::new(), 0),
-        false => queued(conn, merchant_id, filter, ended, page)?,
+        false => queued(conn, merchant_id, filter, page)?,
     };
-    // Room for the records of the index that turn out not to have failed.
+    // Room for the records of the index that turn out not to have failed, or to have another model.
     let more = Page { limit: page.limit.saturating_add(corrected), ..*page };
-    ids.extend(self::ids(conn, merchant_id, conditions, &more)?);
+    let oldest = filter.start.map(|start| start.plus_millis(-CLOCK_DIFFERENCE_MS));
+    let oldest = oldest.map(|start| Id(RequestId::least(start)));
+    ids.extend(self::ids(conn, merchant_id, conditions, &more, oldest)?);
     ids.sort_unstable();
     ids.dedup();
     let most = usize::try_from(more.rows()).unwrap_or(usize::MAX);
     let skipped = ids.len().saturating_sub(most);
     let ids = ids.get(skipped..).unwrap_or_default();
     let settled = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
-    let settled = to_records(conn, settled)?.into_iter();
+    let mut settled = to_records(conn, settled)?;
     // The index may not contain the correction of a record yet.
-    let settled =
-        settled.filter(|one| ended == EndingFilter::Anyhow || one.status == RequestStatus::Error);
-    let mut records: BTreeMap<_, _> =
-        open.into_iter().map(|record| (record.request_id, record)).collect();
-    records.extend(settled.map(|record| (record.request_id, record)));
-    Ok(records.into_values().rev().take(rows).collect())
+    settled.retain(|record| filter.has_wanted_outcome(record));
+    Ok(settled)
 }
 
 /// Returns the ids of settled calls that are not in the index yet. Also returns the number of calls in the index that
@@ -134,15 +217,14 @@ pub fn list(
 fn queued(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    filter: &RequestFilter,
-    ended: EndingFilter,
+    filter: &ListFilter,
     page: &Page<RequestId>,
 ) -> Result<(Vec<Id<RequestId>>, u32), StoreError> {
     let mut calls = rollups::queued(conn)?;
     let corrected = calls.iter().filter(|call| call.is_taken_back()).count();
     calls.retain(|call| {
-        call.passes(merchant_id, filter)
-            && (ended == EndingFilter::Anyhow || call.has_failed())
+        call.passes(merchant_id, &filter.calls)
+            && filter.status.is_none_or(|status| call.status() == status)
             && page.after.is_none_or(|after| call.request_id < after)
     });
     let ids = calls.iter().map(|call| Id(call.request_id)).collect();
@@ -179,17 +261,25 @@ fn open_calls(
     if let Some(id) = filter.connection_id {
         query = query.filter(open_calls::connection_id.eq(Id(id)));
     }
+    if let Some(id) = filter.spend_key_id {
+        query = query.filter(open_calls::spend_key_id.eq(Id(id)));
+    }
     if let Some(id) = filter.meter_id {
         query = query.filter(open_calls::meter_id.eq(Id(id)));
     }
-    if filter.metadata.is_empty() {
+    let RequestFilter { provider, model, metadata, .. } = filter;
+    if metadata.is_empty() && provider.is_none() && model.is_none() {
         query = query.limit(page.rows());
     }
     let rows: Vec<OpenCallRow> = query.load(conn)?;
     let mut calls = Vec::new();
     for row in &rows {
         let call = PendingRecord::try_from(row)?;
-        if filter.lets_through(&call.forwarded.metadata) {
+        let forwarded = &call.forwarded;
+        if provider.as_ref().is_none_or(|name| forwarded.provider == *name)
+            && (model.is_none() || forwarded.model == *model)
+            && filter.lets_through(&forwarded.metadata)
+        {
             calls.push(call);
         }
     }
@@ -209,18 +299,60 @@ impl QueuedCall {
     pub(crate) fn passes(&self, merchant_id: MerchantId, filter: &RequestFilter) -> bool {
         self.merchant_id == merchant_id
             && filter.connection_id.is_none_or(|id| self.connection_id == Some(id))
+            && filter.spend_key_id.is_none_or(|id| self.spend_key_id == Some(id))
             && filter.meter_id.is_none_or(|id| self.meter_id == Some(id))
+            && filter.provider.as_ref().is_none_or(|name| self.provider == *name)
+            && (filter.model.is_none() || self.model == filter.model)
             && filter.lets_through(&self.metadata)
     }
 }
 
+impl ListFilter {
+    /// Whether a record meets all conditions.
+    pub fn passes(&self, record: &RequestRecord) -> bool {
+        let RequestFilter { connection_id, spend_key_id, meter_id, provider, model, .. } =
+            &self.calls;
+        connection_id.is_none_or(|id| record.connection_id == Some(id))
+            && spend_key_id.is_none_or(|id| record.spend_key_id == Some(id))
+            && meter_id.is_none_or(|id| record.meter_id == Some(id))
+            && provider.as_ref().is_none_or(|name| record.provider == *name)
+            && (model.is_none() || record.model == *model)
+            && self.calls.lets_through(&record.metadata)
+            && self.lets_through(record)
+    }
+
+    /// Whether a record of the calls meets the other conditions.
+    fn lets_through(&self, record: &RequestRecord) -> bool {
+        let status = record.provider_status;
+        self.status.is_none_or(|wanted| record.status == wanted)
+            && self.provider_status.is_none_or(|wanted| status == Some(wanted))
+            && self.min_cost.is_none_or(|least| record.quote.total_request_cost >= least)
+            && self.start.is_none_or(|start| start <= record.created_at)
+            && self.end.is_none_or(|end| record.created_at < end)
+    }
+
+    /// Whether a settled record meets the conditions of the index that a correction may change.
+    fn has_wanted_outcome(&self, record: &RequestRecord) -> bool {
+        let is_of_model = |wanted: &String| record.model.as_ref() == Some(wanted);
+        let has_failed = record.status == RequestStatus::Error;
+        (self.status != Some(RequestStatus::Error) || has_failed)
+            && self.calls.model.as_ref().is_none_or(is_of_model)
+    }
+}
+
 /// The conditions of a filter, ordered by the likely number of records that meet them, fewest first.
-fn conditions(filter: &RequestFilter, ended: EndingFilter) -> Vec<IndexCondition> {
-    let failure = (ended == EndingFilter::Failed).then(|| (FAILURE.0, FAILURE.1.to_owned()));
-    let connection = filter.connection_id.map(|id| (CONNECTION, id.to_string()));
-    let pairs = filter.metadata.iter().map(|(key, value)| (key.as_str(), value.clone()));
-    let meter = filter.meter_id.map(|id| (METER, id.to_string()));
-    let conditions = failure.into_iter().chain(connection).chain(pairs).chain(meter);
+fn conditions(filter: &ListFilter) -> Vec<IndexCondition> {
+    let calls = &filter.calls;
+    let has_failed = filter.status == Some(RequestStatus::Error);
+    let failure = has_failed.then(|| (FAILURE.0, FAILURE.1.to_owned()));
+    let connection = calls.connection_id.map(|id| (CONNECTION, id.to_string()));
+    let spend_key = calls.spend_key_id.map(|id| (SPEND_KEY, id.to_string()));
+    let pairs = calls.metadata.iter().map(|(key, value)| (key.as_str(), value.clone()));
+    let model = calls.model.clone().map(|name| (MODEL, name));
+    let meter = calls.meter_id.map(|id| (METER, id.to_string()));
+    let provider = calls.provider.clone().map(|name| (PROVIDER, name));
+    let first = failure.into_iter().chain(connection).chain(spend_key).chain(pairs);
+    let conditions = first.chain(model).chain(meter).chain(provider);
     conditions.map(|(key, value)| IndexCondition { key: key.to_owned(), value }).collect()
 }
 
@@ -256,8 +388,8 @@ pub(crate) fn for_each_settled(
     let queued: BTreeSet<_> = queued.map(|call| Id(call.request_id)).collect();
     let in_span: Vec<_> = queued.range(from..past).copied().collect();
     read(conn, &in_span)?;
-    let conditions =
-        rarest_first(conn, merchant_id, conditions(filter, EndingFilter::Anyhow), from..past)?;
+    let conditions = conditions(&ListFilter::from(filter.clone()));
+    let conditions = rarest_first(conn, merchant_id, conditions, from..past)?;
     let mut after = Some(past);
     loop {
         let walk = RequestIdsQuery {
@@ -307,13 +439,15 @@ fn rarest_first(
     Ok(conditions)
 }
 
-/// Returns the ids of a page. The condition that the fewest records meet is not known. So each condition is tried with
-/// a limit, and then with higher limits. This takes at most a few times as long as the best condition alone.
+/// Returns the ids of a page, from `oldest` on. The condition that the fewest records meet is not known. So each
+/// condition is tried with a limit, and then with higher limits. This takes at most a few times as long as the best
+/// condition alone.
 fn ids(
     conn: &mut Conn,
     merchant_id: MerchantId,
     mut conditions: Vec<IndexCondition>,
     page: &Page<RequestId>,
+    oldest: Option<Id<RequestId>>,
 ) -> Result<Vec<Id<RequestId>>, StoreError> {
     let (merchant_id, after) = (Id(merchant_id), page.after.map(Id));
     let limit = page.rows();
@@ -322,19 +456,22 @@ fn ids(
         for _ in 0..conditions.len() {
             let Some(condition) = conditions.first() else { break };
             let nth = NthRequestQuery { merchant_id, condition, after, skip };
-            let until: Option<Id<RequestId>> =
+            let nth: Option<Id<RequestId>> =
                 each_database!(conn, conn => nth.get_result(conn).optional())?;
+            let nth = nth.filter(|nth| oldest.is_none_or(|oldest| *nth > oldest));
+            let until = nth.or(oldest);
             let walk =
                 RequestIdsQuery { merchant_id, conditions: &conditions, after, until, limit };
             let found: Vec<Id<RequestId>> = each_database!(conn, conn => walk.load(conn))?;
             let is_full = i64::try_from(found.len()).is_ok_and(|count| count >= limit);
-            if is_full || until.is_none() {
+            if is_full || nth.is_none() {
                 return Ok(found);
             }
             conditions.rotate_left(1);
         }
     }
-    let walk = RequestIdsQuery { merchant_id, conditions: &conditions, after, until: None, limit };
+    let walk =
+        RequestIdsQuery { merchant_id, conditions: &conditions, after, until: oldest, limit };
     Ok(each_database!(conn, conn => walk.load(conn))?)
 }
 
@@ -345,12 +482,11 @@ fn ids(
 pub fn plans(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    filter: &RequestFilter,
-    ended: EndingFilter,
+    filter: &ListFilter,
     page: &Page<RequestId>,
 ) -> Result<Vec<Vec<String>>, StoreError> {
     let (merchant_id, after) = (Id(merchant_id), page.after.map(Id));
-    let mut conditions = conditions(filter, ended);
+    let mut conditions = conditions(filter);
     let mut plans = Vec::new();
     for _ in 0..conditions.len().max(1) {
         let (until, limit) = (None, page.rows());

@@ -4,22 +4,20 @@
 //! the sums, to the index of their metadata, and to the outbox for webhooks that want single calls. One transaction
 //! does this for many calls. So each call is added once, and no call waits for it.
 //!
-//! A call is added to the series of its merchant and of its customer. It is also added, in wide rows only, to the
-//! series of its spend key, of its model, and of failed calls: only charts read these.
-//!
-//! It is also added, in narrow rows only, to the series of each pair of its metadata: one of its merchant's calls with
-//! the pair and one of its customer's. A filter by one pair therefore reads one series. A filter by several pairs reads
-//! no series: it reads the records that the index finds.
+//! A call is added to the series of all calls of its merchant, to the series of the calls that are like it (in customer,
+//! spend key, meter, provider, model and status), and to one series for each pair of its metadata: the calls that are
+//! like it and have the pair. So sums by any dimension, under any filter, are sums over series. Only a query about two
+//! keys of metadata reads records.
 
 mod queue;
+mod series;
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use diesel::prelude::*;
-use sha2::{Digest, Sha256};
-use tollgate_domain::{Id as _, Timestamp};
+use tollgate_domain::Timestamp;
 
 use crate::conn::Conn;
 use crate::dialect;
@@ -27,15 +25,18 @@ use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::missing_prices;
 use crate::records::RecordWalk;
-use crate::rows::{PairRow, RequestIndexRow, RollupRow};
-use crate::schema::{request_index, rollup_queue, usage_pairs, usage_rollups};
+use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
+use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
 use crate::tables::webhooks;
 
-pub(crate) use queue::{CONNECTION, FAILURE, METER, QueuedCall, index_pairs, queued, queued_since};
+pub(crate) use queue::{
+    CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY, queued, queued_since,
+};
+pub(crate) use series::{ALL, CALLS, series_of};
 pub use sums::RollupSums;
-pub(crate) use sums::{MODEL, NARROW, RollupKey, STATUS, WIDE, slot, traits};
+pub(crate) use sums::{RollupKey, WIDTHS, slot};
 
-/// The number of pairs that are remembered. Then all are forgotten, which costs a few writes.
+/// The number of series that are remembered. Then all are forgotten, which costs a few writes.
 const REMEMBERED: usize = 65_536;
 /// The most rows of a statement. PostgreSQL takes 65,535 values.
 const AT_ONCE: usize = 3_000;
@@ -44,21 +45,21 @@ const FOLDED_AT_ONCE: usize = 128;
 /// The number of groups that are read at once.
 const GROUPS_AT_ONCE: i64 = 64;
 
-/// The listed pairs that this process knows of, so that it writes each once.
+/// The series that this process knows of, so that it writes each once.
 #[derive(Default)]
-pub(crate) struct KnownPairs(Mutex<HashSet<Id<AnyId>>>);
+pub(crate) struct KnownSeries(Mutex<HashSet<Id<AnyId>>>);
 
-impl KnownPairs {
+impl KnownSeries {
     fn lock(&self) -> MutexGuard<'_, HashSet<Id<AnyId>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets all pairs: the database may be another one, or in an earlier state.
+    /// Forgets all series: the database may be another one, or in an earlier state.
     pub(crate) fn forget(&self) {
         self.lock().clear();
     }
 
-    /// Adds pairs whose transaction is committed, by their series.
+    /// Adds series whose transaction is committed.
     fn learn(&self, written: impl Iterator<Item = Id<AnyId>>) {
         let mut known = self.lock();
         if known.len() > REMEMBERED {
@@ -76,9 +77,9 @@ pub(crate) struct FoldResult {
 }
 
 impl FoldResult {
-    /// Remembers the pairs of a committed transaction, which need not be written again.
-    pub(crate) fn committed(self, known: &KnownPairs) {
-        known.learn(self.rollups.pairs.into_values());
+    /// Remembers the series of a committed transaction, which need not be written again.
+    pub(crate) fn committed(self, known: &KnownSeries) {
+        known.learn(self.rollups.series_ids());
     }
 }
 
@@ -89,7 +90,7 @@ impl FoldResult {
 /// [`StoreError`] when the database fails.
 pub(crate) fn fold(
     conn: &mut Conn,
-    known: &KnownPairs,
+    known: &KnownSeries,
     now: Timestamp,
 ) -> Result<FoldResult, StoreError> {
     let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
@@ -112,7 +113,7 @@ pub(crate) fn fold(
         return Ok(FoldResult::default());
     }
     if dialect::has_row_locks(conn) {
-        // A database that has lost commits may have lost pairs.
+        // A database that has lost commits may have lost series.
         known.forget();
     }
     let mut rollups = Rollups::default();
@@ -161,51 +162,31 @@ fn index(conn: &mut Conn, calls: &[QueuedCall]) -> Result<(), StoreError> {
 #[derive(Default)]
 pub(crate) struct Rollups {
     sums: BTreeMap<RollupKey, RollupSums>,
-    /// The pairs that charts list, each with its series.
-    pairs: BTreeMap<PairRow, Id<AnyId>>,
+    /// The series of the sums.
+    series: BTreeSet<SeriesRow>,
 }
 
 impl Rollups {
     pub(crate) fn add(&mut self, call: &QueuedCall) {
-        let merchant_id = Id(call.merchant_id).untyped();
-        let connection_id = call.connection_id.map(|id| Id(id).untyped());
-        for owner_id in [Some(merchant_id), connection_id].into_iter().flatten() {
-            self.add_to(owner_id, &[NARROW, WIDE], call);
-            for pair in call.metadata.iter() {
-                self.add_to(series_of(owner_id, pair), &[NARROW], call);
+        let of_call = slot(call.created_at);
+        for series in series_of(call) {
+            for width in WIDTHS {
+                let slot = of_call - of_call.rem_euclid(i64::from(width));
+                let key = (series.merchant_id, series.series_id, width, slot);
+                *self.sums.entry(key).or_default() += call.sums;
             }
-        }
-        if let Some(spend_key_id) = call.spend_key_id {
-            self.add_to(Id(spend_key_id).untyped(), &[WIDE], call);
-        }
-        for (key, value) in &call.traits {
-            let series_id = series_of(merchant_id, (key, value));
-            self.add_to(series_id, &[WIDE], call);
-            self.pairs.insert(PairRow::new(call.merchant_id, (key, value)), series_id);
-        }
-    }
-
-    fn add_to(&mut self, series_id: Id<AnyId>, widths: &[i32], call: &QueuedCall) {
-        for &width in widths {
-            let slot = slot(call.created_at);
-            let slot = slot - slot.rem_euclid(i64::from(width));
-            let merchant_id = Id(call.merchant_id);
-            let meter_id = call.meter_id.map(|id| Id(id).untyped()).unwrap_or_default();
-            let sums =
-                self.sums.entry((merchant_id, series_id, width, slot, meter_id)).or_default();
-            *sums += call.sums;
+            self.series.insert(series);
         }
     }
 
     /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
-    fn write(&self, conn: &mut Conn, known: &KnownPairs) -> Result<(), StoreError> {
+    fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
         let unknown: Vec<_> = {
             let known = known.lock();
-            let pairs = self.pairs.iter().filter(|(_, series_id)| !known.contains(series_id));
-            pairs.map(|(row, _)| row.clone()).collect()
+            self.series.iter().filter(|row| !known.contains(&row.series_id)).cloned().collect()
         };
         for rows in unknown.chunks(AT_ONCE) {
-            dialect::insert_pairs(conn, rows)?;
+            dialect::insert_series(conn, rows)?;
         }
         let rows: Vec<_> = self.rows().collect();
         Ok(dialect::add_rollups(conn, &rows)?)
@@ -213,23 +194,13 @@ impl Rollups {
 
     /// The sums as rows.
     pub(crate) fn rows(&self) -> impl Iterator<Item = RollupRow> + '_ {
-        self.sums.iter().map(|(key, sums)| RollupRow::new(*key, sums))
+        self.sums.iter().map(|(key, sums)| sums::to_row(key, sums))
     }
 
-    /// The pairs that charts list.
-    pub(crate) fn into_pairs(self) -> impl Iterator<Item = PairRow> {
-        self.pairs.into_keys()
+    /// The ids of the series of the sums.
+    fn series_ids(&self) -> impl Iterator<Item = Id<AnyId>> + '_ {
+        self.series.iter().map(|row| row.series_id)
     }
-}
-
-/// The id of the series of the calls of a merchant or a customer that have this pair. It is computed, so that nothing
-/// has to be read to find the rows.
-pub(crate) fn series_of(owner_id: Id<AnyId>, (key, value): (&String, &String)) -> Id<AnyId> {
-    // No key contains this character.
-    let name = Sha256::new().chain_update(owner_id.get().as_bytes()).chain_update(key);
-    let name = name.chain_update([0]).chain_update(value).finalize();
-    let id = name.iter().take(16).fold(0_u128, |all, byte| (all << 8) | u128::from(*byte));
-    Id(AnyId::from_bytes(id.to_be_bytes()))
 }
 
 /// Computes the roll-ups and the index again from all records. Must be called in a write transaction, while no calls are booked.
@@ -238,7 +209,7 @@ pub(crate) fn series_of(owner_id: Id<AnyId>, (key, value): (&String, &String)) -
 /// [`StoreError`] when the database fails.
 pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     const CHUNK: i64 = 10_000;
-    let known = KnownPairs::default();
+    let known = KnownSeries::default();
     loop {
         let folded = fold(conn, &known, now)?;
         if folded.calls == 0 {
@@ -246,7 +217,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         }
     }
     diesel::delete(usage_rollups::table).execute(conn)?;
-    diesel::delete(usage_pairs::table).execute(conn)?;
+    diesel::delete(usage_series::table).execute(conn)?;
     diesel::delete(request_index::table).execute(conn)?;
     known.forget();
     let mut walk = RecordWalk::default();
@@ -267,6 +238,6 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         for rows in Vec::from_iter(entries).chunks(AT_ONCE) {
             dialect::insert_index_rows(conn, rows)?;
         }
-        known.learn(rollups.pairs.into_values());
+        known.learn(rollups.series_ids());
     }
 }

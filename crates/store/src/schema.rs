@@ -372,27 +372,69 @@ diesel::table! {
 }
 
 diesel::table! {
-    usage_rollups (series_id, width, slot, meter_id) {
+    usage_series (merchant_id, key, value, series_id) {
         merchant_id -> Binary,
+        key -> Text,
+        value -> Text,
         series_id -> Binary,
-        width -> Integer,
-        slot -> BigInt,
-        meter_id -> Binary,
-        requests -> BigInt,
-        tokens -> BigInt,
-        usage_cost -> BigInt,
-        fee -> BigInt,
-        service_charge -> BigInt,
-        wallet_cost -> BigInt,
-        merchant_cost -> BigInt,
+        connection_id -> Nullable<Binary>,
+        spend_key_id -> Nullable<Binary>,
+        meter_id -> Nullable<Binary>,
+        provider -> Nullable<Text>,
+        model -> Nullable<Text>,
+        status -> Nullable<SmallInt>,
     }
 }
 
 diesel::table! {
-    usage_pairs (merchant_id, key, value) {
+    usage_rollups (series_id, width, slot) {
         merchant_id -> Binary,
-        key -> Text,
-        value -> Text,
+        series_id -> Binary,
+        width -> Integer,
+        slot -> BigInt,
+        requests -> BigInt,
+        failed -> BigInt,
+        input_tokens -> BigInt,
+        output_tokens -> BigInt,
+        cached_input_tokens -> BigInt,
+        cache_write_tokens -> BigInt,
+        reasoning_tokens -> BigInt,
+        input_audio_tokens -> BigInt,
+        output_audio_tokens -> BigInt,
+        usage_cost -> BigInt,
+        provider_cost -> BigInt,
+        fee -> BigInt,
+        service_charge -> BigInt,
+        wallet_cost -> BigInt,
+        merchant_cost -> BigInt,
+        revenue -> BigInt,
+    }
+}
+
+diesel::table! {
+    refusals (merchant_id, refusal_id) {
+        merchant_id -> Binary,
+        refusal_id -> Binary,
+        code -> Text,
+        spend_key_id -> Nullable<Binary>,
+        secret_key_id -> Nullable<Binary>,
+        connection_id -> Nullable<Binary>,
+        model -> Nullable<Text>,
+        count -> BigInt,
+        first_at -> BigInt,
+        last_at -> BigInt,
+        call -> Text,
+    }
+}
+
+diesel::table! {
+    refusal_counts (merchant_id, slot, code, spend_key_id, connection_id) {
+        merchant_id -> Binary,
+        slot -> BigInt,
+        code -> Text,
+        spend_key_id -> Binary,
+        connection_id -> Binary,
+        count -> BigInt,
     }
 }
 

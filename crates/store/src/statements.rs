@@ -16,46 +16,30 @@ use tollgate_domain::RequestId;
 use crate::ids::Id;
 use crate::rows::{
     OpenCallRow, QueueRow, RequestIndexRow, RequestRow, RollupRow, SpendCountersRow,
-    TierCounterRow, TransactionRow, WalletRow, to_json,
+    TierCounterRow, TransactionRow, WalletRow, to_json, with_sums,
 };
 
-/// Adds to each sum of a row of the roll-ups. A sum that would leave the range of its column is clamped. SQLite returns
-/// such a sum as a real number.
-macro_rules! added_on_sqlite {
-    () => {
-        added_on_sqlite!(
-            "requests", "tokens", "usage_cost", "fee", "service_charge", "wallet_cost", "merchant_cost"
-        )
-    };
-    ($first:literal $(, $more:literal)*) => {
-        concat!(added_on_sqlite!(@ $first) $(, ", ", added_on_sqlite!(@ $more))*)
-    };
-    (@ $sum:literal) => {
-        concat!(
-            $sum, " = CASE WHEN typeof(", $sum, " + excluded.", $sum, ") = 'integer' THEN ", $sum,
-            " + excluded.", $sum, " WHEN excluded.", $sum,
+/// Parts of the statements that add to a row of the roll-ups. A sum that would leave the range of its column is clamped.
+/// SQLite returns such a sum as a real number.
+macro_rules! sums_in_statements {
+    ($($sum:ident),*) => {
+        const SUM_COLUMNS: &str = concat!($( ", ", stringify!($sum) ),*);
+
+        const ADDED_ON_SQLITE: &str = concat!("merchant_id = excluded.merchant_id" $(, ", ", stringify!($sum),
+            " = CASE WHEN typeof(", stringify!($sum), " + excluded.", stringify!($sum), ") = 'integer' THEN ",
+            stringify!($sum), " + excluded.", stringify!($sum), " WHEN excluded.", stringify!($sum),
             " > 0 THEN 9223372036854775807 ELSE -9223372036854775808 END"
-        )
+        )*);
+
+        const ADD_ON_POSTGRES: &str = concat!(
+            " ON CONFLICT (series_id, width, slot) DO UPDATE SET merchant_id = excluded.merchant_id"
+            $(, ", ", stringify!($sum), " = least(greatest(usage_rollups.", stringify!($sum),
+            "::numeric + excluded.", stringify!($sum), ", -9223372036854775808), 9223372036854775807)::bigint"
+        )*);
     };
 }
 
-/// As [`added_on_sqlite`], for PostgreSQL.
-macro_rules! added_on_postgres {
-    () => {
-        added_on_postgres!(
-            "requests", "tokens", "usage_cost", "fee", "service_charge", "wallet_cost", "merchant_cost"
-        )
-    };
-    ($first:literal $(, $more:literal)*) => {
-        concat!(added_on_postgres!(@ $first) $(, ", ", added_on_postgres!(@ $more))*)
-    };
-    (@ $sum:literal) => {
-        concat!(
-            $sum, " = least(greatest(usage_rollups.", $sum, "::numeric + excluded.", $sum,
-            ", -9223372036854775808), 9223372036854775807)::bigint"
-        )
-    };
-}
+with_sums!(sums_in_statements);
 
 /// Reads a number that changes when another connection has written to the SQLite file.
 pub(crate) struct DataVersion;
@@ -159,24 +143,40 @@ fixed_statement! {
         ", " &row.meter_id => Binary,
         ", " &row.period => Text,
         ", " &row.used => BigInt; ") ON CONFLICT DO UPDATE SET used = excluded.used";
-
-    /// Adds to a row of the roll-ups, or creates it.
-    AddRollup(row: RollupRow) =
-        "INSERT INTO usage_rollups (merchant_id, series_id, width, slot, meter_id, requests, tokens, \
-         usage_cost, fee, service_charge, wallet_cost, merchant_cost) VALUES (" &row.merchant_id => Binary,
-        ", " &row.series_id => Binary,
-        ", " &row.width => Integer,
-        ", " &row.slot => BigInt,
-        ", " &row.meter_id => Binary,
-        ", " &row.requests => BigInt,
-        ", " &row.tokens => BigInt,
-        ", " &row.usage_cost => BigInt,
-        ", " &row.fee => BigInt,
-        ", " &row.service_charge => BigInt,
-        ", " &row.wallet_cost => BigInt,
-        ", " &row.merchant_cost => BigInt;
-        concat!(") ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET ", added_on_sqlite!());
 }
+
+/// Adds to a row of the roll-ups of SQLite, or creates it.
+pub(crate) struct AddRollup<'a>(pub(crate) &'a RollupRow);
+
+impl QueryId for AddRollup<'_> {
+    type QueryId = AddRollup<'static>;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl QueryFragment<Sqlite> for AddRollup<'_> {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+        let row = self.0;
+        out.push_sql("INSERT INTO usage_rollups (merchant_id, series_id, width, slot");
+        out.push_sql(SUM_COLUMNS);
+        out.push_sql(") VALUES (");
+        out.push_bind_param::<Binary, _>(&row.merchant_id)?;
+        out.push_sql(", ");
+        out.push_bind_param::<Binary, _>(&row.series_id)?;
+        out.push_sql(", ");
+        out.push_bind_param::<Integer, _>(&row.width)?;
+        out.push_sql(", ");
+        out.push_bind_param::<BigInt, _>(&row.slot)?;
+        for sum in row.sums() {
+            out.push_sql(", ");
+            out.push_bind_param::<BigInt, _>(sum)?;
+        }
+        out.push_sql(") ON CONFLICT (series_id, width, slot) DO UPDATE SET ");
+        out.push_sql(ADDED_ON_SQLITE);
+        Ok(())
+    }
+}
+
+impl diesel::RunQueryDsl<diesel::SqliteConnection> for AddRollup<'_> {}
 
 /// The number of rows of one insert on SQLite. The fixed cost of a statement is about that of a row.
 pub(crate) const ROWS_AT_ONCE: usize = 8;
@@ -322,7 +322,8 @@ macro_rules! insert_of_rows {
                     "INSERT INTO ", $table, " SELECT * FROM json_populate_recordset(NULL::", $table, ", "
                 ));
                 out.push_bind_param::<Text, _>(&self.0)?;
-                out.push_sql(concat!("::json)", $tail));
+                out.push_sql("::json)");
+                out.push_sql($tail);
                 Ok(())
             }
         }
@@ -380,7 +381,7 @@ insert_of_rows! {
 
     /// Adds to rows of the roll-ups, or creates them.
     AddRollups(RollupRow) = "usage_rollups",
-        concat!(" ON CONFLICT (series_id, width, slot, meter_id) DO UPDATE SET ", added_on_postgres!());
+        ADD_ON_POSTGRES;
 }
 
 /// Inserts the settled calls of a group into the queue of the roll-ups. The database numbers them.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
-use tollgate_domain::{MerchantId, MissingPrice, PendingRecord, RequestId, Timestamp};
+use tollgate_domain::{
+    MerchantId, MissingPrice, PendingRecord, RefusalId, RefusedCall, RequestId, Timestamp,
+};
 use tollgate_pricing::Rate;
 
 use crate::backlog::{self, Backlog};
@@ -19,8 +21,9 @@ use crate::journal::JournalEntry;
 use crate::ledger::{self, Ledger, LedgerContext, ReportOutcome, ReportedUsage, SettleOutcome};
 use crate::ledger_metrics::LedgerMetrics;
 use crate::readers::Readers;
+use crate::refusal_queue::RefusalCause;
 use crate::subscriptions::{self, RenewalScope};
-use crate::{audit, nodes, partitions, rollups, serving};
+use crate::{audit, nodes, partitions, refusals, rollups, serving};
 
 /// A database, its ledger, and this process's state in it. Clones share it.
 #[derive(Clone)]
@@ -195,6 +198,51 @@ impl Store {
         if let Ok(ledger) = self.ledger() {
             ledger.report_missing_price(merchant_id, missing);
         }
+    }
+
+    /// Keeps a refusal, and returns its id. It is written within a second, and not at all if the process ends before.
+    ///
+    /// In a storm, refusals of one key for one reason share an id. `call` is then not called.
+    pub fn record_refusal(
+        &self,
+        cause: &RefusalCause<'_>,
+        call: impl FnOnce() -> RefusedCall,
+    ) -> RefusalId {
+        let (refusal_id, is_kept) = self.0.context.refusals.add(cause, call);
+        if !is_kept {
+            self.0.context.metrics.refusals_dropped.inc();
+        }
+        refusal_id
+    }
+
+    /// Writes the refusals that wait. Call it before reading them.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database fails. The refusals go on waiting.
+    pub async fn write_refusals(&self) -> Result<(), StoreError> {
+        let batch = Arc::new(self.0.context.refusals.take());
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let written = Arc::clone(&batch);
+        let done = self.write_outside_calls(move |conn| refusals::write(conn, &written)).await;
+        if done.is_err()
+            && let Some(batch) = Arc::into_inner(batch)
+        {
+            let dropped = self.0.context.refusals.put_back(batch);
+            let dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
+            self.0.context.metrics.refusals_dropped.inc_by(dropped);
+        }
+        done
+    }
+
+    /// Deletes refusals from before an instant.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database fails.
+    pub async fn forget_refusals(&self, before: Timestamp) -> Result<(), StoreError> {
+        while self.write_outside_calls(move |conn| refusals::forget_old(conn, before)).await? > 0 {}
+        Ok(())
     }
 
     async fn book(
@@ -390,7 +438,7 @@ impl Store {
         loop {
             let context = Arc::clone(&self.0.context);
             let fold = move |conn: &mut Conn| {
-                let (known, now) = (&context.known_pairs, context.clock.now());
+                let (known, now) = (&context.known_series, context.clock.now());
                 conn.write_repeatable(|conn| rollups::fold(conn, known, now))
             };
             let folded = match self.0.has_one_writer {
@@ -401,7 +449,7 @@ impl Store {
                 return Ok(calls);
             }
             calls += folded.calls;
-            folded.committed(&self.0.context.known_pairs);
+            folded.committed(&self.0.context.known_series);
         }
     }
 
@@ -514,6 +562,9 @@ impl Store {
     pub async fn close(&self) -> Result<(), StoreError> {
         if let Err(cause) = self.replay_unkept().await {
             log::error!("what waits in memory is not booked: {cause}");
+        }
+        if let Err(cause) = self.write_refusals().await {
+            log::warn!("the last refusals are not written: {cause}");
         }
         let Some(ledger) = held(&self.0.ledger).take() else { return Ok(()) };
         let (node_id, epoch) = (self.0.context.node_id, self.0.context.epoch);

@@ -17,6 +17,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(2);
 const REPLAY_EVERY: Duration = Duration::from_secs(1);
 /// The pause after a failed renewal of the lease. A node is ready when it can write.
 const AGAIN: Duration = Duration::from_millis(300);
+/// The interval at which refused calls are written.
+const REFUSALS_EVERY: Duration = Duration::from_millis(500);
 /// The interval of the search for subscriptions whose cycle has ended.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// The interval at which calls settled by this process are folded.
@@ -56,6 +58,7 @@ pub async fn run(store: Store) {
             }
             Ok(())
         }),
+        every(REFUSALS_EVERY, "refusals are not written", async || store.write_refusals().await),
         every(RENEW_EVERY, "subscriptions are not renewed", async || {
             store.renew(RenewalScope::Everybody).await.map(drop)
         }),
@@ -69,7 +72,9 @@ pub async fn run(store: Store) {
                     idempotency::forget_expired(conn, now)
                 })
                 .await?;
-            store.forget_deliveries().await
+            store.forget_deliveries().await?;
+            let kept = i64::from(store.0.context.refusals_keep_days) * 24 * 60 * 60 * 1_000;
+            store.forget_refusals(now.plus_millis(-kept)).await
         }),
         every_or_soon(FORGET_EVERY, PARTITIONS_AGAIN, "partitions are not made", async || {
             store.make_partitions().await

@@ -1,352 +1,534 @@
 //! Sums of calls over time and by dimension, read from the roll-ups.
 //!
 //! A record counts once it has ended, at the time of its admission, with the values that it shows. Each is
-//! added to a few *series*, which `rollups.rs` describes. A query is answered by the sum of a series; only a
-//! filter by several pairs of metadata reads records. Calls that are not folded yet are added from their queue. In a
+//! added to a few *series*, which `rollups.rs` describes. Calls that are not folded yet are added from their queue. In a
 //! [snapshot](Conn::snapshot) every call is counted once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use diesel::prelude::*;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, SpendKeyId, TimeSpan, Timestamp};
+use tollgate_domain::{
+    ConnectionId, Id as _, MerchantId, MeterId, RequestStatus, SpendKeyId, TimeSpan, Timestamp,
+};
 
+use crate::codes::CodedEnum;
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::{BoundValue, SeriesColumn, SlotRange, UsageQuery};
 use crate::error::StoreError;
-use crate::ids::{AnyId, Id};
+use crate::ids::Id;
+use crate::refusals;
 use crate::requests::{self, RequestFilter};
-use crate::rollups::{self, MODEL, NARROW, QueuedCall, STATUS, WIDE, series_of, slot};
-use crate::schema::{connections, spend_keys, usage_pairs};
+use crate::rollups::{self, ALL, CALLS, QueuedCall, WIDTHS, slot};
 
 pub use crate::rollups::RollupSums;
 
-/// The sums of a merchant's ended calls that pass the filter, for each day of the span.
+/// A property by which calls are grouped.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dimension {
+    /// The customer, by its id.
+    Connection,
+    /// The spend key, by its id.
+    SpendKey,
+    /// The meter, by its id.
+    Meter,
+    /// The provider.
+    Provider,
+    /// The model that served the call.
+    Model,
+    /// `completed` or `error`.
+    Status,
+    /// The value of this key of the metadata.
+    Metadata(String),
+}
+
+/// The members of the dimensions of a group, in the order of the dimensions. `None` is the group of the calls that have
+/// none.
+pub type GroupMembers = Vec<Option<String>>;
+
+/// The sums of each group, for each period of a span.
+pub type GroupedSums = BTreeMap<GroupMembers, Vec<RollupSums>>;
+
+/// The sums of a merchant's ended calls that pass the filter, by at most two dimensions, for each period of the span.
+///
+/// A group without calls is absent. Without dimensions there is one group.
 ///
 /// Call it in a snapshot.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub fn by_day(
+pub fn sums(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
+    group_by: &[Dimension],
     span: &TimeSpan,
-) -> Result<Vec<RollupSums>, StoreError> {
-    let mut days = vec![RollupSums::default(); span.days().count()];
-    let merchant = Id(merchant_id).untyped();
-    let owner = match filter.connection_id {
-        None => merchant,
-        Some(id) if is_of(conn, merchant_id, id)? => Id(id).untyped(),
-        Some(_) => return Ok(days),
-    };
+) -> Result<GroupedSums, StoreError> {
+    let mut query = UsageReader { merchant_id, filter, group_by, periods: Periods::of(span) };
+    let mut found = GroupedSums::new();
     let pairs: BTreeSet<_> = filter.metadata.iter().collect();
-    let keys: BTreeSet<_> = pairs.iter().map(|(key, _)| key).collect();
-    if keys.len() < pairs.len() {
-        // No call has two values of a key.
-        return Ok(days);
-    }
-    let (wide, narrow) = ranges(span);
-    let (series_id, wide, narrow) = match Vec::from_iter(pairs)[..] {
-        [] => (owner, wide, narrow),
-        [(key, value)] => (series_of(owner, (key, value)), Vec::new(), vec![span.quarters()]),
-        _ => return by_day_of_records(conn, merchant_id, filter, span),
-    };
-    for (width, ranges) in [(WIDE, wide), (NARROW, narrow)] {
-        if ranges.is_empty() {
-            continue;
-        }
-        let query = dialect::UsageByDay {
-            series_id,
-            width,
-            ranges: &ranges,
-            midnight: span.first_midnight(),
-            meter_id: filter.meter_id,
-        };
-        for sums in query.load(conn)? {
-            let day = usize::try_from(sums.part).ok().and_then(|day| days.get_mut(day));
-            if let Some(day) = day {
-                *day += RollupSums::from(&sums);
-            }
+    let keys: BTreeSet<&String> = pairs.iter().map(|(key, _)| key).collect();
+    // No call has two values of a key.
+    if keys.len() == pairs.len() {
+        let grouped = group_by.iter().filter_map(|dimension| match dimension {
+            Dimension::Metadata(key) => Some(key),
+            _ => None,
+        });
+        let keys: BTreeSet<_> = keys.into_iter().chain(grouped).collect();
+        match Vec::from_iter(keys)[..] {
+            [] => query.read_calls(conn, &mut found)?,
+            [key] => query.read_metadata(conn, key, &mut found)?,
+            _ => query.read_records(conn, &mut found)?,
         }
     }
-    for call in rollups::queued(conn)? {
-        if call.passes(merchant_id, filter)
-            && let Some(day) = day_of(span, call.created_at, &mut days)
-        {
-            *day += call.sums;
-        }
+    found.retain(|_, sums| sums.iter().any(|sums| *sums != RollupSums::default()));
+    if group_by.is_empty() {
+        found.entry(Vec::new()).or_insert_with(|| query.periods.zeros());
     }
-    Ok(days)
+    Ok(found)
 }
 
-/// The same sums, added up record by record. There are no roll-ups for several pairs at once.
-fn by_day_of_records(
-    conn: &mut Conn,
-    merchant_id: MerchantId,
-    filter: &RequestFilter,
-    span: &TimeSpan,
-) -> Result<Vec<RollupSums>, StoreError> {
-    let mut days = vec![RollupSums::default(); span.days().count()];
-    let (start, end) = span.quarters();
-    requests::for_each_settled(conn, merchant_id, filter, start_of(start)..start_of(end), |row| {
-        if let Some(day) = day_of(span, row.created_at, &mut days) {
-            *day += RollupSums::of(&row.to_record(None)?);
-        }
-        Ok(())
-    })?;
-    Ok(days)
-}
+/// The numbers of refused calls of each group, for each period of a span.
+pub type GroupedCounts = BTreeMap<GroupMembers, Vec<i64>>;
 
-/// The sums of the day of an instant in microseconds, if it is in the span.
-fn day_of<'a>(
-    span: &TimeSpan,
-    created_at: i64,
-    days: &'a mut [RollupSums],
-) -> Option<&'a mut RollupSums> {
-    let (start, end) = span.quarters();
-    let slot = slot(created_at);
-    let day = usize::try_from((slot - span.first_midnight()).div_euclid(96)).ok()?;
-    (start..end).contains(&slot).then_some(())?;
-    days.get_mut(day)
-}
-
-impl QueuedCall {
-    /// The call's member of a dimension, if it has one.
-    fn member(&self, dimension: Dimension) -> Option<String> {
-        let of_trait = |wanted: &str| {
-            let found = self.traits.iter().find(|(key, _)| key == wanted);
-            found.map(|(_, value)| value.clone())
-        };
-        match dimension {
-            Dimension::Model => of_trait(MODEL),
-            Dimension::Provider => of_trait(MODEL).map(provider_of),
-            Dimension::Connection => self.connection_id.map(|id| id.to_string()),
-            Dimension::SpendKey => self.spend_key_id.map(|id| id.to_string()),
-            Dimension::Failure => of_trait(STATUS),
-        }
-    }
-}
-
-/// The provider in the name of a model.
-fn provider_of(model: String) -> String {
-    model.split('/').next().unwrap_or_default().to_owned()
-}
-
-/// A number of parts of equal length, up to the present one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrendWindow {
-    /// The beginning, in quarter hours since 1970, at the edge of a wide row.
-    first: i64,
-    /// The length of a part in quarter hours, a multiple of a wide row's.
-    step: i64,
-    parts: u16,
-}
-
-impl TrendWindow {
-    /// The last `parts` parts of `three_hours` times three hours each.
-    ///
-    /// The part of `now` is included. Parts of a day or longer begin at midnight UTC.
-    pub fn ending(now: Timestamp, three_hours: u16, parts: u16) -> Self {
-        let step = i64::from(WIDE) * i64::from(three_hours.max(1));
-        let parts = parts.max(1);
-        let align = step.min(i64::from(WIDE) * 8);
-        let now = slot(now.unix_micros());
-        let end = now - now.rem_euclid(align) + align;
-        Self { first: end - step * i64::from(parts), step, parts }
-    }
-
-    /// The beginning of each part.
-    pub fn starts(&self) -> impl Iterator<Item = Timestamp> + use<> {
-        let Self { first, step, parts } = *self;
-        (0..i64::from(parts)).map(move |part| start_of(first + part * step))
-    }
-}
-
-fn start_of(slot: i64) -> Timestamp {
-    Timestamp::from_unix_micros(slot.saturating_mul(15 * 60 * 1_000_000))
-}
-
-/// A property by which calls are grouped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dimension {
-    /// The model that served them, at its provider: `provider/model`.
-    Model,
-    /// The provider.
-    Provider,
-    /// The connection, by its id.
-    Connection,
-    /// The spend key, by its id.
-    SpendKey,
-    /// Failed calls. The only member is `error`.
-    Failure,
-}
-
-/// Sums over time: of all calls, and of each member of a dimension that has any.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trend {
-    /// The sums of all calls, for each part of the window.
-    pub total: Vec<RollupSums>,
-    /// The sums of each member, by its name.
-    pub members: BTreeMap<String, Vec<RollupSums>>,
-    /// Whether there are more members than are returned.
-    pub is_cut: bool,
-}
-
-/// The most members of a dimension: the newest connections and spend keys, the first models by name.
-const MOST_MEMBERS: i64 = 500;
-
-/// The sums of a merchant's ended calls over a window, by a dimension.
-///
-/// It adds up wide rows only. Call it in a snapshot.
+/// The numbers of a merchant's refused calls, by the dimensions, for each period of the span. `None` for a filter or a
+/// dimension that refused calls do not have: they have a customer and a spend key only.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
-pub fn trend(
+pub fn refused(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    dimension: Dimension,
-    window: TrendWindow,
-) -> Result<Trend, StoreError> {
-    let mut names = names(conn, merchant_id, dimension)?;
-    let most = usize::try_from(MOST_MEMBERS).unwrap_or(usize::MAX);
-    let is_cut = names.len() > most;
-    names.truncate(most);
-    let names: HashMap<Id<AnyId>, String> = names.into_iter().collect();
-    let series: Vec<_> = names.keys().copied().chain([Id(merchant_id).untyped()]).collect();
-    let TrendWindow { first, step, parts } = window;
-    let query = dialect::UsageBySeries {
-        series: &series,
-        width: WIDE,
-        first,
-        past: first + step * i64::from(parts),
-        step,
-    };
-    let none = vec![RollupSums::default(); usize::from(parts)];
-    let mut trend = Trend { total: none.clone(), members: BTreeMap::new(), is_cut };
-    for row in query.load(conn)? {
-        let parts = match names.get(&row.series_id) {
-            Some(name) => trend.members.entry(name.clone()).or_insert_with(|| none.clone()),
-            None => &mut trend.total,
-        };
-        let part = usize::try_from(row.sums.part).ok().and_then(|part| parts.get_mut(part));
-        if let Some(part) = part {
-            *part += RollupSums::from(&row.sums);
+    filter: &RequestFilter,
+    group_by: &[Dimension],
+    span: &TimeSpan,
+) -> Result<Option<GroupedCounts>, StoreError> {
+    let RequestFilter { connection_id, spend_key_id, .. } = *filter;
+    let known = RequestFilter { connection_id, spend_key_id, ..RequestFilter::default() };
+    let has =
+        |dimension: &Dimension| matches!(dimension, Dimension::Connection | Dimension::SpendKey);
+    if *filter != known || !group_by.iter().all(has) {
+        return Ok(None);
+    }
+    let periods = Periods::of(span);
+    let quarters = span.quarters();
+    let mut counts = GroupedCounts::new();
+    for one in refusals::counts(conn, merchant_id, quarters, spend_key_id, connection_id)? {
+        let members = group_by.iter().map(|dimension| match dimension {
+            Dimension::Connection => one.connection_id.map(|id| id.to_string()),
+            _ => one.spend_key_id.map(|id| id.to_string()),
+        });
+        let of_group = counts.entry(members.collect());
+        let of_group = of_group.or_insert_with(|| vec![0; periods.starts.len()]);
+        let period = periods.of_slot(one.quarter).and_then(|period| of_group.get_mut(period));
+        if let Some(count) = period {
+            *count = count.saturating_add(one.count);
         }
     }
-    let members: HashSet<&String> = names.values().collect();
-    for call in rollups::queued(conn)? {
-        let part = usize::try_from((slot(call.created_at) - first).div_euclid(step)).ok();
-        let Some(part) = part.filter(|part| *part < none.len()) else { continue };
-        if call.merchant_id != merchant_id {
-            continue;
-        }
-        let member = call.member(dimension).filter(|name| !is_cut || members.contains(name));
-        let of_member =
-            member.map(|name| trend.members.entry(name).or_insert_with(|| none.clone()));
-        for parts in of_member.into_iter().chain([&mut trend.total]) {
-            if let Some(sums) = parts.get_mut(part) {
-                *sums += call.sums;
-            }
-        }
-    }
-    Ok(trend)
+    Ok(Some(counts))
 }
 
-/// The series of a dimension, each with the name of its member.
-fn names(
-    conn: &mut Conn,
-    merchant_id: MerchantId,
-    dimension: Dimension,
-) -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
-    let limit = MOST_MEMBERS + 1;
-    let mut of_pairs = |key: &str| -> Result<Vec<(Id<AnyId>, String)>, StoreError> {
-        let values: Vec<String> = usage_pairs::table
-            .filter(usage_pairs::merchant_id.eq(Id(merchant_id)))
-            .filter(usage_pairs::key.eq(key))
-            .order(usage_pairs::value)
-            .limit(limit)
-            .select(usage_pairs::value)
-            .load(conn)?;
-        let owner = Id(merchant_id).untyped();
-        let series_of = |value| (series_of(owner, (&key.to_owned(), &value)), value);
-        Ok(values.into_iter().map(series_of).collect())
-    };
-    Ok(match dimension {
-        Dimension::Model => of_pairs(MODEL)?,
-        Dimension::Provider => {
-            of_pairs(MODEL)?.into_iter().map(|(series, name)| (series, provider_of(name))).collect()
-        }
-        Dimension::Failure => of_pairs(STATUS)?,
-        Dimension::Connection => {
-            let ids: Vec<Id<ConnectionId>> = connections::table
-                .filter(connections::merchant_id.eq(Id(merchant_id)))
-                .order(connections::connection_id.desc())
-                .limit(limit)
-                .select(connections::connection_id)
-                .load(conn)?;
-            ids.into_iter().map(Id::with_text).collect()
-        }
-        Dimension::SpendKey => {
-            let ids: Vec<Id<SpendKeyId>> = spend_keys::table
-                .filter(spend_keys::merchant_id.eq(Id(merchant_id)))
-                .order(spend_keys::spend_key_id.desc())
-                .limit(limit)
-                .select(spend_keys::spend_key_id)
-                .load(conn)?;
-            ids.into_iter().map(Id::with_text).collect()
-        }
-    })
-}
-
-/// The database's query plan for the sums of a series, step by step, for diagnosis.
+/// The database's query plan for sums, step by step, for diagnosis.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub fn plan(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    meter_id: Option<MeterId>,
+    filter: &RequestFilter,
     span: &TimeSpan,
 ) -> Result<Vec<String>, StoreError> {
-    let query = dialect::UsageByDay {
-        series_id: Id(merchant_id).untyped(),
-        width: NARROW,
-        ranges: &[span.quarters()],
-        midnight: span.first_midnight(),
-        meter_id,
+    let periods = Periods::of(span);
+    let Some(run) = periods.runs().into_iter().next() else { return Ok(Vec::new()) };
+    let query = UsageQuery {
+        merchant_id: Id(merchant_id).untyped(),
+        key: CALLS,
+        filters: &filters(filter),
+        groups: &[],
+        ranges: &run.ranges,
+        origin: run.origin,
+        step: run.step,
     };
     Ok(query.plan(conn)?)
 }
 
-fn is_of(
-    conn: &mut Conn,
+/// A query of sums.
+struct UsageReader<'a> {
     merchant_id: MerchantId,
-    connection_id: ConnectionId,
-) -> Result<bool, StoreError> {
-    let found: Option<Id<ConnectionId>> = connections::table
-        .find(Id(connection_id))
-        .filter(connections::merchant_id.eq(Id(merchant_id)))
-        .select(connections::connection_id)
-        .get_result(conn)
-        .optional()?;
-    Ok(found.is_some())
+    filter: &'a RequestFilter,
+    group_by: &'a [Dimension],
+    periods: Periods,
 }
 
-/// A range of slots. The end is excluded.
-type SlotRange = (i64, i64);
+impl UsageReader<'_> {
+    /// Adds the sums of a query about no metadata.
+    fn read_calls(&mut self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
+        let is_of_all = self.group_by.is_empty() && *self.filter == RequestFilter::default();
+        let key = if is_of_all { ALL } else { CALLS };
+        self.read_series(conn, key, found)?;
+        self.read_queue(conn, found)
+    }
 
-/// The slots of a span: ranges of wide rows and ranges of narrow rows.
-///
-/// Wide rows that reach over a midnight are to be skipped. Narrow rows replace them, and cover the parts
-/// that the ends of the span cut.
-fn ranges(span: &TimeSpan) -> (Vec<SlotRange>, Vec<SlotRange>) {
-    let width = i64::from(WIDE);
-    let (start, end) = span.quarters();
-    let before = |slot: i64| slot.div_euclid(width) * width;
-    let (first, past) = (before(start + width - 1), before(end));
-    let cuts = [start, end].into_iter().chain(span.midnights());
-    let cut: BTreeSet<i64> = cuts.filter(|cut| cut.rem_euclid(width) != 0).map(before).collect();
-    let narrow = cut.into_iter().map(|from| (from.max(start), (from + width).min(end)));
-    let wide = if first < past { vec![(first, past)] } else { Vec::new() };
-    (wide, narrow.collect())
+    /// Adds the sums of a query about one key of metadata. The calls without the key are those of all calls that no
+    /// value has.
+    fn read_metadata(
+        &mut self,
+        conn: &mut Conn,
+        key: &str,
+        found: &mut GroupedSums,
+    ) -> Result<(), StoreError> {
+        self.read_series(conn, key, found)?;
+        if self.filter.metadata.is_empty() {
+            let is_of_key = |dimension: &Dimension| matches!(dimension, Dimension::Metadata(_));
+            let others: Vec<_> =
+                self.group_by.iter().filter(|one| !is_of_key(one)).cloned().collect();
+            let mut all = GroupedSums::new();
+            let reader = UsageReader { group_by: &others, periods: self.periods.clone(), ..*self };
+            reader.read_series(conn, CALLS, &mut all)?;
+            // The place of the key among the dimensions.
+            let places: Vec<_> = (0..self.group_by.len())
+                .filter(|place| self.group_by.get(*place).is_some_and(is_of_key))
+                .collect();
+            let has_value = found.iter().map(|(members, sums)| {
+                let others =
+                    members.iter().enumerate().filter(|(place, _)| !places.contains(place));
+                (others.map(|(_, member)| member.clone()).collect::<Vec<_>>(), sums.clone())
+            });
+            for (others, sums) in has_value.collect::<Vec<_>>() {
+                let all = all.entry(others).or_insert_with(|| self.periods.zeros());
+                all.iter_mut().zip(sums).for_each(|(all, sums)| *all = *all - sums);
+            }
+            for (mut members, sums) in all {
+                places.iter().for_each(|place| members.insert(*place, None));
+                let group = found.entry(members).or_insert_with(|| self.periods.zeros());
+                group.iter_mut().zip(sums).for_each(|(group, sums)| *group += sums);
+            }
+        }
+        self.read_queue(conn, found)
+    }
+
+    /// Adds the sums of the series with a key.
+    fn read_series(
+        &self,
+        conn: &mut Conn,
+        key: &str,
+        found: &mut GroupedSums,
+    ) -> Result<(), StoreError> {
+        let filters = filters(self.filter);
+        let groups: Vec<_> = self.group_by.iter().map(Dimension::column).collect();
+        for run in self.periods.runs() {
+            let query = UsageQuery {
+                merchant_id: Id(self.merchant_id).untyped(),
+                key,
+                filters: &filters,
+                groups: &groups,
+                ranges: &run.ranges,
+                origin: run.origin,
+                step: run.step,
+            };
+            for row in query.load(conn)? {
+                let sums = RollupSums::from(&row.sums);
+                let period = usize::try_from(row.sums.part).ok().map(|part| run.first + part);
+                let members = self.group_by.iter().zip(row.values());
+                let members = members.map(|(dimension, value)| dimension.member(value?)).collect();
+                self.add(found, members, period, sums);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the calls that are not folded yet.
+    fn read_queue(&self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
+        for call in rollups::queued(conn)? {
+            if call.passes(self.merchant_id, self.filter) {
+                self.add_call(found, &call);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the sums of a query about several keys of metadata, record by record.
+    fn read_records(&mut self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
+        let (start, end) = (self.periods.start, self.periods.end);
+        let (merchant_id, filter) = (self.merchant_id, self.filter);
+        requests::for_each_settled(
+            conn,
+            merchant_id,
+            filter,
+            start_of(start)..start_of(end),
+            |row| {
+                let call = QueuedCall::settled(&row.settled_call(None)?, row_time(row.created_at));
+                self.add_call(found, &call);
+                Ok(())
+            },
+        )
+    }
+
+    fn add_call(&self, found: &mut GroupedSums, call: &QueuedCall) {
+        let members = self.group_by.iter().map(|dimension| call.member(dimension)).collect();
+        self.add(found, members, self.periods.of_slot(slot(call.created_at)), call.sums);
+    }
+
+    fn add(
+        &self,
+        found: &mut GroupedSums,
+        members: GroupMembers,
+        period: Option<usize>,
+        more: RollupSums,
+    ) {
+        let Some(period) = period.filter(|period| *period < self.periods.starts.len()) else {
+            return;
+        };
+        let periods = found.entry(members).or_insert_with(|| self.periods.zeros());
+        if let Some(sums) = periods.get_mut(period) {
+            *sums += more;
+        }
+    }
+}
+
+impl Dimension {
+    const fn column(&self) -> SeriesColumn {
+        match self {
+            Self::Connection => SeriesColumn::Connection,
+            Self::SpendKey => SeriesColumn::SpendKey,
+            Self::Meter => SeriesColumn::Meter,
+            Self::Provider => SeriesColumn::Provider,
+            Self::Model => SeriesColumn::Model,
+            Self::Status => SeriesColumn::Status,
+            Self::Metadata(_) => SeriesColumn::Value,
+        }
+    }
+
+    /// The member that a column says.
+    fn member(&self, value: BoundValue) -> Option<String> {
+        match (self, value) {
+            (Self::Connection, BoundValue::Id(id)) => {
+                Some(ConnectionId::from_bytes(*id.get().as_bytes()).to_string())
+            }
+            (Self::SpendKey, BoundValue::Id(id)) => {
+                Some(SpendKeyId::from_bytes(*id.get().as_bytes()).to_string())
+            }
+            (Self::Meter, BoundValue::Id(id)) => {
+                Some(MeterId::from_bytes(*id.get().as_bytes()).to_string())
+            }
+            (Self::Status, BoundValue::Code(code)) => RequestStatus::of(code).map(status_name),
+            (_, BoundValue::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+fn status_name(status: RequestStatus) -> String {
+    match status {
+        RequestStatus::Pending => "pending",
+        RequestStatus::Completed => "completed",
+        RequestStatus::Error => "error",
+    }
+    .to_owned()
+}
+
+impl QueuedCall {
+    /// The call's member of a dimension, if it has one.
+    fn member(&self, dimension: &Dimension) -> Option<String> {
+        match dimension {
+            Dimension::Connection => self.connection_id.map(|id| id.to_string()),
+            Dimension::SpendKey => self.spend_key_id.map(|id| id.to_string()),
+            Dimension::Meter => self.meter_id.map(|id| id.to_string()),
+            Dimension::Provider => Some(self.provider.clone()),
+            Dimension::Model => self.model.clone(),
+            Dimension::Status => Some(status_name(self.status())),
+            Dimension::Metadata(key) => self.metadata.get(key).cloned(),
+        }
+    }
+}
+
+/// The conditions of a filter on the columns of series. Several pairs of metadata are not among them.
+fn filters(filter: &RequestFilter) -> Vec<(SeriesColumn, BoundValue)> {
+    let RequestFilter { connection_id, spend_key_id, meter_id, provider, model, metadata } = filter;
+    let connection = connection_id.map(|id| BoundValue::Id(Id(id).untyped()));
+    let spend_key = spend_key_id.map(|id| BoundValue::Id(Id(id).untyped()));
+    let meter = meter_id.map(|id| BoundValue::Id(Id(id).untyped()));
+    let text = |text: &Option<String>| text.clone().map(BoundValue::Text);
+    let value = metadata.first().map(|(_, value)| BoundValue::Text(value.clone()));
+    let all = [
+        (SeriesColumn::Value, value),
+        (SeriesColumn::Connection, connection),
+        (SeriesColumn::SpendKey, spend_key),
+        (SeriesColumn::Meter, meter),
+        (SeriesColumn::Provider, text(provider)),
+        (SeriesColumn::Model, text(model)),
+    ];
+    all.into_iter().filter_map(|(column, value)| Some((column, value?))).collect()
+}
+
+/// The periods of a span, in quarter hours.
+#[derive(Clone, Debug)]
+struct Periods {
+    start: i64,
+    end: i64,
+    /// The beginning of each period. The first one may lie before the span.
+    starts: Vec<i64>,
+}
+
+/// Neighbouring periods of one length. The first and the last may be shorter.
+#[derive(Debug)]
+struct Run {
+    /// The number of the first period.
+    first: usize,
+    /// The slot at which the first period would begin if it had the length of the others.
+    origin: i64,
+    step: i64,
+    ranges: Vec<SlotRange>,
+}
+
+impl Periods {
+    fn of(span: &TimeSpan) -> Self {
+        let (start, end) = span.quarters();
+        Self { start, end, starts: span.period_starts() }
+    }
+
+    fn zeros(&self) -> Vec<RollupSums> {
+        vec![RollupSums::default(); self.starts.len()]
+    }
+
+    /// The number of the period that contains a slot.
+    fn of_slot(&self, slot: i64) -> Option<usize> {
+        let is_within = (self.start..self.end).contains(&slot);
+        is_within.then(|| self.starts.partition_point(|start| *start <= slot).saturating_sub(1))
+    }
+
+    /// The edges of the periods within the span: the start of each, and the end of the last.
+    fn edges(&self) -> Vec<i64> {
+        let later = self.starts.iter().skip(1).copied();
+        [self.start].into_iter().chain(later).chain([self.end]).collect()
+    }
+
+    /// Splits the periods into runs. A statement adds up the periods of a run.
+    fn runs(&self) -> Vec<Run> {
+        let edges = self.edges();
+        let lengths: Vec<i64> =
+            edges.windows(2).map(|pair| edge(pair, 1) - edge(pair, 0)).collect();
+        let mut runs = Vec::new();
+        let mut first = 0;
+        while first < lengths.len() {
+            let length = |place: usize| lengths.get(place).copied().unwrap_or_default();
+            // A first period that is shorter than the next one began before the run.
+            let step = length(first).max(length(first + 1));
+            let alone = length(first) > length(first + 1) && first + 1 < lengths.len();
+            let step = if alone { length(first) } else { step };
+            let mut past = first + 1;
+            while past < lengths.len() && length(past) == step {
+                past += 1;
+            }
+            if past < lengths.len() && length(past) < step {
+                past += 1;
+            }
+            let of_run = edges.get(first..=past).unwrap_or_default();
+            let origin = edge(of_run, 1) - step;
+            runs.push(Run { first, origin, step, ranges: cover(of_run) });
+            first = past;
+        }
+        runs
+    }
+}
+
+fn edge(edges: &[i64], place: usize) -> i64 {
+    edges.get(place).copied().unwrap_or_default()
+}
+
+/// The fewest rows that cover the periods between these edges. No row reaches over an edge.
+fn cover(edges: &[i64]) -> Vec<SlotRange> {
+    let mut gaps: Vec<(i64, i64)> =
+        edges.windows(2).map(|pair| (edge(pair, 0), edge(pair, 1))).collect();
+    let mut ranges: Vec<SlotRange> = Vec::new();
+    for width in WIDTHS {
+        let mut left = Vec::new();
+        for (from, to) in gaps {
+            let rows = i64::from(width);
+            let (first, past) =
+                ((from + rows - 1).div_euclid(rows) * rows, to.div_euclid(rows) * rows);
+            if first >= past {
+                left.push((from, to));
+                continue;
+            }
+            match ranges.last_mut().filter(|last| last.width == width && last.past == first) {
+                Some(last) => last.past = past,
+                None => ranges.push(SlotRange { width, first, past }),
+            }
+            left.extend([(from, first), (past, to)].into_iter().filter(|(from, to)| from < to));
+        }
+        gaps = left;
+    }
+    ranges
+}
+
+fn start_of(slot: i64) -> Timestamp {
+    Timestamp::from_unix_micros(slot.saturating_mul(15 * 60 * 1_000_000))
+}
+
+fn row_time(micros: i64) -> Timestamp {
+    Timestamp::from_unix_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_domain::{Interval, LocalTime, TimeZone};
+
+    use super::*;
+
+    fn periods(start: &str, end: &str, zone: &str, interval: Interval) -> Periods {
+        let [start, end] = [start, end].map(|at| at.parse::<LocalTime>().unwrap().instant());
+        let zone = TimeZone::named(zone).unwrap();
+        Periods::of(&TimeSpan::new(start, end, zone, interval).unwrap())
+    }
+
+    /// Each quarter hour of a span is in one row of one run, and the run puts it into its period.
+    #[test]
+    fn every_quarter_hour_counts_once_in_its_period() {
+        let spans = [
+            ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+            ("2026-03-27T22:45:00Z", "2026-03-31T01:15:00Z"),
+            ("2026-10-24T00:00:00Z", "2026-10-27T00:00:00Z"),
+            ("2026-02-28T23:15:00Z", "2026-03-01T00:30:00Z"),
+        ];
+        let zones =
+            ["UTC", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Cairo"];
+        let intervals =
+            [Interval::Hour, Interval::Day, Interval::Week, Interval::Month, Interval::None];
+        for (start, end) in spans {
+            for (zone, interval) in zones.iter().flat_map(|zone| intervals.map(|it| (*zone, it))) {
+                let periods = periods(start, end, zone, interval);
+                let mut seen = BTreeMap::new();
+                for run in periods.runs() {
+                    for range in &run.ranges {
+                        assert_eq!(range.first % i64::from(range.width), 0);
+                        for slot in range.first..range.past {
+                            let row = slot - slot.rem_euclid(i64::from(range.width));
+                            let part = usize::try_from((row - run.origin) / run.step).unwrap();
+                            assert_eq!(seen.insert(slot, run.first + part), None);
+                        }
+                    }
+                }
+                let expected: BTreeMap<_, _> = (periods.start..periods.end)
+                    .map(|slot| (slot, periods.of_slot(slot).unwrap()))
+                    .collect();
+                assert_eq!(seen, expected, "{start} {end} {zone} {interval:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_span_is_few_rows() {
+        let rows = |zone: &str, interval| {
+            let periods = periods("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z", zone, interval);
+            let rows = |range: &SlotRange| (range.past - range.first) / i64::from(range.width);
+            let runs = periods.runs();
+            (runs.len(), runs.iter().flat_map(|run| &run.ranges).map(rows).sum::<i64>())
+        };
+        assert_eq!(rows("UTC", Interval::Day), (1, 365));
+        assert_eq!(rows("UTC", Interval::None), (1, 365));
+        // Twelve months, none with more days than the one before it in the same run.
+        assert_eq!(rows("UTC", Interval::Month).1, 365);
+        // The clocks change twice.
+        let (runs, hours) = rows("Europe/Berlin", Interval::Day);
+        assert!(runs <= 5 && hours == 365 * 24, "{runs} {hours}");
+    }
 }

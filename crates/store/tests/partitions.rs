@@ -5,7 +5,7 @@
 use diesel::RunQueryDsl;
 use diesel::sql_types::BigInt;
 use tollgate_domain::*;
-use tollgate_store::requests::{EndingFilter, RequestFilter};
+use tollgate_store::requests::{ListFilter, RequestFilter};
 use tollgate_store::{Conn, Page, StoreError, requests};
 use tollgate_testkit::store::{TestStore, each_store};
 
@@ -46,7 +46,7 @@ fn what_only_grows_is_kept_by_month_and_a_month_without_a_partition_is_kept_too(
             ids.push(store.forward(call, 10, "0.5").await.unwrap().request_id);
             store.store.fold().await.unwrap();
         }
-        for (table, each) in [("requests", 1), ("request_index", 2)] {
+        for (table, each) in [("requests", 1), ("request_index", 4)] {
             for partition in ["2026_11", "default"] {
                 let found = rows(store, &format!("{table}_{partition}")).await;
                 assert_eq!(found, Some(each), "{table}_{partition}");
@@ -61,13 +61,12 @@ fn what_only_grows_is_kept_by_month_and_a_month_without_a_partition_is_kept_too(
             metadata: vec![("team".to_owned(), "red".to_owned())],
             ..RequestFilter::default()
         };
-        for filter in [RequestFilter::default(), filter] {
+        for filter in [ListFilter::default(), filter.into()] {
             let page = Page { after: None, limit: 10 };
-            let listed = store.store.read(move |conn| {
-                requests::list(conn, merchant_id, &filter, EndingFilter::Anyhow, &page)
-            });
+            let listed =
+                store.store.read(move |conn| requests::list(conn, merchant_id, &filter, &page));
             let listed: Vec<_> =
-                listed.await.unwrap().into_iter().map(|record| record.request_id).collect();
+                listed.await.unwrap().records.into_iter().map(|record| record.request_id).collect();
             assert_eq!(listed, [ids[1], ids[0]]);
         }
         // A new process makes the partitions for which the default partition has no rows.

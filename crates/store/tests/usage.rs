@@ -14,8 +14,8 @@ use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::Call;
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
-use tollgate_store::requests::{self, EndingFilter, RequestFilter};
-use tollgate_store::usage::{self, Dimension, RollupSums, Trend, TrendWindow};
+use tollgate_store::requests::{self, ListFilter, RequestFilter};
+use tollgate_store::usage::{self, Dimension, GroupedSums, RollupSums};
 use tollgate_store::{Conn, DatabaseUrl, Page, Store, StoreError, rollups};
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
@@ -60,6 +60,9 @@ struct UsageShop {
     key: SecretKeyId,
     connections: Vec<ConnectionId>,
     meters: Vec<(MeterId, String)>,
+    spend_keys: Vec<SpendKeyId>,
+    /// Calls of the spend keys.
+    key_calls: Vec<Call>,
 }
 
 async fn shop(store: &TestStore) -> UsageShop {
@@ -70,9 +73,17 @@ async fn shop(store: &TestStore) -> UsageShop {
         key: store.secret_key_id(&new).await,
         connections: Vec::new(),
         meters: Vec::new(),
+        spend_keys: Vec::new(),
+        key_calls: Vec::new(),
     };
-    for _ in 0..3 {
-        shop.connections.push(store.connection(merchant_id, "1000000").await.connection_id);
+    for number in 0..3 {
+        let connection = store.connection(merchant_id, "1000000").await;
+        shop.connections.push(connection.connection_id);
+        // One key draws on the merchant's own wallet.
+        let wallet_id = (number > 0).then_some(connection.wallet_id);
+        let (spend_key, key) = store.spend_key(merchant_id, wallet_id, SpendRules::default()).await;
+        shop.spend_keys.push(spend_key.spend_key_id);
+        shop.key_calls.push(store.call_with(&spend_key, &key));
     }
     for (slug, rate) in [("plan", "10"), ("other", "3")] {
         let meter = meter(store, merchant_id, slug, rate).await;
@@ -99,15 +110,26 @@ async fn meter(store: &TestStore, merchant_id: MerchantId, slug: &str, rate: &st
 impl UsageShop {
     fn call(&self, store: &TestStore, dice: &mut UsageRandom) -> Call {
         let pairs: BTreeMap<_, _> = dice.metadata().into_iter().collect();
-        let at = Timestamp::from_unix_micros(dice.quarter() + dice.below(900_000_000) as i64);
+        let has_key = dice.below(3) == 0;
+        // A call of a spend key is not recorded before the last one of the key, and at most a day
+        // after its id.
+        let quarter = match has_key {
+            true => START.unix_micros() + dice.below(60) as i64 * 900_000_000,
+            false => dice.quarter(),
+        };
+        let at = Timestamp::from_unix_micros(quarter + dice.below(900_000_000) as i64);
         // After a clock was set back, ids are ahead of it. With clocks that differ, they may be behind.
         let ahead = dice.one_or_none(&[-20_000_000, -1, 1, 20_000_000]).unwrap_or_default();
-        let mut call = Call {
-            request_id: RequestId::least(at.plus_millis(ahead)),
-            connection_id: dice.one_or_none(&self.connections),
-            meter_slug: (dice.below(3) > 0).then(|| dice.one_of(&self.meters).1.clone()),
-            created_at: at,
-            ..store.call(self.merchant_id, self.key)
+        let request_id = RequestId::least(at.plus_millis(ahead));
+        let mut call = match has_key {
+            true => Call { request_id, created_at: at, ..dice.one_of(&self.key_calls).clone() },
+            false => Call {
+                request_id,
+                connection_id: dice.one_or_none(&self.connections),
+                meter_slug: (dice.below(3) > 0).then(|| dice.one_of(&self.meters).1.clone()),
+                created_at: at,
+                ..store.call(self.merchant_id, self.key)
+            },
         };
         call.forwarded.metadata =
             Metadata::from_json(&serde_json::to_value(pairs).unwrap()).unwrap();
@@ -124,28 +146,26 @@ impl UsageShop {
         filter: RequestFilter,
         limit: u32,
     ) -> Vec<RequestRecord> {
-        self.records_that(store, filter, EndingFilter::Anyhow, limit).await
+        self.records_that(store, filter.into(), limit).await
     }
 
     async fn records_that(
         &self,
         store: &Store,
-        filter: RequestFilter,
-        ended: EndingFilter,
+        filter: ListFilter,
         limit: u32,
     ) -> Vec<RequestRecord> {
         let merchant_id = self.merchant_id;
-        let mut all: Vec<RequestRecord> = Vec::new();
+        let (mut all, mut after): (Vec<RequestRecord>, _) = (Vec::new(), None);
         loop {
-            let page = Page { after: all.last().map(|record| record.request_id), limit };
+            let page = Page { after, limit };
             let filter = filter.clone();
-            let read =
-                move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, ended, &page);
-            let mut found = store.read(read).await.unwrap();
-            let has_more = found.len() > limit as usize;
-            found.truncate(limit as usize);
-            all.extend(found);
-            if !has_more {
+            let read = move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, &page);
+            let found = store.read(read).await.unwrap();
+            assert!(found.records.len() <= limit as usize);
+            all.extend(found.records);
+            after = found.next;
+            if after.is_none() {
                 return all;
             }
         }
@@ -162,43 +182,95 @@ async fn fail(store: &TestStore, call: Call) {
 
 fn passes(filter: &RequestFilter, record: &RequestRecord) -> bool {
     let pairs: Vec<_> = record.metadata.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    let model = record.model.as_ref().filter(|model| model.len() < 10 && !model.contains('\u{1}'));
     filter.connection_id.is_none_or(|id| record.connection_id == Some(id))
+        && filter.spend_key_id.is_none_or(|id| record.spend_key_id == Some(id))
+        && filter.provider.as_ref().is_none_or(|name| record.provider == *name)
+        && filter.model.as_ref().is_none_or(|name| model == Some(name))
         && filter.meter_id.is_none_or(|id| record.meter_id == Some(id))
         && filter.metadata.iter().all(|pair| pairs.contains(pair))
 }
 
-/// The sums of the records for each day.
-fn added_up(records: &[RequestRecord], filter: &RequestFilter, span: &TimeSpan) -> Vec<RollupSums> {
-    let day = |day: SpanDay| {
-        let mut sums = RollupSums::default();
-        for record in records {
-            let in_day =
-                day.start.instant() <= record.created_at && record.created_at < day.end.instant();
-            if in_day && record.status != RequestStatus::Pending && passes(filter, record) {
-                assert_eq!(
-                    record.quote.total_request_cost.units() as i128,
-                    RollupSums::of(record).request_cost()
-                );
-                sums += RollupSums::of(record);
-            }
+/// The member of a record in a dimension.
+fn member(dimension: &Dimension, record: &RequestRecord) -> Option<String> {
+    match dimension {
+        Dimension::Connection => record.connection_id.map(|id| id.to_string()),
+        Dimension::SpendKey => record.spend_key_id.map(|id| id.to_string()),
+        Dimension::Meter => record.meter_id.map(|id| id.to_string()),
+        Dimension::Provider => Some(record.provider.clone()),
+        Dimension::Model => {
+            record.model.clone().filter(|name| name.len() < 10 && !name.contains('\u{1}'))
         }
-        sums
-    };
-    span.days().map(day).collect()
+        Dimension::Status => Some(
+            if record.status == RequestStatus::Error { "error" } else { "completed" }.to_owned(),
+        ),
+        Dimension::Metadata(key) => record.metadata.get(key).cloned(),
+    }
+}
+
+/// The sums of the records for each group and period.
+fn added_up(
+    records: &[RequestRecord],
+    filter: &RequestFilter,
+    group_by: &[Dimension],
+    span: &TimeSpan,
+) -> GroupedSums {
+    let periods = span.periods();
+    let none = vec![RollupSums::default(); periods.len()];
+    let mut all = GroupedSums::new();
+    if group_by.is_empty() {
+        all.insert(Vec::new(), none.clone());
+    }
+    for record in records {
+        let period = periods.iter().position(|period| {
+            period.start.instant() <= record.created_at && record.created_at < period.end.instant()
+        });
+        let Some(period) = period else { continue };
+        if record.status != RequestStatus::Pending && passes(filter, record) {
+            let sums = RollupSums::of(record);
+            assert_eq!(record.quote.total_request_cost.units() as i128, sums.request_cost());
+            let members = group_by.iter().map(|dimension| member(dimension, record)).collect();
+            all.entry(members).or_insert_with(|| none.clone())[period] += sums;
+        }
+    }
+    all
+}
+
+struct UsageQuestion {
+    filter: RequestFilter,
+    group_by: Vec<Dimension>,
+    span: TimeSpan,
 }
 
 /// A random query of a merchant.
-fn question(shop: &UsageShop, dice: &mut UsageRandom) -> (RequestFilter, TimeSpan) {
+fn question(shop: &UsageShop, dice: &mut UsageRandom) -> UsageQuestion {
     let mut metadata = if dice.below(3) > 0 { dice.metadata() } else { Vec::new() };
     if dice.below(8) == 0 {
         metadata.push(("env".to_owned(), "env-0".to_owned()));
     }
     let meters: Vec<_> = shop.meters.iter().map(|(id, _)| *id).collect();
+    let rarely = |dice: &mut UsageRandom| dice.below(4) == 0;
     let filter = RequestFilter {
         connection_id: (dice.below(2) > 0).then(|| *dice.one_of(&shop.connections)),
+        spend_key_id: rarely(dice).then(|| *dice.one_of(&shop.spend_keys)),
         meter_id: (dice.below(2) > 0).then(|| *dice.one_of(&meters)),
+        provider: rarely(dice).then(|| (*dice.one_of(&["house", "mansion"])).to_owned()),
+        model: rarely(dice).then(|| (*dice.one_of(&["a", "b/c", "m-2026", "none"])).to_owned()),
         metadata,
     };
+    let metadata = |key: &str| Dimension::Metadata(key.to_owned());
+    let dimensions = [
+        Dimension::Connection,
+        Dimension::SpendKey,
+        Dimension::Meter,
+        Dimension::Provider,
+        Dimension::Model,
+        Dimension::Status,
+        metadata("env"),
+        metadata("user"),
+        metadata("nothing"),
+    ];
+    let group_by = (0..dice.below(3)).map(|_| dice.one_of(&dimensions).clone()).collect();
     let (a, b) = (dice.quarter(), dice.quarter());
     let offset = *dice.one_of(&["Z", "+05:45", "-03:30", "+01:00", "+14:00", "-12:00", "+00:15"]);
     let at = |micros: i64| {
@@ -206,78 +278,53 @@ fn question(shop: &UsageShop, dice: &mut UsageRandom) -> (RequestFilter, TimeSpa
         // The same local time in another zone is another instant, also at a quarter hour.
         text.replace('Z', offset).parse::<LocalTime>().unwrap()
     };
-    (filter, TimeSpan::new(at(a.min(b)), at(a.max(b) + 900_000_000)).unwrap())
+    let (start, end) = (at(a.min(b)), at(a.max(b) + 900_000_000));
+    let zone = match dice.below(3) {
+        0 => TimeZone::named("America/St_Johns").unwrap(),
+        _ => start.zone(),
+    };
+    let intervals =
+        [Interval::Hour, Interval::Day, Interval::Week, Interval::Month, Interval::None];
+    let interval = *dice.one_of(&intervals);
+    let span = TimeSpan::new(start.instant(), end.instant(), zone, interval).unwrap();
+    UsageQuestion { filter, group_by, span }
+}
+
+/// The days of UTC from `start` to `end`, in milliseconds after the start of the clock.
+fn days(start: i64, end: i64) -> TimeSpan {
+    let [start, end] = [start, end].map(|millis| START.plus_millis(millis));
+    TimeSpan::new(start, end, TimeZone::UTC, Interval::Day).unwrap()
 }
 
 async fn by_day(
     store: &Store,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    span: TimeSpan,
+    span: &TimeSpan,
 ) -> Vec<RollupSums> {
-    let filter = filter.clone();
-    store.read_snapshot(move |conn| usage::by_day(conn, merchant_id, &filter, &span)).await.unwrap()
+    sums(store, merchant_id, filter, &[], span).await.remove(&Vec::new()).unwrap()
+}
+
+async fn sums(
+    store: &Store,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    group_by: &[Dimension],
+    span: &TimeSpan,
+) -> GroupedSums {
+    let (filter, group_by, span) = (filter.clone(), group_by.to_vec(), span.clone());
+    let read = move |conn: &mut Conn| usage::sums(conn, merchant_id, &filter, &group_by, &span);
+    store.read_snapshot(read).await.unwrap()
 }
 
 async fn assert_adds_up(store: &Store, shop: &UsageShop, dice: &mut UsageRandom) {
     let records = shop.records(store, RequestFilter::default(), 100).await;
-    for _ in 0..120 {
-        let (filter, span) = question(shop, dice);
-        let found = by_day(store, shop.merchant_id, &filter, span).await;
-        assert_eq!(found, added_up(&records, &filter, &span), "{filter:?} {span:?}");
+    for _ in 0..200 {
+        let UsageQuestion { filter, group_by, span } = question(shop, dice);
+        let found = sums(store, shop.merchant_id, &filter, &group_by, &span).await;
+        let expected = added_up(&records, &filter, &group_by, &span);
+        assert_eq!(found, expected, "{filter:?} {group_by:?} {span:?}");
     }
-    assert_trends_add_up(store, shop, &records).await;
-}
-
-/// Compares every dimension over several windows with the records.
-async fn assert_trends_add_up(store: &Store, shop: &UsageShop, records: &[RequestRecord]) {
-    let after_all = START.plus_millis(4 * 24 * 60 * 60 * 1_000);
-    for dimension in [
-        Dimension::Model,
-        Dimension::Provider,
-        Dimension::Connection,
-        Dimension::SpendKey,
-        Dimension::Failure,
-    ] {
-        for (three_hours, parts) in [(1, 9), (8, 9), (2, 40), (56, 2)] {
-            let window = TrendWindow::ending(after_all, three_hours, parts);
-            let merchant_id = shop.merchant_id;
-            let ask = move |conn: &mut Conn| usage::trend(conn, merchant_id, dimension, window);
-            let found = store.read_snapshot(ask).await.unwrap();
-            assert_eq!(found, trend(records, dimension, window), "{dimension:?} {window:?}");
-        }
-    }
-}
-
-/// The sums of the records for each part of a window, in total and by a dimension.
-fn trend(records: &[RequestRecord], dimension: Dimension, window: TrendWindow) -> Trend {
-    let starts: Vec<_> = window.starts().collect();
-    let step = starts[1].unix_micros() - starts[0].unix_micros();
-    let none = vec![RollupSums::default(); starts.len()];
-    let mut trend = Trend { total: none.clone(), ..Trend::default() };
-    for record in records.iter().filter(|record| record.status != RequestStatus::Pending) {
-        let part = (record.created_at.unix_micros() - starts[0].unix_micros()).div_euclid(step);
-        let Some(part) = usize::try_from(part).ok().filter(|part| *part < starts.len()) else {
-            continue;
-        };
-        trend.total[part] += RollupSums::of(record);
-        let model =
-            record.model.as_deref().filter(|name| name.len() < 10 && !name.contains('\u{1}'));
-        let member = match dimension {
-            Dimension::Model => Some(format!("{}/{}", record.provider, model.unwrap_or_default())),
-            Dimension::Provider => Some(record.provider.clone()),
-            Dimension::Connection => record.connection_id.map(|id| id.to_string()),
-            Dimension::SpendKey => record.spend_key_id.map(|id| id.to_string()),
-            Dimension::Failure => {
-                (record.status == RequestStatus::Error).then(|| "error".to_owned())
-            }
-        };
-        if let Some(member) = member {
-            trend.members.entry(member).or_insert_with(|| none.clone())[part] +=
-                RollupSums::of(record);
-        }
-    }
-    trend
 }
 
 #[test]
@@ -348,11 +395,11 @@ fn a_swept_call_that_has_failed_after_all_stays_a_failure_and_one_that_has_not_d
             failed.insert(0, ids[0]);
             let list = async || {
                 let (merchant_id, newest) = (shop.merchant_id, Page { after: None, limit: 2 });
-                let filter = RequestFilter::default();
-                let list = node.read(move |conn| {
-                    requests::list(conn, merchant_id, &filter, EndingFilter::Failed, &newest)
-                });
-                let list = list.await.unwrap();
+                let filter =
+                    ListFilter { status: Some(RequestStatus::Error), ..ListFilter::default() };
+                let list =
+                    node.read(move |conn| requests::list(conn, merchant_id, &filter, &newest));
+                let list = list.await.unwrap().records;
                 list.into_iter().map(|record| record.request_id).collect::<Vec<_>>()
             };
             assert_eq!(list().await, failed);
@@ -382,13 +429,26 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
         assert!(all.iter().any(|record| record.status == RequestStatus::Error));
         assert!(all.is_sorted_by(|one, next| one.request_id > next.request_id));
         for _ in 0..100 {
-            let (filter, _) = question(shop, &mut dice);
+            let UsageQuestion { filter, span, .. } = question(shop, &mut dice);
             let limit = 1 + dice.below(20) as u32;
-            let ended = *dice.one_of(&[EndingFilter::Anyhow, EndingFilter::Failed]);
-            let found = shop.records_that(&store.store, filter.clone(), ended, limit).await;
+            let statuses = [RequestStatus::Completed, RequestStatus::Error];
+            let is_timed = dice.below(2) > 0;
+            let filter = ListFilter {
+                calls: filter,
+                status: dice.one_or_none(&statuses),
+                provider_status: (dice.below(4) == 0).then_some(200),
+                min_cost: (dice.below(4) == 0).then(|| "0.0100000001".parse().unwrap()),
+                start: is_timed.then(|| span.start().instant()),
+                end: is_timed.then(|| span.end().instant()),
+            };
+            let found = shop.records_that(&store.store, filter.clone(), limit).await;
             let expected = all.iter().filter(|record| {
-                let has_failed = record.status == RequestStatus::Error;
-                passes(&filter, record) && (ended == EndingFilter::Anyhow || has_failed)
+                passes(&filter.calls, record)
+                    && filter.status.is_none_or(|status| record.status == status)
+                    && (filter.provider_status.is_none() || record.provider_status == Some(200))
+                    && filter.min_cost.is_none_or(|it| record.quote.total_request_cost >= it)
+                    && filter.start.is_none_or(|start| start <= record.created_at)
+                    && filter.end.is_none_or(|end| record.created_at < end)
             });
             assert!(found.iter().eq(expected), "{filter:?}");
         }
@@ -408,11 +468,10 @@ fn nobody_sees_what_a_connection_of_others_used() {
             connection_id: Some(others.connections[0]),
             ..RequestFilter::default()
         };
-        let at = LocalTime::in_utc(START);
-        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
-        let found = by_day(&store.store, mine.merchant_id, &filter, span).await;
+        let span = days(0, 3_600_000);
+        let found = by_day(&store.store, mine.merchant_id, &filter, &span).await;
         assert_eq!(found, [RollupSums::default()]);
-        let found = by_day(&store.store, others.merchant_id, &filter, span).await;
+        let found = by_day(&store.store, others.merchant_id, &filter, &span).await;
         assert_eq!(found[0].requests, 1);
     });
 }
@@ -433,11 +492,10 @@ fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
             report.priced.base.output = "1.0000000001".parse().unwrap();
             store.store.settle(request_id, report).await;
         }
-        let at = LocalTime::in_utc(START);
-        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
-        let found = by_day(&store.store, shop.merchant_id, &RequestFilter::default(), span).await;
+        let (span, all) = (days(0, 3_600_000), RequestFilter::default());
+        let found = by_day(&store.store, shop.merchant_id, &all, &span).await;
         let records = shop.records(&store.store, RequestFilter::default(), 100).await;
-        assert_eq!(found, added_up(&records, &RequestFilter::default(), &span));
+        assert_eq!(found, added_up(&records, &all, &[], &span)[&Vec::new()]);
         assert!(found[0].usage_cost > i128::from(i64::MAX), "{found:?}");
 
         // Two calls whose sum is out of the range of one row.
@@ -451,11 +509,10 @@ fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
             store.store.settle(request_id, answered(u64::MAX, "600000000")).await;
             store.store.fold().await.unwrap();
         }
-        let at = LocalTime::in_utc(START.plus_millis(2_700_000));
-        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(3_600_000))).unwrap();
-        let found = by_day(&store.store, other.merchant_id, &RequestFilter::default(), span).await;
+        let span = days(2_700_000, 3_600_000);
+        let found = by_day(&store.store, other.merchant_id, &all, &span).await;
         let (requests, most) = (found[0].requests, i128::from(i64::MAX));
-        assert_eq!((requests, found[0].tokens, found[0].usage_cost), (2, most, most));
+        assert_eq!((requests, found[0].input_tokens, found[0].usage_cost), (2, most, most));
     });
 }
 
@@ -467,23 +524,22 @@ fn an_audit_names_what_a_rollup_lost() {
         call.forwarded.metadata = Metadata::parse(r#"{"env":"prod"}"#).unwrap();
         store.forward(call, 10, "0.5").await.unwrap();
         store.store.fold().await.unwrap();
-        execute(&store.store, "UPDATE usage_rollups SET tokens = tokens + 1").await;
+        execute(&store.store, "UPDATE usage_rollups SET output_tokens = output_tokens + 1").await;
         let audit = store.store.audit().await.unwrap();
         let names: Vec<_> = audit.differences.iter().map(|one| one.what.as_str()).collect();
         let merchant_id = shop.merchant_id;
-        let expected = [
-            format!(
-                "usage of {merchant_id} in 12 quarter hours from 2026-11-21T00:00:00Z without meter: tokens"
-            ),
-            format!(
-                "usage of {merchant_id} in 1 quarter hour from 2026-11-21T00:00:00Z without meter: tokens"
-            ),
-            format!("usage of {merchant_id} with env = prod: tokens"),
-            format!("usage of {merchant_id} with :model = house/m-2026: tokens"),
-        ];
+        let call = format!("{merchant_id}, house, m-2026");
+        let series = [merchant_id.to_string(), call.clone(), format!("{call}, env = prod")];
+        let expected: Vec<_> = series
+            .iter()
+            .flat_map(|series| {
+                [96, 4, 1]
+                    .map(|width| format!("usage of {series} in rows of {width}: output tokens"))
+            })
+            .collect();
         assert!(expected.iter().all(|name| names.contains(&name.as_str())), "{names:?}");
         assert_eq!(names.len(), expected.len(), "{names:?}");
-        execute(&store.store, "UPDATE usage_rollups SET tokens = tokens - 1").await;
+        execute(&store.store, "UPDATE usage_rollups SET output_tokens = output_tokens - 1").await;
     });
 }
 
@@ -557,8 +613,7 @@ fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
         };
         futures_util::future::join_all((0..CALLS).map(call)).await;
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let at = LocalTime::in_utc(START);
-        let span = TimeSpan::new(at, LocalTime::in_utc(START.plus_millis(900_000))).unwrap();
+        let span = days(0, 900_000);
         for is_folded in [false, true] {
             if is_folded {
                 store.store.fold().await.unwrap();
@@ -577,8 +632,8 @@ fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
                 };
                 let expected: Vec<u64> = (0..CALLS).filter(counts).collect();
                 let filter = RequestFilter { metadata, ..RequestFilter::default() };
-                let found = by_day(&store.store, shop.merchant_id, &filter, span).await;
-                let sums = (found[0].requests, found[0].tokens);
+                let found = by_day(&store.store, shop.merchant_id, &filter, &span).await;
+                let sums = (found[0].requests, found[0].tokens());
                 let tokens = i128::from(expected.iter().sum::<u64>());
                 assert_eq!(sums, (expected.len() as i128, tokens), "{filter:?}");
             }
@@ -619,21 +674,19 @@ fn a_call_is_counted_once_however_many_fold_and_while_they_do() {
                 }
             }
         };
-        let span =
-            TimeSpan::new(LocalTime::in_utc(begun), LocalTime::in_utc(begun.plus_millis(900_000)));
-        let span = span.unwrap();
+        let past = begun.plus_millis(900_000);
+        let span = TimeSpan::new(begun, past, TimeZone::UTC, Interval::Day).unwrap();
         let filter = RequestFilter {
             metadata: vec![("env".to_owned(), "prod".to_owned())],
             ..RequestFilter::default()
         };
         let count = async || {
-            let sums = by_day(&store.store, merchant_id, &filter, span).await;
+            let sums = by_day(&store.store, merchant_id, &filter, &span).await;
             let newest = Page { after: None, limit: 1_000 };
-            let asked = filter.clone();
-            let list = store.store.read(move |conn| {
-                requests::list(conn, merchant_id, &asked, EndingFilter::Anyhow, &newest)
-            });
-            let list = list.await.unwrap();
+            let asked = filter.clone().into();
+            let list =
+                store.store.read(move |conn| requests::list(conn, merchant_id, &asked, &newest));
+            let list = list.await.unwrap().records;
             let ended = list.iter().filter(|one| one.status != RequestStatus::Pending).count();
             (sums.iter().map(|sums| sums.requests).sum::<i128>(), ended)
         };
@@ -690,6 +743,7 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
             connection_id,
             meter_id,
             metadata: metadata.to_vec(),
+            ..RequestFilter::default()
         };
         for filter in [
             filter(None, None, &[]),
@@ -702,15 +756,15 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
             filter(Some(connection), Some(meter), &[user]),
         ] {
             let after = Some(RequestId::generate(store.clock.now()));
-            let ended = [EndingFilter::Anyhow, EndingFilter::Failed];
-            for (after, ended) in
-                [None, after].into_iter().flat_map(|it| ended.map(|end| (it, end)))
+            let statuses = [None, Some(RequestStatus::Error)];
+            for (after, status) in
+                [None, after].into_iter().flat_map(|it| statuses.map(|status| (it, status)))
             {
-                let (merchant_id, asked) = (shop.merchant_id, filter.clone());
+                let merchant_id = shop.merchant_id;
+                let asked = ListFilter { status, ..filter.clone().into() };
                 let page = Page { after, limit: 10 };
-                let plans = planned(store, move |conn| {
-                    requests::plans(conn, merchant_id, &asked, ended, &page)
-                });
+                let plans =
+                    planned(store, move |conn| requests::plans(conn, merchant_id, &asked, &page));
                 for plan in plans.await {
                     assert_walks(
                         &plan,
@@ -725,16 +779,21 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
                 }
             }
         }
-        let span = TimeSpan::new(
-            "2026-11-01T00:00:00+05:45".parse().unwrap(),
-            "2026-11-30T00:00:00+05:45".parse().unwrap(),
-        );
+        let [start, end] = ["2026-11-01T00:00:00+05:45", "2026-11-30T00:00:00+05:45"]
+            .map(|at| at.parse::<LocalTime>().unwrap());
+        let span = TimeSpan::new(start.instant(), end.instant(), start.zone(), Interval::Day);
         let (merchant_id, span) = (shop.merchant_id, span.unwrap());
-        let plan = planned(store, move |conn| usage::plan(conn, merchant_id, Some(meter), &span));
-        assert_walks(
-            &plan.await,
-            &["PRIMARY KEY (series_id=? AND width=? AND slot>", "usage_rollups_pkey"],
-        );
+        for (filter, of_series) in [
+            (filter(None, Some(meter), &[]), &["(merchant_id=? AND key=?)", "usage_series_"]),
+            (filter(Some(connection), None, &[]), &["usage_series_by_"; 2]),
+        ] {
+            let span = span.clone();
+            let plan = planned(store, move |conn| usage::plan(conn, merchant_id, &filter, &span));
+            let plan = plan.await;
+            assert_walks(&plan, of_series);
+            let of_rows = ["PRIMARY KEY (series_id=? AND width=? AND slot>", "usage_rollups_pkey"];
+            assert_walks(&plan, &of_rows);
+        }
     });
 }
 

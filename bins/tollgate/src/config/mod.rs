@@ -47,6 +47,8 @@ pub(crate) struct TollgateConfig {
     has_unused_journal_dir: bool,
     pub(crate) migrate_on_start: bool,
     pub(crate) service_charge_rate: Rate,
+    /// The days for which refused calls are kept.
+    pub(crate) refusals_keep_days: u32,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     /// Whether a line is logged for each request.
@@ -131,7 +133,12 @@ impl TollgateConfig {
         let catalog: Option<PathBuf> = root.take("catalog");
         let catalog = catalog.map(|file| folder.clone().unwrap_or_default().join(file));
         let prices = prices(root, &providers, catalog.as_deref());
+        let refusals_keep_days = root.take("refusals_keep_days").unwrap_or(30);
+        if !(1..=3_650).contains(&refusals_keep_days) {
+            root.add_error("refusals_keep_days", "must be from 1 to 3650");
+        }
         let config = Self {
+            refusals_keep_days,
             tls: tls(root, &folder.clone().unwrap_or_default()),
             listen: address(root, "listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             dashboard_listen: address(root, "dashboard_listen"),
@@ -191,6 +198,7 @@ impl TollgateConfig {
             migrate: self.migrate_on_start,
             service_charge_rate: self.service_charge_rate,
             journal: self.journal_dir.clone().filter(|_| serve),
+            refusals_keep_days: self.refusals_keep_days,
             ..Options::default()
         }
     }

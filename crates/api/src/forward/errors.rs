@@ -1,7 +1,9 @@
 //! The errors of calls that have no answer from a provider.
 
 use tollgate_domain::admission::{LimitReset, MOST_HELD, Refusal, Shortage};
-use tollgate_domain::{Cycle, Issue, RequestId, RequestLimit, RequestShape, SpendLimit};
+use tollgate_domain::{
+    Cycle, Issue, LimitQuantity, LimitState, RequestId, RequestLimit, RequestShape, SpendLimit,
+};
 use tollgate_gateway::{CallError, request_id_header};
 use tollgate_pricing::Amount;
 
@@ -150,7 +152,13 @@ impl From<Refusal> for ApiError {
                     reset.at
                 );
                 let error = Self::new(ErrorCode::RateLimited, message);
-                with_retry_after(error, Some(reset)).with_limit(rpm, 0, Some(reset.at))
+                with_retry_after(error, Some(reset)).with_limit(rpm, 0, Some(reset.at)).at_limit(
+                    LimitState {
+                        limit: Some(LimitQuantity::Calls(rpm.into())),
+                        resets_at: Some(reset.at),
+                        ..LimitState::default()
+                    },
+                )
             }
             Refusal::RequestLimitReached { limit, used, reset } => {
                 request_limit(limit, used, reset)
@@ -173,6 +181,11 @@ impl From<Refusal> for ApiError {
                     }
                 };
                 let error = Self::new(ErrorCode::WalletBalanceInsufficient, message);
+                let error = error.at_limit(LimitState {
+                    held: wallet_id.map(|_| LimitQuantity::Money(shortage.held)),
+                    would_hold: shortage.needed.map(LimitQuantity::Money),
+                    ..LimitState::default()
+                });
                 match shortage.is_temporary() {
                     true => error.retry_after(HELD_MICROS),
                     false => error.do_not_retry(),
@@ -217,7 +230,14 @@ fn request_limit(limit: RequestLimit, used: u64, reset: Option<LimitReset>) -> A
         reset_phrase(reset)
     );
     let error = ApiError::new(ErrorCode::RequestLimitReached, message);
-    with_retry_after(error, reset).with_limit(limit.count, 0, reset.map(|reset| reset.at))
+    let state = LimitState {
+        limit: Some(LimitQuantity::Calls(limit.count)),
+        used: Some(LimitQuantity::Calls(used)),
+        resets_at: reset.map(|reset| reset.at),
+        ..LimitState::default()
+    };
+    let error = with_retry_after(error, reset).at_limit(state);
+    error.with_limit(limit.count, 0, reset.map(|reset| reset.at))
 }
 
 fn spend_limit(
@@ -238,7 +258,13 @@ fn spend_limit(
         needed_phrase(shortage),
         remedy(shortage, "Too little of it is left."),
     );
-    let error = ApiError::new(ErrorCode::SpendLimitReached, message);
+    let error = ApiError::new(ErrorCode::SpendLimitReached, message).at_limit(LimitState {
+        limit: Some(LimitQuantity::Money(limit.amount)),
+        used: Some(LimitQuantity::Money(spent)),
+        held: Some(LimitQuantity::Money(shortage.held)),
+        would_hold: shortage.needed.map(LimitQuantity::Money),
+        resets_at: reset.map(|reset| reset.at),
+    });
     let would_ever_fit = shortage.needed.is_none_or(|needed| needed <= limit.amount);
     let error = match shortage.is_temporary() {
         true => error.retry_after(HELD_MICROS),

@@ -4,6 +4,7 @@ use actix_web::{HttpRequest, web};
 use tokio::time::Instant;
 use tollgate_gateway::{CallError, Credential, InboundCall, RequestHead};
 
+use super::refused::CallFacts;
 use crate::access::AccessEntry;
 use crate::app::App;
 use crate::client_connections::mark_authenticated;
@@ -59,17 +60,21 @@ pub(super) async fn read_call(
     payload: web::Payload,
     credential: fn(&RequestHead<'_>) -> Result<Credential, CallError>,
     app: &App,
+    facts: &mut CallFacts,
 ) -> Result<InboundCall, ApiError> {
     let came_in = Instant::now();
     refuse_navigation(http)?;
     let in_flight = app.gateway.calls.enter(app.settings.clients.max_connections)?;
     let credential = credential(&request_head(http))?;
     let owner = app.gateway.owner_of(&credential.key).await?;
+    facts.owned(owner, credential.connection_id());
     mark_authenticated(http);
     AccessEntry::of(http).caller(owner.merchant_id, owner.key);
     let limit = app.settings.forward_body_limit_bytes;
     let before_body = Instant::now();
     let body = body::read(http, &mut payload.into_inner(), limit).await?;
     let began = came_in + before_body.elapsed();
-    Ok(InboundCall { in_flight, credential, owner, body, began })
+    let inbound = InboundCall { in_flight, credential, owner, body, began };
+    facts.read(&inbound);
+    Ok(inbound)
 }

@@ -12,6 +12,7 @@ use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuil
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use super::inbound::{read_call, request_head};
+use super::refused::CallFacts;
 use super::response::response;
 use crate::access::AccessEntry;
 use crate::app::App;
@@ -131,12 +132,13 @@ pub(crate) async fn forward(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let answer = async {
-        let inbound = read_call(&http, payload, Credential::of, &app).await?;
+    answer(&app, async |facts| {
+        let inbound = read_call(&http, payload, Credential::of, &app, facts).await?;
         let outbound = OutboundCall::for_url(&request_head(&http), &inbound, &app.gateway)?;
+        facts.checked(&outbound);
         relay(&http, inbound, outbound, &app, client).await
-    };
-    answer.await.inspect_err(|error| app.metrics.refused(error))
+    })
+    .await
 }
 
 /// Get something from a provider.
@@ -296,15 +298,15 @@ pub(crate) async fn call_provider(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let answer = async {
-        let inbound = read_call(&http, payload, Credential::of_sdk, &app).await?;
+    let answer = answer(&app, async |facts| {
+        let inbound = read_call(&http, payload, Credential::of_sdk, &app, facts).await?;
         let (head, name) = (request_head(&http), http.match_info().get("provider"));
         let name = name.unwrap_or_default();
         let outbound = OutboundCall::for_provider(&head, name, &inbound, &app.gateway)?;
+        facts.checked(&outbound);
         relay(&http, inbound, outbound, &app, client).await
-    };
-    let answer = answer.await.inspect_err(|error| app.metrics.refused(error));
-    answer.map_err(|error: ApiError| error.for_sdk_of(&http))
+    });
+    answer.await.map_err(|error| error.for_sdk_of(&http))
 }
 
 /// Get something of a provider by its name.
@@ -363,15 +365,28 @@ async fn drop_in(
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
     let route = DropInRoute::of(&request_head(&http));
-    let answer = async {
-        let inbound = read_call(&http, payload, Credential::of_sdk, &app).await?;
+    let answer = answer(&app, async |facts| {
+        let inbound = read_call(&http, payload, Credential::of_sdk, &app, facts).await?;
         let outbound = route.outbound(&request_head(&http), &inbound, &app.gateway).await?;
+        facts.checked(&outbound);
         relay(&http, inbound, outbound, &app, client).await
-    };
-    let answer = answer.await.inspect_err(|error| app.metrics.refused(error));
-    answer.map_err(|error: ApiError| match route.format() {
+    });
+    answer.await.map_err(|error| match route.format() {
         Some(format) => error.for_sdk(format),
         None => error,
+    })
+}
+
+/// Answers a call, and counts and keeps its refusal.
+async fn answer(
+    app: &App,
+    call: impl AsyncFnOnce(&mut CallFacts) -> Result<HttpResponse, ApiError>,
+) -> Result<HttpResponse, ApiError> {
+    let mut facts = CallFacts::default();
+    let answer = call(&mut facts).await;
+    answer.map_err(|error| {
+        app.metrics.refused(&error);
+        facts.keep(error, app)
     })
 }
 

@@ -7,7 +7,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
-use tollgate_domain::{Issue, RequestFormat, Timestamp};
+use tollgate_domain::{Issue, LimitState, RefusalId, RequestFormat, Timestamp};
 use tollgate_store::StoreError;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
@@ -66,6 +66,7 @@ error_codes! {
     MeterNotFound = 404 "meter_not_found";
     ModelNotFound = 404 "model_not_found";
     RequestNotFound = 404 "request_not_found";
+    RefusalNotFound = 404 "refusal_not_found";
     SecretKeyNotFound = 404 "secret_key_not_found";
     SpendKeyNotFound = 404 "spend_key_not_found";
     SubscriptionConfigNotFound = 404 "subscription_config_not_found";
@@ -113,11 +114,16 @@ pub struct ApiError {
     issues: Vec<Issue>,
     headers: Vec<(HeaderName, HeaderValue)>,
     dialect: Option<RequestFormat>,
+    limit: Option<Box<LimitState>>,
+    refusal_id: Option<RefusalId>,
 }
 
 /// A header by which the official SDKs, and agents built on them, do not try again.
 pub(crate) const DO_NOT_RETRY: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+
+/// The header with the id of a refusal.
+const REFUSAL_ID: HeaderName = HeaderName::from_static("x-service-refusal-id");
 
 impl ApiError {
     /// An error with `code`. The `message` says what is wrong and what would be right.
@@ -128,6 +134,8 @@ impl ApiError {
             issues: Vec::new(),
             headers: Vec::new(),
             dialect: None,
+            limit: None,
+            refusal_id: None,
         }
     }
 
@@ -191,6 +199,21 @@ impl ApiError {
         self
     }
 
+    /// Adds the state of the limit that refused the call, for its refusal.
+    pub(crate) fn at_limit(self, limit: LimitState) -> Self {
+        Self { limit: Some(Box::new(limit)), ..self }
+    }
+
+    /// The state of the limit that refused the call.
+    pub(crate) fn limit(&self) -> LimitState {
+        self.limit.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Adds the id of the refusal that is kept.
+    pub(crate) fn with_refusal(self, refusal_id: RefusalId) -> Self {
+        Self { refusal_id: Some(refusal_id), ..self }
+    }
+
     /// Adds the fields that the SDK of the request reads, if it came from one.
     pub(crate) fn for_sdk_of(self, http: &HttpRequest) -> Self {
         match sdk_of(http) {
@@ -205,7 +228,7 @@ impl ApiError {
     }
 
     /// The message, with the issue in it if there is exactly one. Client libraries print only the message.
-    fn full_message(&self) -> Cow<'_, str> {
+    pub(crate) fn full_message(&self) -> Cow<'_, str> {
         let [Issue { path, message }] = self.issues.as_slice() else {
             return Cow::Borrowed(&self.message);
         };
@@ -294,6 +317,10 @@ struct ErrorBody<'a> {
     /// The code of the error.
     #[schema(value_type = ErrorCode)]
     code: &'a str,
+    /// A refused call: the id by which `GET /v1/refusals/{id}` explains it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    refusal_id: Option<RefusalId>,
     /// The HTTP status.
     status: u16,
     /// One issue for each fault of an input.
@@ -322,6 +349,11 @@ impl ResponseError for ApiError {
         if self.code.status() == 401 {
             response.insert_header(DO_NOT_RETRY);
         }
+        if let Some(id) = self.refusal_id
+            && let Ok(id) = HeaderValue::try_from(id.to_string())
+        {
+            response.insert_header((REFUSAL_ID, id));
+        }
         let field =
             || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
         // For the access line.
@@ -331,6 +363,7 @@ impl ResponseError for ApiError {
             error: ErrorBody {
                 message: &self.full_message(),
                 code: self.code.name(),
+                refusal_id: self.refusal_id,
                 status: self.code.status(),
                 issues: &self.issues,
                 r#type: self.dialect.map(|_| self.sdk_type()),

@@ -105,11 +105,15 @@ pub(crate) fn respond<T, View: Serialize>(
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
     items.truncate(limit);
-    let last = items.last().filter(|_| has_more);
-    let next_cursor = last.map_or_else(String::new, |item| URL_SAFE_NO_PAD.encode(id(item)));
+    let next = items.last().filter(|_| has_more).map(id);
+    respond_page(items.iter().map(view).collect(), next)
+}
+
+/// Answers with a page after which the list continues at the id `next`.
+pub(crate) fn respond_page<View: Serialize>(data: Vec<View>, next: Option<String>) -> HttpResponse {
     HttpResponse::Ok().json(ListView {
-        data: items.iter().map(view).collect(),
-        has_more,
-        next_cursor,
+        data,
+        has_more: next.is_some(),
+        next_cursor: next.map_or_else(String::new, |id| URL_SAFE_NO_PAD.encode(id)),
     })
 }

@@ -3,6 +3,7 @@
 pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod body_memory;
+pub(crate) mod csv;
 pub(crate) mod earlier;
 pub(crate) mod error;
 pub(crate) mod fields;

@@ -274,6 +274,11 @@ fn about_ledger(store: &Store, page: &mut Families<'_>) -> fmt::Result {
     let help = "The size of SQLite's own log (in the file PATH-wal) at the last checkpoint";
     let bytes = ledger.sqlite_log_pages.get().saturating_mul(4_096);
     page.gauge("sqlite_log_bytes", help, bytes)?;
+    let help = "Refused calls that were counted and not kept, because too many waited";
+    page.one(
+        (MetricType::Counter, "refusals_dropped", help),
+        Some(ledger.refusals_dropped.clone()),
+    )?;
     let help = "Settlements in memory that neither the database nor the journal took";
     page.gauge("unkept_settlements", help, count(store.unjournaled()))
 }

@@ -54,6 +54,7 @@ refusals! {
     ModelPriceUnknown,
     RateLimited,
     RequestNotFound,
+    RefusalNotFound,
     SecretKeyNotFound,
     SpendKeyExpired,
     SpendKeyNotFound,

@@ -33,8 +33,9 @@ use crate::http::parameters::OperationParameters;
 use crate::metrics::page as metrics;
 use crate::resources::requests::report;
 use crate::resources::{
-    connections, credit_bundles, health, merchants, meters, models, prices, quote, requests,
-    secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets, webhooks,
+    connections, credit_bundles, health, merchants, meters, models, prices, quote, refusals,
+    requests, secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets,
+    webhooks,
 };
 
 operations! {
@@ -58,6 +59,7 @@ operations! {
         (name = "spend_keys", description = "Keys that make calls within limits."),
         (name = "meters", description = "Your fees."),
         (name = "requests", description = "The records of calls."),
+        (name = "refusals", description = "The calls that were refused, and why."),
         (name = "quote", description = "The cost of a call before it is made."),
         (name = "usage", description = "Sums over records."),
         (name = "connections", description = "Your customers."),
@@ -89,6 +91,7 @@ operations! {
     meters::create, meters::list, meters::get, meters::update, meters::delete,
     quote::quote,
     report::report, requests::list, requests::get,
+    refusals::list, refusals::get,
     usage::get,
     connections::create, connections::list, connections::get, connections::update,
     connections::delete,

@@ -10,7 +10,7 @@ use serde_aux::serde_introspection::serde_introspect;
 use tollgate_pricing::Unit;
 use utoipa::ToSchema;
 use utoipa::openapi::Ref;
-use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, OneOfBuilder, SchemaFormat, Type};
 
 pub(super) fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
@@ -71,6 +71,7 @@ ids! {
     EventIdSchema = "evt_";
     MerchantIdSchema = "mch_";
     MeterIdSchema = "mtr_";
+    RefusalIdSchema = "rfs_";
     RequestIdSchema = "req_";
     SecretKeyIdSchema = "sec_";
     SpendKeyIdSchema = "spk_";
@@ -112,6 +113,9 @@ schemas! {
         .description(Some("US dollars, exactly."))
         .pattern(Some(r"^-?[0-9]+\.[0-9]{10}$"))
         .examples(["25.0000000000"]);
+    LimitQuantitySchema = OneOfBuilder::new()
+        .item(AmountSchema::schema())
+        .item(ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)));
     RateSchema = text()
         .description(Some("A non-negative decimal, exactly."))
         .pattern(Some(r"^[0-9]{1,18}(\.[0-9]{1,18})?$"))

@@ -8,6 +8,7 @@ pub(crate) mod meters;
 pub(crate) mod models;
 pub(crate) mod prices;
 pub(crate) mod quote;
+pub(crate) mod refusals;
 pub(crate) mod requests;
 pub(crate) mod secret_keys;
 pub(crate) mod spend_keys;
@@ -21,7 +22,7 @@ use std::str::FromStr;
 
 use deserr::Deserr;
 use serde::Serialize;
-use tollgate_domain::{ConnectionId, Issue};
+use tollgate_domain::{ConnectionId, Issue, LocalTime};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::body::Input;
@@ -86,4 +87,16 @@ fn id_filter<Id: FromStr>(name: &str, query: &Query, issues: &mut Vec<Issue>) ->
         Some(id) => optional_id(name, Some(id), issues),
         None => optional_id(earlier_name, earlier, issues),
     }
+}
+
+/// A time of the query; `Err` if it is invalid.
+fn time(query: &Query, name: &str, issues: &mut Vec<Issue>) -> Result<Option<LocalTime>, ()> {
+    // A plus that was not encoded has become a space; no time has a space.
+    let text = query.get(name).map(|text| text.replace(' ', "+"));
+    text.map(|text| text.parse()).transpose().map_err(|_| {
+        issues.push(Issue::at(
+            [name],
+            "must be a date-time with an offset, such as 2026-11-21T00:00:00+01:00",
+        ));
+    })
 }

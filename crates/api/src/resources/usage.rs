@@ -1,68 +1,144 @@
-//! Sums of calls, day by day.
+//! Sums of calls, by period and by dimension.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Serialize, Serializer};
-use tollgate_domain::{Issue, LocalTime, TimeSpan, TimeSpanError, Timestamp};
-use tollgate_store::usage::{self, RollupSums};
+use tollgate_domain::{
+    Interval, Issue, LocalTime, Metadata, TimeSpan, TimeSpanError, TimeZone, Timestamp,
+};
+use tollgate_store::StoreError;
+use tollgate_store::usage::{self, Dimension, GroupedCounts, GroupedSums, RollupSums};
 use utoipa::{IntoParams, ToSchema};
 
-use super::ConnectionQuery;
 use super::requests::{RecordQuery, filter};
+use super::{ConnectionQuery, time};
 use crate::app::App;
 use crate::http::auth::Caller;
+use crate::http::csv::{self, AnswerFormat};
 use crate::http::error::ApiError;
 use crate::http::list::Query;
 use crate::openapi::types::*;
 
 /// The days that are shown without a `start`.
 const DEFAULT_DAYS: i64 = 30;
+/// The most items of a JSON answer.
+const MOST_ITEMS: usize = 10_000;
+/// The most dimensions of a group.
+const MOST_DIMENSIONS: usize = 2;
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = UsageByDay)]
-pub(crate) struct UsageView {
+#[schema(as = Usage)]
+struct UsageView {
     /// The first instant of the sums: `start`, or the quarter of an hour before it.
     start: LocalTime,
     /// The end of the sums: `end`, or the quarter of an hour after it.
     end: LocalTime,
-    /// One item for each day.
+    /// One item for each period, or for each group of each period that has calls.
     items: Vec<ItemView>,
     /// The sums of the whole window.
-    totals: SumsView,
+    totals: TotalsView,
 }
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = UsageOfDay)]
-struct ItemView {
-    /// The day.
-    #[schema(format = Date)]
-    date: String,
-    /// The start of the day in the window.
-    start: LocalTime,
-    /// The end of the day in the window.
-    end: LocalTime,
+#[schema(as = UsageTotals)]
+struct TotalsView {
     #[serde(flatten)]
     sums: SumsView,
+    /// The number of refused calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    refused: Option<i64>,
 }
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = UsageSums)]
-struct SumsView {
+#[schema(as = UsageItem)]
+struct ItemView {
+    /// The date of the first instant of the period.
+    #[schema(format = Date)]
+    date: String,
+    /// The start of the period in the window.
+    start: LocalTime,
+    /// The end of the period in the window.
+    end: LocalTime,
+    /// The members of the group, by the names in `group_by`. `null` is the group of calls that have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    group: Option<BTreeMap<String, Option<String>>>,
+    #[serde(flatten)]
+    sums: SumsView,
+    /// The number of refused calls. It is absent in groups of other dimensions than `connection` and `spend_key`, and
+    /// under other filters than `connection_id` and `spend_key_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    refused: Option<i64>,
+}
+
+/// Defines the view of sums with the names of its fields.
+macro_rules! sums_view {
+    ($( $(#[$attribute:meta])* $field:ident: $Type:ty = $sum:expr; )*) => {
+        #[derive(Serialize, ToSchema)]
+        #[schema(as = UsageSums)]
+        struct SumsView {
+            $( $(#[$attribute])* $field: $Type, )*
+        }
+
+        impl From<&RollupSums> for SumsView {
+            fn from(sums: &RollupSums) -> Self {
+                $( let $field: fn(&RollupSums) -> $Type = $sum; )*
+                Self { $( $field: $field(sums), )* }
+            }
+        }
+
+        const SUM_NAMES: &[&str] = &[$( stringify!($field) ),*];
+    };
+}
+
+sums_view! {
     /// The number of calls.
-    total_requests: i128,
+    total_requests: i128 = |sums| sums.requests;
     /// The sum of the tokens.
-    total_usage_tokens: i128,
-    /// The sum of the base costs.
-    total_usage_cost: LargeAmount,
+    total_usage_tokens: i128 = |sums| sums.tokens();
+    /// The sum of the base costs, of managed and unmanaged calls.
+    total_usage_cost: LargeAmount = |sums| LargeAmount(sums.usage_cost);
     /// The sum of the fees.
-    total_fee_amount: LargeAmount,
+    total_fee_amount: LargeAmount = |sums| LargeAmount(sums.fee);
     /// The sum of the service charges.
-    total_service_charge_amount: LargeAmount,
+    total_service_charge_amount: LargeAmount = |sums| LargeAmount(sums.service_charge);
     /// Base cost, fee and service charge.
-    total_request_cost: LargeAmount,
-    /// The part that the customer's wallet pays.
-    total_wallet_cost: LargeAmount,
+    total_request_cost: LargeAmount = |sums| LargeAmount(sums.request_cost());
+    /// The part that the wallets of the calls pay.
+    total_wallet_cost: LargeAmount = |sums| LargeAmount(sums.wallet_cost);
     /// The part that the merchant's wallet pays.
-    total_merchant_cost: LargeAmount,
+    total_merchant_cost: LargeAmount = |sums| LargeAmount(sums.merchant_cost);
+    /// The base costs of managed calls: what the provider keys of the service cost.
+    provider_cost: LargeAmount = |sums| LargeAmount(sums.provider_cost);
+    /// The sum of the fees.
+    fee_amount: LargeAmount = |sums| LargeAmount(sums.fee);
+    /// The sum of the service charges.
+    service_charge_amount: LargeAmount = |sums| LargeAmount(sums.service_charge);
+    /// The sum of `total_wallet_cost` of calls with a `connection_id`: what customers pay.
+    revenue: LargeAmount = |sums| LargeAmount(sums.revenue);
+    /// `revenue` − `provider_cost` − `service_charge_amount`.
+    margin: LargeAmount = |sums| LargeAmount(sums.margin());
+    /// The number of calls.
+    requests: i128 = |sums| sums.requests;
+    /// The number of calls with the status `error`.
+    failed: i128 = |sums| sums.failed;
+    /// Tokens of input, of all kinds.
+    input_tokens: i128 = |sums| sums.input_tokens;
+    /// Tokens of output, of all kinds.
+    output_tokens: i128 = |sums| sums.output_tokens;
+    /// Input tokens that were read from a cache.
+    cached_input_tokens: i128 = |sums| sums.cached_input_tokens;
+    /// Input tokens that were written to a cache.
+    cache_write_tokens: i128 = |sums| sums.cache_write_tokens;
+    /// Output tokens of reasoning.
+    reasoning_tokens: i128 = |sums| sums.reasoning_tokens;
+    /// Input tokens of audio.
+    input_audio_tokens: i128 = |sums| sums.input_audio_tokens;
+    /// Output tokens of audio.
+    output_audio_tokens: i128 = |sums| sums.output_audio_tokens;
 }
 
 /// A sum of amounts, which may be larger than any amount. It is written like one.
@@ -81,22 +157,7 @@ impl Serialize for LargeAmount {
 // It has the name of an amount, because both are alike in JSON.
 looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 
-impl From<&RollupSums> for SumsView {
-    fn from(sums: &RollupSums) -> Self {
-        Self {
-            total_requests: sums.requests,
-            total_usage_tokens: sums.tokens,
-            total_usage_cost: LargeAmount(sums.usage_cost),
-            total_fee_amount: LargeAmount(sums.fee),
-            total_service_charge_amount: LargeAmount(sums.service_charge),
-            total_request_cost: LargeAmount(sums.request_cost()),
-            total_wallet_cost: LargeAmount(sums.wallet_cost),
-            total_merchant_cost: LargeAmount(sums.merchant_cost),
-        }
-    }
-}
-
-/// The span of the sums, as documents have it; [`span`] reads it.
+/// The parameters of the sums, as documents have them; [`UsageRequest`] reads them.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
@@ -107,16 +168,35 @@ struct SpanQuery {
     /// The first instant that is not counted, at most 366 days after `start`; now when absent.
     #[param(format = DateTime, example = "2026-12-01T00:00:00+01:00")]
     end: Option<String>,
+    /// The length of the periods: `hour`, `day`, `week` (from Monday), `month`, or `none` for one period.
+    #[param(default = "day", pattern = "^(hour|day|week|month|none)$")]
+    interval: Option<String>,
+    /// The IANA name of the time zone whose days and months count. Without it, the offset of `start` counts.
+    #[param(example = "Europe/Berlin")]
+    time_zone: Option<String>,
+    /// Up to two dimensions, separated by a comma: `connection`, `spend_key`, `meter`, `provider`, `model`, `status`,
+    /// or `metadata.` and a key.
+    #[param(example = "connection,model")]
+    group_by: Option<String>,
+    /// The form of the answer: `json` or `csv`. The header `Accept: text/csv` asks for CSV, too.
+    #[param(pattern = "^(json|csv)$")]
+    format: Option<String>,
 }
 
-/// Sum up calls, day by day.
+/// Sum up calls by period, and by up to two dimensions.
+///
+/// Grouped by one dimension, the items of a period add up to the item without groups.
 #[utoipa::path(
     get,
     path = "/usage",
     operation_id = "getUsage",
     params(SpanQuery, RecordQuery, ConnectionQuery),
     responses(
-        (status = 200, description = "The sums by day, and in all", body = UsageView),
+        (
+            status = 200,
+            description = "The sums by period, and in all",
+            content((UsageView = "application/json"), (String = "text/csv")),
+        ),
         ApiError,
     ),
 )]
@@ -129,34 +209,163 @@ pub(crate) async fn get(
     let mut issues = Vec::new();
     let filter = filter(&query, &mut issues);
     let span = span(&query, app.clock.now(), &mut issues);
+    let dimensions = dimensions(&query, &mut issues);
+    let format = AnswerFormat::of(&http, &query, &mut issues);
     let Some(span) = span.filter(|_| issues.is_empty()) else {
         return Err(ApiError::invalid(issues));
     };
-    let read = move |conn: &mut _| usage::by_day(conn, caller.merchant_id, &filter, &span);
-    let sums = app.store.read_snapshot(read).await?;
+    let (group_by, of_span) = (dimensions.clone(), span.clone());
+    app.store.write_refusals().await?;
+    let read = move |conn: &mut _| {
+        let merchant_id = caller.merchant_id;
+        let sums = usage::sums(conn, merchant_id, &filter, &group_by, &of_span)?;
+        let refused = usage::refused(conn, merchant_id, &filter, &group_by, &of_span)?;
+        Ok::<_, StoreError>((sums, refused))
+    };
+    let (sums, refused) = app.store.read_snapshot(read).await?;
+    let items = items(&span, &dimensions, &sums, refused.as_ref());
+    if format == AnswerFormat::Csv {
+        let names = ["date", "start", "end"].map(str::to_owned).into_iter();
+        let groups = dimensions.iter().map(|dimension| format!("group.{}", name(dimension)));
+        let sums = SUM_NAMES.iter().copied().chain(["refused"]).map(str::to_owned);
+        let columns: Vec<_> = names.chain(groups).chain(sums).collect();
+        return csv::respond("usage.csv", &columns, &items);
+    }
+    if items.len() > MOST_ITEMS {
+        let message = format!(
+            "has {} items, and at most {MOST_ITEMS} are returned; choose a longer interval, a filter, or format=csv",
+            items.len()
+        );
+        return Err(ApiError::invalid(vec![Issue::at(["group_by"], message)]));
+    }
     let mut totals = RollupSums::default();
-    let items = span.days().zip(&sums).map(|(day, sums)| {
-        totals += *sums;
-        ItemView {
-            date: day.date.to_string(),
-            start: day.start,
-            end: day.end,
-            sums: SumsView::from(sums),
-        }
-    });
-    let items = items.collect();
+    sums.values().flatten().for_each(|sums| totals += *sums);
+    let totals = TotalsView {
+        sums: SumsView::from(&totals),
+        refused: refused.map(|refused| refused.values().flatten().sum()),
+    };
     let (start, end) = (span.start(), span.end());
-    Ok(HttpResponse::Ok().json(UsageView { start, end, items, totals: SumsView::from(&totals) }))
+    Ok(HttpResponse::Ok().json(UsageView { start, end, items, totals }))
+}
+
+/// The items, period by period. A group without calls in a period has no item there.
+fn items(
+    span: &TimeSpan,
+    dimensions: &[Dimension],
+    sums: &GroupedSums,
+    refused: Option<&GroupedCounts>,
+) -> Vec<ItemView> {
+    let with_calls = sums.keys().chain(refused.into_iter().flat_map(BTreeMap::keys));
+    let groups: BTreeSet<_> = with_calls.collect();
+    let mut items = Vec::new();
+    for (place, period) in span.periods().into_iter().enumerate() {
+        for &members in &groups {
+            let sums = sums.get(members).and_then(|periods| periods.get(place));
+            let sums = sums.copied().unwrap_or_default();
+            let refused = refused.map(|groups| {
+                let of_period = groups.get(members).and_then(|periods| periods.get(place));
+                of_period.copied().unwrap_or_default()
+            });
+            let is_empty = sums == RollupSums::default() && refused.unwrap_or_default() == 0;
+            if !dimensions.is_empty() && is_empty {
+                continue;
+            }
+            let group = dimensions.iter().map(name).zip(members.iter().cloned());
+            items.push(ItemView {
+                date: period.date.to_string(),
+                start: period.start,
+                end: period.end,
+                group: (!dimensions.is_empty()).then(|| group.collect()),
+                sums: SumsView::from(&sums),
+                refused,
+            });
+        }
+    }
+    items
+}
+
+/// The name of a dimension.
+fn name(dimension: &Dimension) -> String {
+    match dimension {
+        Dimension::Metadata(key) => format!("metadata.{key}"),
+        other => {
+            let known = DIMENSIONS.iter().find(|(_, dimension)| dimension == other);
+            known.map_or("", |(name, _)| name).to_owned()
+        }
+    }
+}
+
+const DIMENSIONS: [(&str, Dimension); 6] = [
+    ("connection", Dimension::Connection),
+    ("spend_key", Dimension::SpendKey),
+    ("meter", Dimension::Meter),
+    ("provider", Dimension::Provider),
+    ("model", Dimension::Model),
+    ("status", Dimension::Status),
+];
+
+/// The requested dimensions.
+fn dimensions(query: &Query, issues: &mut Vec<Issue>) -> Vec<Dimension> {
+    let Some(text) = query.get("group_by").filter(|text| !text.is_empty()) else {
+        return Vec::new();
+    };
+    let mut dimensions = Vec::new();
+    for name in text.split(',') {
+        let known = DIMENSIONS.iter().find(|(known, _)| *known == name);
+        let dimension = match name.strip_prefix("metadata.") {
+            Some(key) if Metadata::is_key(key) => Some(Dimension::Metadata(key.to_owned())),
+            _ => known.map(|(_, dimension)| dimension.clone()),
+        };
+        match dimension {
+            Some(dimension) if dimensions.contains(&dimension) => {
+                issues.push(Issue::at(["group_by"], format!("names {name} twice")));
+            }
+            Some(dimension) => dimensions.push(dimension),
+            None => issues.push(Issue::at(
+                ["group_by"],
+                "must name connection, spend_key, meter, provider, model, status, or metadata. with a key",
+            )),
+        }
+    }
+    if dimensions.len() > MOST_DIMENSIONS {
+        issues.push(Issue::at(["group_by"], "may name at most 2 dimensions"));
+    }
+    dimensions
 }
 
 /// The requested span. The default end is now, the default start is 30 days before the end.
 fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<TimeSpan> {
+    let interval = match query.get("interval") {
+        None | Some("day") => Some(Interval::Day),
+        Some("hour") => Some(Interval::Hour),
+        Some("week") => Some(Interval::Week),
+        Some("month") => Some(Interval::Month),
+        Some("none") => Some(Interval::None),
+        Some(_) => {
+            issues.push(Issue::at(["interval"], "must be one of hour, day, week, month, none"));
+            None
+        }
+    };
+    let zone = match query.get("time_zone") {
+        None => Some(None),
+        Some(name) => match TimeZone::named(name) {
+            Some(zone) => Some(Some(zone)),
+            None => {
+                issues.push(Issue::at(
+                    ["time_zone"],
+                    "is no time zone of the IANA database; one is Europe/Berlin",
+                ));
+                None
+            }
+        },
+    };
     let mut given = |name| time(query, name, issues);
     let (start, end) = (given("start"), given("end"));
     let (start, end) = (start.ok()?, end.ok()?);
-    let end = end.unwrap_or_else(|| start.unwrap_or(LocalTime::in_utc(now)).same_offset(now));
-    let start = start.unwrap_or_else(|| end.minus_days(DEFAULT_DAYS));
-    let errors = match TimeSpan::new(start, end) {
+    let zone = zone?.unwrap_or_else(|| start.or(end).map_or(TimeZone::UTC, LocalTime::zone));
+    let end = end.map_or(now, LocalTime::instant);
+    let start = start.map_or(end.plus_millis(-DEFAULT_DAYS * 86_400_000), LocalTime::instant);
+    let errors = match TimeSpan::new(start, end, zone, interval?) {
         Ok(span) => return Some(span),
         Err(errors) => errors,
     };
@@ -168,16 +377,4 @@ fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<TimeSp
         TimeSpanError::TooLong => Issue::at(["end"], "must be at most 366 days after start"),
     }));
     None
-}
-
-/// A time of the query; `Err` if it is invalid.
-fn time(query: &Query, name: &str, issues: &mut Vec<Issue>) -> Result<Option<LocalTime>, ()> {
-    // A plus that was not encoded has become a space; no time has a space.
-    let text = query.get(name).map(|text| text.replace(' ', "+"));
-    text.map(|text| text.parse()).transpose().map_err(|_| {
-        issues.push(Issue::at(
-            [name],
-            "must be a date-time with an offset, such as 2026-11-21T00:00:00+01:00",
-        ));
-    })
 }

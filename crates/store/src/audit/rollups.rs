@@ -1,163 +1,204 @@
-//! The audit of the roll-ups. Series of merchants, customers and spend keys are compared row by row, series of pairs by
-//! their total, and the index of records by the number of entries of each pair.
+//! The audit of the roll-ups. The sums of each series are compared in every width, with the times of its calls, and the
+//! index of records by the number of entries of each pair.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use diesel::prelude::*;
-use tollgate_domain::{Id as _, MerchantId, MeterId, PendingRecord, RequestRecord, RequestStatus};
+use tollgate_domain::MerchantId;
 
-use super::findings::{Audit, CHUNK, OwnerNames};
+use super::findings::{Audit, CHUNK};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rollups::{
-    self, NARROW, QueuedCall, RollupKey, RollupSums, Rollups, WIDE, index_pairs, slot, traits,
-};
-use crate::rows::{PairRow, RequestIndexRow, RollupRow, time};
-use crate::schema::{request_index, usage_pairs, usage_rollups};
+use crate::rollups::{self, QueuedCall, RollupSums, WIDTHS, series_of, slot};
+use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
+use crate::schema::{request_index, usage_rollups, usage_series};
 
-/// The stored and the recalculated sums.
+/// The recalculated sums.
 #[derive(Default)]
 pub(super) struct RecomputedRollups {
-    rows: BTreeMap<RollupKey, [RollupSums; 2]>,
-    /// By the series of a pair.
-    pairs: HashMap<Id<AnyId>, PairTotals>,
+    series: HashMap<Id<AnyId>, SeriesTotals>,
     /// The numbers of entries of the index, by merchant and pair.
     entries: BTreeMap<IndexKey, [i64; 2]>,
 }
 
 type IndexKey = (Id<MerchantId>, String, String);
 
-/// The total of the calls of a merchant or a customer with a pair.
-struct PairTotals {
-    merchant_id: Id<MerchantId>,
-    /// The width of the rows of the series.
-    width: i32,
-    owner: Id<AnyId>,
-    key: String,
-    value: String,
-    sums: [RollupSums; 2],
+/// The sums of the calls of a series.
+struct SeriesTotals {
+    row: SeriesRow,
+    sums: RollupSums,
+    times: [i128; WIDTHS.len()],
+    /// Whether the row of the series was found, and rows of each width.
+    is_listed: bool,
+    has_width: [bool; WIDTHS.len()],
+}
+
+/// The contribution of a row to the times of its series: it changes when a call is counted in another slot.
+fn times(slot: i64, requests: i128) -> i128 {
+    i128::from(slot).saturating_mul(requests)
 }
 
 impl RecomputedRollups {
     /// Adds a record.
-    pub(super) fn add(&mut self, call: &PendingRecord, record: &RequestRecord) {
-        let more = RollupSums::of(record);
-        let created_at = call.created_at.unix_micros();
-        let meter_id = call.meter.map(|meter| Id(meter.meter_id).untyped()).unwrap_or_default();
-        let mut add = |owner: Id<AnyId>, widths: &[i32]| {
-            for &width in widths {
-                let slot = slot(created_at);
-                let slot = slot - slot.rem_euclid(i64::from(width));
-                let key = (Id(call.merchant_id), owner, width, slot, meter_id);
-                let [_, sums] = self.rows.entry(key).or_default();
-                *sums += more;
-            }
-        };
-        let merchant_id = Id(call.merchant_id).untyped();
-        let connection_id = call.connection_id.map(|id| Id(id).untyped());
-        let owners = || [Some(merchant_id), connection_id].into_iter().flatten();
-        owners().for_each(|owner| add(owner, &[NARROW, WIDE]));
-        if let Some(spend_key_id) = call.spend_key_id {
-            add(Id(spend_key_id).untyped(), &[WIDE]);
-        }
-        let mut add = |owner: Id<AnyId>, width: i32, key: &String, value: &String| {
-            let series = self.pairs.entry(rollups::series_of(owner, (key, value)));
-            let of_pair = series.or_insert_with(|| PairTotals {
-                merchant_id: Id(call.merchant_id),
-                width,
-                owner,
-                key: key.clone(),
-                value: value.clone(),
-                sums: Default::default(),
-            });
-            let [_, sums] = &mut of_pair.sums;
-            *sums += more;
-        };
-        for (key, value) in traits(record) {
-            add(merchant_id, WIDE, &key.to_owned(), &value);
-        }
-        for owner in owners() {
-            record.metadata.iter().for_each(|(key, value)| add(owner, NARROW, key, value));
-        }
-        let meter_id = call.meter.map(|meter| meter.meter_id);
-        let has_failed = record.status == RequestStatus::Error;
-        let pairs = index_pairs(call.connection_id, meter_id, &record.metadata, has_failed);
-        for (key, value) in pairs {
+    pub(super) fn add(&mut self, call: &QueuedCall) {
+        self.add_sums(call, call.sums);
+        for (key, value) in call.index_pairs() {
             let [_, count] = self.entries.entry((Id(call.merchant_id), key, value)).or_default();
             *count += 1;
         }
     }
 
-    fn keep(&mut self, row: &RollupRow) {
-        let sums = RollupSums::from(row);
-        let [kept, _] = match self.pairs.get_mut(&row.series_id) {
-            Some(of_pair) if of_pair.width == row.width => &mut of_pair.sums,
-            _ => {
-                let key = (row.merchant_id, row.series_id, row.width, row.slot, row.meter_id);
-                self.rows.entry(key).or_default()
+    fn add_sums(&mut self, call: &QueuedCall, more: RollupSums) {
+        let of_call = slot(call.created_at);
+        for row in series_of(call) {
+            let series = self.series.entry(row.series_id).or_insert_with(|| SeriesTotals {
+                row,
+                sums: RollupSums::default(),
+                times: Default::default(),
+                is_listed: false,
+                has_width: Default::default(),
+            });
+            series.sums += more;
+            for (sum, width) in series.times.iter_mut().zip(WIDTHS) {
+                let slot = of_call - of_call.rem_euclid(i64::from(width));
+                *sum = sum.saturating_add(times(slot, more.requests));
             }
-        };
-        *kept += sums;
+        }
     }
+
+    /// Compares the sums of a series in one width.
+    fn check(&mut self, found: &WidthSums, audit: &mut Audit) {
+        let (series_id, width) = found.of;
+        let place = WIDTHS.iter().position(|known| *known == width);
+        let Some((series, place)) = self.series.get_mut(&series_id).zip(place) else {
+            let what = format!("usage of unknown series {series_id} in rows of {width}");
+            return audit.compare_sums(&what, found.sums, RollupSums::default());
+        };
+        if let Some(has_width) = series.has_width.get_mut(place) {
+            *has_width = true;
+        }
+        let what = format!("usage of {} in rows of {width}", name(&series.row));
+        audit.compare_sums(&what, found.sums, series.sums);
+        if series.times.get(place) != Some(&found.times) {
+            audit.compare(format!("{what}: times"), 1, 0);
+        }
+    }
+}
+
+/// The stored sums of a series in one width.
+#[derive(Default)]
+struct WidthSums {
+    /// The series and the width.
+    of: (Id<AnyId>, i32),
+    sums: RollupSums,
+    times: i128,
+}
+
+/// The name of a series for people.
+fn name(row: &SeriesRow) -> String {
+    let SeriesRow { merchant_id, key, value, connection_id, spend_key_id, meter_id, .. } = row;
+    let mut name = merchant_id.to_string();
+    let ids = [
+        connection_id.map(|id| id.to_string()),
+        spend_key_id.map(|id| id.to_string()),
+        meter_id.map(|id| id.to_string()),
+        row.provider.clone(),
+        row.model.clone(),
+        row.status.filter(|status| *status == 3).map(|_| "error".to_owned()),
+        (!key.starts_with(':')).then(|| format!("{key} = {value}")),
+    ];
+    for part in ids.into_iter().flatten() {
+        name.push_str(", ");
+        name.push_str(&part);
+    }
+    name
 }
 
 pub(super) fn compare(
     conn: &mut Conn,
     mut recomputed: RecomputedRollups,
-    owners: &OwnerNames,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
-    // The calls in the queue count as if they were in the roll-ups.
-    let mut unfolded = Rollups::default();
     let queued = rollups::queued(conn)?;
-    queued.iter().for_each(|call| unfolded.add(call));
-    compare_index(conn, &queued, recomputed.entries, audit)?;
-    recomputed.entries = BTreeMap::new();
-    unfolded.rows().for_each(|row| recomputed.keep(&row));
-    let mut after = (Id::default(), 0, 0, Id::default());
+    compare_index(conn, &queued, std::mem::take(&mut recomputed.entries), audit)?;
+    // The calls in the queue are in no row yet.
+    queued.iter().for_each(|call| recomputed.add_sums(call, RollupSums::default() - call.sums));
+    compare_rows(conn, &mut recomputed, audit)?;
+    compare_series(conn, &mut recomputed, audit)?;
+    for series in recomputed.series.values() {
+        let SeriesTotals { row, sums, is_listed, has_width, .. } = series;
+        if *sums == RollupSums::default() {
+            continue;
+        }
+        if !is_listed {
+            audit.compare(format!("series of {}", name(row)), 0, 1);
+        }
+        for (_, width) in has_width.iter().zip(WIDTHS).filter(|(has, _)| !**has) {
+            let what = format!("usage of {} in rows of {width}", name(row));
+            audit.compare_sums(&what, RollupSums::default(), *sums);
+        }
+    }
+    Ok(())
+}
+
+fn compare_rows(
+    conn: &mut Conn,
+    recomputed: &mut RecomputedRollups,
+    audit: &mut Audit,
+) -> Result<(), StoreError> {
+    let mut after = (Id::default(), 0, 0);
+    let mut current = WidthSums::default();
     loop {
-        use usage_rollups::{meter_id, series_id, slot, width};
-        let (last_series, last_width, last_slot, last_meter) = after;
-        // This is `(a, b, …) > (x, y, …)`, which diesel cannot express.
-        let beyond = slot.gt(last_slot).or(slot.eq(last_slot).and(meter_id.gt(last_meter)));
-        let rows: Vec<RollupRow> = usage_rollups::table
-            .filter(series_id.ge(last_series))
-            .filter(
-                series_id
-                    .gt(last_series)
-                    .or(width.gt(last_width))
-                    .or(width.eq(last_width).and(beyond)),
-            )
-            .order((series_id, width, slot, meter_id))
-            .limit(CHUNK)
-            .select(RollupRow::as_select())
-            .load(conn)?;
+        let rows = rows_after(conn, after)?;
         let Some(last) = rows.last() else { break };
-        after = (last.series_id, last.width, last.slot, last.meter_id);
-        rows.iter().for_each(|row| recomputed.keep(row));
+        after = (last.series_id, last.width, last.slot);
+        for row in &rows {
+            let of_row = (row.series_id, row.width);
+            if current.of != of_row {
+                let done =
+                    std::mem::replace(&mut current, WidthSums { of: of_row, ..Default::default() });
+                recomputed.check(&done, audit);
+            }
+            let sums = RollupSums::from(row);
+            current.sums += sums;
+            current.times = current.times.saturating_add(times(row.slot, sums.requests));
+        }
     }
-    for ((_, owner, width, slot, meter_id), sums) in recomputed.rows {
-        let at = time(slot.saturating_mul(15 * 60 * 1_000_000));
-        let plural = if width == NARROW { "" } else { "s" };
-        let meter = match meter_id == Id::default() {
-            true => "without meter".to_owned(),
-            false => format!("under {}", MeterId::from_bytes(*meter_id.get().as_bytes())),
-        };
-        let owner = owners.name(owner);
-        let what = format!("usage of {owner} in {width} quarter hour{plural} from {at} {meter}");
-        audit.compare_sums(&what, sums);
-    }
-    let mut listed: BTreeSet<PairRow> = unfolded.into_pairs().collect();
-    let rows: Vec<PairRow> = usage_pairs::table.select(PairRow::as_select()).load(conn)?;
-    listed.extend(rows);
-    for PairTotals { merchant_id, width, owner, key, value, sums } in recomputed.pairs.into_values()
-    {
-        let what = format!("usage of {} with {key} = {value}", owners.name(owner));
-        audit.compare_sums(&what, sums);
-        if width == WIDE {
-            let is_listed = listed.contains(&PairRow { merchant_id, key, value });
-            audit.compare(format!("{what}: pair"), i64::from(is_listed), 1);
+    recomputed.check(&current, audit);
+    Ok(())
+}
+
+/// The next rows of the roll-ups after those of a series, a width and a slot.
+fn rows_after(
+    conn: &mut Conn,
+    (last_series, last_width, last_slot): (Id<AnyId>, i32, i64),
+) -> Result<Vec<RollupRow>, StoreError> {
+    use usage_rollups::{series_id, slot, width};
+    // This is `(a, b, c) > (x, y, z)`, which diesel cannot express.
+    let beyond = width.gt(last_width).or(width.eq(last_width).and(slot.gt(last_slot)));
+    Ok(usage_rollups::table
+        .filter(series_id.ge(last_series))
+        .filter(series_id.gt(last_series).or(beyond))
+        .order((series_id, width, slot))
+        .limit(CHUNK)
+        .select(RollupRow::as_select())
+        .load(conn)?)
+}
+
+/// Compares the rows of series.
+fn compare_series(
+    conn: &mut Conn,
+    recomputed: &mut RecomputedRollups,
+    audit: &mut Audit,
+) -> Result<(), StoreError> {
+    let rows: Vec<SeriesRow> = usage_series::table.select(SeriesRow::as_select()).load(conn)?;
+    for row in rows {
+        match recomputed.series.get_mut(&row.series_id) {
+            Some(series) if series.row == row => series.is_listed = true,
+            // A corrected call leaves a series without calls.
+            None => {}
+            Some(_) => audit.compare(format!("series {} of {}", row.series_id, name(&row)), 1, 0),
         }
     }
     Ok(())
@@ -199,21 +240,13 @@ fn compare_index(
 }
 
 impl Audit {
-    fn compare_sums(&mut self, what: &str, [kept, recomputed]: [RollupSums; 2]) {
-        const NAMES: [&str; 7] = [
-            "requests",
-            "tokens",
-            "usage cost",
-            "fee",
-            "service charge",
-            "wallet cost",
-            "merchant cost",
-        ];
+    fn compare_sums(&mut self, what: &str, kept: RollupSums, recomputed: RollupSums) {
         let shown =
             |sum: i128| i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX });
         let each = kept.each().into_iter().zip(recomputed.each());
-        for (name, (kept, recomputed)) in NAMES.iter().zip(each) {
+        for (name, (kept, recomputed)) in RollupRow::SUM_NAMES.iter().zip(each) {
             if kept != recomputed {
+                let name = name.replace('_', " ");
                 self.compare(format!("{what}: {name}"), shown(kept), shown(recomputed));
             }
         }

@@ -1,75 +1,218 @@
 //! Sums over many rows, and the query plans of the databases.
 
+use std::fmt::Write as _;
+
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, BoxedSqlQuery, Query, QueryFragment, QueryId, SqlQuery};
-use diesel::sql_types::{Array, BigInt, Binary, Integer, Nullable, Text, Untyped};
+use diesel::sql_types::{Binary, Nullable, SmallInt, Text, Untyped};
 use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
 
-use tollgate_domain::MeterId;
-
 use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
-use crate::rows::{PartSums, to_json};
+use crate::rows::{PartSums, RollupRow};
 
-/// The sums of the rows of a series and a width, by day. A day begins at the slot of a midnight. Only rows
-/// within these ranges and within one day count, of one meter or all.
-///
-/// The order of the loops is forced: the planners cannot know that there are few ranges.
-pub(crate) struct UsageByDay<'a> {
-    pub(crate) series_id: Id<AnyId>,
-    pub(crate) width: i32,
-    pub(crate) ranges: &'a [(i64, i64)],
-    pub(crate) midnight: i64,
-    pub(crate) meter_id: Option<MeterId>,
+/// A value that is bound to a statement.
+#[derive(Clone, Debug)]
+pub(crate) enum BoundValue {
+    Id(Id<AnyId>),
+    Text(String),
+    Code(i16),
 }
 
-impl UsageByDay<'_> {
-    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<PartSums>> {
+/// A column of series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SeriesColumn {
+    Connection,
+    SpendKey,
+    Meter,
+    Provider,
+    Model,
+    Status,
+    /// The value of the key of metadata.
+    Value,
+}
+
+impl SeriesColumn {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "connection_id",
+            Self::SpendKey => "spend_key_id",
+            Self::Meter => "meter_id",
+            Self::Provider => "provider",
+            Self::Model => "model",
+            Self::Status => "status",
+            Self::Value => "value",
+        }
+    }
+
+    /// The type of its values: an id, a text or a code.
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Connection | Self::SpendKey | Self::Meter => "id",
+            Self::Provider | Self::Model | Self::Value => "text",
+            Self::Status => "code",
+        }
+    }
+}
+
+/// Rows of a width, in a range of slots. The end is excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotRange {
+    pub(crate) width: i32,
+    pub(crate) first: i64,
+    pub(crate) past: i64,
+}
+
+/// The sums of series that pass a filter, grouped by at most two columns and by parts of equal length.
+///
+/// The order of the loops is forced, series before ranges before rows: the planners cannot know that there are few
+/// ranges.
+#[derive(Clone, Debug)]
+pub(crate) struct UsageQuery<'a> {
+    pub(crate) merchant_id: Id<AnyId>,
+    /// The key of the series.
+    pub(crate) key: &'a str,
+    pub(crate) filters: &'a [(SeriesColumn, BoundValue)],
+    pub(crate) groups: &'a [SeriesColumn],
+    pub(crate) ranges: &'a [SlotRange],
+    /// The slot at which the first part begins.
+    pub(crate) origin: i64,
+    /// The length of a part in quarter hours.
+    pub(crate) step: i64,
+}
+
+/// The sums of a part of a group.
+#[derive(Clone, Debug, QueryableByName)]
+pub(crate) struct GroupSums {
+    #[diesel(sql_type = Nullable<Binary>)]
+    id_0: Option<Id<AnyId>>,
+    #[diesel(sql_type = Nullable<Text>)]
+    text_0: Option<String>,
+    #[diesel(sql_type = Nullable<SmallInt>)]
+    code_0: Option<i16>,
+    #[diesel(sql_type = Nullable<Binary>)]
+    id_1: Option<Id<AnyId>>,
+    #[diesel(sql_type = Nullable<Text>)]
+    text_1: Option<String>,
+    #[diesel(sql_type = Nullable<SmallInt>)]
+    code_1: Option<i16>,
+    #[diesel(embed)]
+    pub(crate) sums: PartSums,
+}
+
+impl GroupSums {
+    /// The values of both columns of the group, where there are any.
+    pub(crate) fn values(self) -> [Option<BoundValue>; 2] {
+        let value = |id: Option<_>, text: Option<_>, code: Option<_>| {
+            let id = id.map(BoundValue::Id);
+            id.or(text.map(BoundValue::Text)).or(code.map(BoundValue::Code))
+        };
+        [value(self.id_0, self.text_0, self.code_0), value(self.id_1, self.text_1, self.code_1)]
+    }
+}
+
+impl UsageQuery<'_> {
+    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<GroupSums>> {
         match conn {
-            Conn::Sqlite(conn) => self.on_sqlite(SQLITE_USAGE_BY_DAY).load(conn),
-            Conn::Postgres(conn) => self.on_postgres(POSTGRES_USAGE_BY_DAY).load(conn),
+            Conn::Sqlite(conn) => self.on_sqlite("").load(conn),
+            Conn::Postgres(conn) => self.on_postgres("").load(conn),
         }
     }
 
     pub(crate) fn plan(&self, conn: &mut Conn) -> QueryResult<Vec<String>> {
         match conn {
             Conn::Sqlite(conn) => {
-                let sql = format!("{EXPLAIN_ON_SQLITE}{SQLITE_USAGE_BY_DAY}");
-                let steps: Vec<SqlitePlanRow> = self.on_sqlite(&sql).load(conn)?;
+                let steps: Vec<SqlitePlanRow> = self.on_sqlite(EXPLAIN_ON_SQLITE).load(conn)?;
                 Ok(steps.into_iter().map(|step| step.detail).collect())
             }
             Conn::Postgres(conn) => {
-                let sql = format!("{EXPLAIN_ON_POSTGRES}{POSTGRES_USAGE_BY_DAY}");
-                let steps: Vec<PostgresPlanRow> = self.on_postgres(&sql).load(conn)?;
+                let steps: Vec<PostgresPlanRow> =
+                    self.on_postgres(EXPLAIN_ON_POSTGRES).load(conn)?;
                 Ok(steps.into_iter().map(|step| step.line).collect())
             }
         }
     }
 
-    fn on_sqlite(&self, sql: &str) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
-        diesel::sql_query(sql)
-            .into_boxed()
-            .bind::<BigInt, _>(self.midnight)
-            .bind::<Binary, _>(self.series_id)
-            .bind::<Text, _>(to_json(&self.ranges))
-            .bind::<Integer, _>(self.width)
-            .bind::<Nullable<Binary>, _>(self.meter_id.map(Id))
+    fn on_sqlite(&self, explain: &str) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
+        let ranges = self.ranges();
+        let rows = format!(
+            "(VALUES {ranges}) AS g CROSS JOIN usage_rollups AS r \
+             WHERE r.series_id = s.series_id AND {IN_RANGE}"
+        );
+        let sql = format!("{explain}{}", self.sql('?', "", &rows, "AND"));
+        let query = diesel::sql_query(sql).into_boxed().bind::<Binary, _>(self.merchant_id);
+        let query = query.bind::<Text, _>(self.key.to_owned());
+        self.filters.iter().cloned().fold(query, |query, (_, value)| match value {
+            BoundValue::Id(id) => query.bind::<Binary, _>(id),
+            BoundValue::Text(text) => query.bind::<Text, _>(text),
+            BoundValue::Code(code) => query.bind::<SmallInt, _>(code),
+        })
     }
 
-    fn on_postgres(&self, sql: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
-        let (first, past): (Vec<_>, Vec<_>) = self.ranges.iter().copied().unzip();
-        diesel::sql_query(sql)
-            .into_boxed()
-            .bind::<BigInt, _>(self.midnight)
-            .bind::<Binary, _>(self.series_id)
-            .bind::<Array<BigInt>, _>(first)
-            .bind::<Array<BigInt>, _>(past)
-            .bind::<Integer, _>(self.width)
-            .bind::<Nullable<Binary>, _>(self.meter_id.map(Id))
+    fn on_postgres(&self, explain: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
+        let ranges = self.ranges();
+        let rows = format!(
+            "(VALUES {ranges}) AS g CROSS JOIN LATERAL (SELECT * FROM usage_rollups AS r \
+             WHERE r.series_id = s.series_id AND {IN_RANGE} OFFSET 0) AS r"
+        );
+        let sql = format!("{explain}{}", self.sql('$', "::bigint", &rows, "WHERE"));
+        let query = diesel::sql_query(sql).into_boxed().bind::<Binary, _>(self.merchant_id);
+        let query = query.bind::<Text, _>(self.key.to_owned());
+        self.filters.iter().cloned().fold(query, |query, (_, value)| match value {
+            BoundValue::Id(id) => query.bind::<Binary, _>(id),
+            BoundValue::Text(text) => query.bind::<Text, _>(text),
+            BoundValue::Code(code) => query.bind::<SmallInt, _>(code),
+        })
+    }
+
+    fn ranges(&self) -> String {
+        let ranges = self.ranges.iter();
+        let ranges =
+            ranges.map(|range| format!("({}, {}, {})", range.width, range.first, range.past));
+        ranges.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The statement. `rows` joins the rows of a series, and `and` continues its conditions.
+    fn sql(&self, mark: char, cast: &str, rows: &str, and: &str) -> String {
+        let mut sql = "SELECT ".to_owned();
+        for number in 0..2 {
+            let group = self.groups.get(number);
+            for (kind, of_kind) in [("id", "bytea"), ("text", "text"), ("code", "smallint")] {
+                let column = group.filter(|group| group.kind() == kind);
+                let _ = match column {
+                    Some(column) => write!(sql, "s.{} AS {kind}_{number}, ", column.name()),
+                    None => write!(sql, "CAST(NULL AS {of_kind}) AS {kind}_{number}, "),
+                };
+            }
+        }
+        let Self { origin, step, .. } = self;
+        let _ = write!(sql, "(r.slot - {origin}) / {step} AS part");
+        for sum in RollupRow::SUM_NAMES {
+            // On PostgreSQL a sum of bigints is a numeric, until it is cast.
+            let _ = write!(
+                sql,
+                ", sum(r.{sum} % 10000000000){cast} AS {sum}, sum(r.{sum} / 10000000000){cast} AS {sum}_high"
+            );
+        }
+        let _ = write!(
+            sql,
+            " FROM usage_series AS s CROSS JOIN {rows} {and} s.merchant_id = {mark}1 AND s.key = {mark}2"
+        );
+        for ((column, _), number) in self.filters.iter().zip(3..) {
+            let _ = write!(sql, " AND s.{} = {mark}{number}", column.name());
+        }
+        // The planners use an index of some rows only if the statement says which ones.
+        if self.key == ":calls" {
+            sql.push_str(" AND s.key = ':calls'");
+        }
+        sql.push_str(" GROUP BY 1, 2, 3, 4, 5, 6, 7");
+        sql
     }
 }
+
+const IN_RANGE: &str = "r.width = g.column1 AND r.slot >= g.column2 AND r.slot < g.column3";
 
 const EXPLAIN_ON_SQLITE: &str = "EXPLAIN QUERY PLAN ";
 const EXPLAIN_ON_POSTGRES: &str = "EXPLAIN ";
@@ -130,95 +273,3 @@ impl<Q> Query for ExplainQuery<Q> {
 }
 
 impl<Q, C> RunQueryDsl<C> for ExplainQuery<Q> {}
-
-/// The sums of the parts of a period, for each series, in rows of one width.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UsageBySeries<'a> {
-    pub(crate) series: &'a [Id<AnyId>],
-    pub(crate) width: i32,
-    pub(crate) first: i64,
-    pub(crate) past: i64,
-    pub(crate) step: i64,
-}
-
-#[derive(Clone, Debug, QueryableByName)]
-pub(crate) struct SeriesSums {
-    #[diesel(sql_type = Binary)]
-    pub(crate) series_id: Id<AnyId>,
-    #[diesel(embed)]
-    pub(crate) sums: PartSums,
-}
-
-impl UsageBySeries<'_> {
-    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<SeriesSums>> {
-        match conn {
-            Conn::Sqlite(conn) => diesel::sql_query(SQLITE_USAGE_BY_SERIES)
-                .bind::<BigInt, _>(self.first)
-                .bind::<BigInt, _>(self.past)
-                .bind::<BigInt, _>(self.step)
-                .bind::<Integer, _>(self.width)
-                .bind::<Text, _>(to_json(&self.series))
-                .load(conn),
-            Conn::Postgres(conn) => diesel::sql_query(POSTGRES_USAGE_BY_SERIES)
-                .bind::<BigInt, _>(self.first)
-                .bind::<BigInt, _>(self.past)
-                .bind::<BigInt, _>(self.step)
-                .bind::<Integer, _>(self.width)
-                .bind::<Array<Binary>, _>(self.series)
-                .load(conn),
-        }
-    }
-}
-
-/// Selects each sum of the rows `r` as [two numbers](PartSums), so that no number of rows overflows. On PostgreSQL a
-/// sum of bigints is a numeric, until it is cast.
-macro_rules! sums {
-    ($cast:literal) => {
-        sums!(
-            $cast, "tokens", "usage_cost", "fee", "service_charge", "wallet_cost", "merchant_cost"
-        )
-    };
-    ($cast:literal, $($sum:literal),*) => {
-        concat!(
-            "sum(r.requests)", $cast, " AS requests",
-            $(
-                ", sum(r.", $sum, " % 10000000000)", $cast, " AS ", $sum,
-                ", sum(r.", $sum, " / 10000000000)", $cast, " AS ", $sum, "_high",
-            )*
-            " "
-        )
-    };
-}
-
-const SQLITE_USAGE_BY_DAY: &str = concat!(
-    "SELECT (r.slot - ?1) / 96 AS part, ",
-    sums!(""),
-    "FROM json_each(?3) AS g CROSS JOIN usage_rollups AS r \
-     WHERE r.series_id = ?2 AND r.width = ?4 \
-     AND r.slot >= json_extract(g.value, '$[0]') AND r.slot < json_extract(g.value, '$[1]') \
-     AND (r.slot - ?1) % 96 + ?4 <= 96 AND (?5 IS NULL OR r.meter_id = ?5) GROUP BY 1"
-);
-
-const POSTGRES_USAGE_BY_DAY: &str = concat!(
-    "SELECT (r.slot - $1) / 96 AS part, ",
-    sums!("::bigint"),
-    "FROM unnest($3, $4) AS g (first, past) CROSS JOIN LATERAL \
-     (SELECT * FROM usage_rollups AS r WHERE r.series_id = $2 AND r.width = $5 \
-     AND r.slot >= g.first AND r.slot < g.past \
-     AND (r.slot - $1) % 96 + $5 <= 96 AND ($6 IS NULL OR r.meter_id = $6) OFFSET 0) AS r GROUP BY 1"
-);
-
-const SQLITE_USAGE_BY_SERIES: &str = concat!(
-    "SELECT r.series_id AS series_id, (r.slot - ?1) / ?3 AS part, ",
-    sums!(""),
-    "FROM json_each(?5) AS s CROSS JOIN usage_rollups AS r \
-     WHERE r.series_id = unhex(substr(s.value, 3)) AND r.width = ?4 AND r.slot >= ?1 AND r.slot < ?2 GROUP BY 1, 2"
-);
-
-const POSTGRES_USAGE_BY_SERIES: &str = concat!(
-    "SELECT r.series_id AS series_id, (r.slot - $1) / $3 AS part, ",
-    sums!("::bigint"),
-    "FROM unnest($5) AS s (id) CROSS JOIN LATERAL \
-     (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.id AND r.width = $4 \
-     AND r.slot >= $1 AND r.slot < $2 OFFSET 0) AS r GROUP BY 1, 2"
-);

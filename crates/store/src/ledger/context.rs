@@ -16,7 +16,8 @@ use crate::error::StoreError;
 use crate::journal::{Journal, JournalEntry};
 use crate::ledger_metrics::LedgerMetrics;
 use crate::missing_prices::ReportedPrices;
-use crate::rollups::KnownPairs;
+use crate::refusal_queue::RefusalQueue;
+use crate::rollups::KnownSeries;
 use crate::write_set::WriteSet;
 
 /// The settings and the memory that all writers of a process share.
@@ -24,7 +25,10 @@ pub(crate) struct LedgerContext {
     pub(crate) node_id: NodeId,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
-    pub(crate) known_pairs: KnownPairs,
+    pub(crate) known_series: KnownSeries,
+    /// Refused calls that are not written yet.
+    pub(crate) refusals: RefusalQueue,
+    pub(crate) refusals_keep_days: u32,
     /// Whether calls were settled that this process has not folded yet.
     pub(crate) has_unfolded_calls: AtomicBool,
     pub(crate) reported_prices: ReportedPrices,

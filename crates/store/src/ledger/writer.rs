@@ -297,7 +297,7 @@ impl Writer {
             }
             self.conn = Some(conn);
             self.clear_memory();
-            self.context.known_pairs.forget();
+            self.context.known_series.forget();
             self.context.reported_prices.forget();
         }
         let Self { conn: Some(conn), database, context, manager, .. } = self else {

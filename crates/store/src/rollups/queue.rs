@@ -3,11 +3,11 @@
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    ConnectionId, EventPayload, MerchantId, Metadata, MeterId, MissingPrice, RequestId, SpendKeyId,
-    Timestamp,
+    ConnectionId, EventPayload, MerchantId, Metadata, MeterId, MissingPrice, RequestId,
+    RequestStatus, SpendKeyId, Timestamp,
 };
 
-use super::sums::{FAILED, RollupSums, STATUS, traits};
+use super::sums::RollupSums;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -17,10 +17,24 @@ use crate::settled_call::SettledCall;
 
 /// The key of the index of records for customers. Its values are their ids.
 pub(crate) const CONNECTION: &str = ":connection";
+/// The key of the index of records for spend keys. Its values are their ids.
+pub(crate) const SPEND_KEY: &str = ":spend_key";
 /// The key of the index of records for meters. Its values are their ids.
 pub(crate) const METER: &str = ":meter";
-/// The pair of the index of records for failed calls. It is also their pair in the roll-ups.
-pub(crate) const FAILURE: (&str, &str) = (STATUS, FAILED);
+/// The key of the index of records for providers. Its values are their names.
+pub(crate) const PROVIDER: &str = ":provider";
+/// The key of the index of records for models. Its values are their names.
+pub(crate) const MODEL: &str = ":model";
+/// The pair of the index of records for failed calls.
+pub(crate) const FAILURE: (&str, &str) = (":status", "error");
+
+/// The longest model name of which sums are kept. Clients choose the name, and it is part of an index.
+const MODEL_BYTES: usize = 255;
+
+/// Whether a model has sums and index entries of its own.
+fn is_indexed(model: &str) -> bool {
+    model.len() <= MODEL_BYTES && !model.contains(char::is_control)
+}
 
 /// A settled call in the queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,8 +49,13 @@ pub(crate) struct QueuedCall {
     pub(crate) meter_id: Option<MeterId>,
     pub(crate) created_at: i64,
     pub(super) settled_at: i64,
-    /// The pairs of the call beside its metadata, from [`traits`].
-    pub(crate) traits: Vec<(String, String)>,
+    pub(crate) provider: String,
+    /// The model, if it has sums of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
+    /// Whether the call counts as a failure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_failed: bool,
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub(crate) metadata: Metadata,
     pub(crate) sums: RollupSums,
@@ -78,7 +97,9 @@ impl QueuedCall {
             meter_id: call.meter.map(|meter| meter.meter_id),
             created_at: call.created_at.unix_micros(),
             settled_at: now.unix_micros(),
-            traits: traits(record).map(|(key, value)| (key.to_owned(), value)).collect(),
+            provider: record.provider.clone(),
+            model: record.model.clone().filter(|model| is_indexed(model)),
+            has_failed: record.status == RequestStatus::Error,
             metadata: call.forwarded.metadata.clone(),
             sums: RollupSums::of(record),
             stage: QueuedStage::Settled,
@@ -103,9 +124,9 @@ impl QueuedCall {
         self.stage == QueuedStage::TakenBack
     }
 
-    /// Whether the call counts as a failure.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.traits.iter().any(|(key, _)| key == STATUS)
+    /// The status of the ended call.
+    pub(crate) const fn status(&self) -> RequestStatus {
+        if self.has_failed { RequestStatus::Error } else { RequestStatus::Completed }
     }
 
     /// The entries that the index of records gains, and the entries that it loses.
@@ -119,22 +140,38 @@ impl QueuedCall {
             });
             rows.collect()
         };
-        let failure = || index_pairs(None, None, &Metadata::default(), self.has_failed());
+        // A correction changes the status and the model, which the provider may have named.
+        let changing = || self.changing_pairs().collect();
         match self.stage {
-            QueuedStage::TakenBack => [Vec::new(), rows(failure())],
-            QueuedStage::Corrected => [rows(failure()), Vec::new()],
-            QueuedStage::Settled => {
-                let Self { connection_id, meter_id, metadata, .. } = self;
-                let all = index_pairs(*connection_id, *meter_id, metadata, self.has_failed());
-                [rows(all), Vec::new()]
-            }
+            QueuedStage::TakenBack => [Vec::new(), rows(changing())],
+            QueuedStage::Corrected => [rows(changing()), Vec::new()],
+            QueuedStage::Settled => [rows(self.index_pairs()), Vec::new()],
         }
+    }
+
+    /// The pairs by which the index finds the record.
+    pub(crate) fn index_pairs(&self) -> Vec<(String, String)> {
+        let connection = self.connection_id.map(|id| (CONNECTION, id.to_string()));
+        let spend_key = self.spend_key_id.map(|id| (SPEND_KEY, id.to_string()));
+        let meter = self.meter_id.map(|id| (METER, id.to_string()));
+        let provider = Some((PROVIDER, self.provider.clone()));
+        let fixed = [connection, spend_key, meter, provider].into_iter().flatten();
+        let fixed = fixed.map(|(key, value)| (key.to_owned(), value));
+        let pairs = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+        fixed.chain(self.changing_pairs()).chain(pairs).collect()
+    }
+
+    /// Those of [`Self::index_pairs`] that a correction may change.
+    fn changing_pairs(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        let failure = self.has_failed.then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
+        let model = self.model.clone().map(|model| (MODEL.to_owned(), model));
+        failure.into_iter().chain(model)
     }
 
     /// The events of the call, for a merchant with a webhook that wants them.
     pub(super) fn events(&self, now: Timestamp) -> impl Iterator<Item = EventRow> + '_ {
         let request_id = self.request_id;
-        let ended = match self.has_failed() {
+        let ended = match self.has_failed {
             true => EventPayload::RequestFailed { request_id },
             false => EventPayload::RequestCompleted { request_id },
         };
@@ -144,20 +181,6 @@ impl QueuedCall {
             (self.stage != QueuedStage::TakenBack).then_some(ended).into_iter().chain(suspicious);
         news.map(move |news| EventRow::new(self.merchant_id, &news, time(self.settled_at), now))
     }
-}
-
-/// The pairs by which the index finds a record.
-pub(crate) fn index_pairs(
-    connection_id: Option<ConnectionId>,
-    meter_id: Option<MeterId>,
-    metadata: &Metadata,
-    has_failed: bool,
-) -> Vec<(String, String)> {
-    let connection = connection_id.map(|id| (CONNECTION.to_owned(), id.to_string()));
-    let meter = meter_id.map(|id| (METER.to_owned(), id.to_string()));
-    let failure = has_failed.then(|| (FAILURE.0.to_owned(), FAILURE.1.to_owned()));
-    let pairs = metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
-    connection.into_iter().chain(meter).chain(failure).chain(pairs).collect()
 }
 
 /// Returns the calls in the queue, oldest first.

@@ -3,21 +3,37 @@
 use std::ops::{AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
-use tollgate_domain::{MerchantId, RequestRecord, RequestStatus};
+use tollgate_domain::{MerchantId, ProviderKeyType, RequestRecord, RequestStatus};
 
 use crate::ids::{AnyId, Id};
-use crate::rows::{HIGH, PartSums, RollupRow};
+use crate::rows::{HIGH, PartSums, RollupRow, SUMS, with_sums};
 
 /// The sums of some calls. Amounts are in units of 10⁻¹⁰ USD, in a type that no sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "[i128; 7]", from = "[i128; 7]")]
+#[serde(into = "[i128; SUMS]", from = "[i128; SUMS]")]
 pub struct RollupSums {
     /// The number of calls.
     pub requests: i128,
-    /// Tokens sent and received.
-    pub tokens: i128,
-    /// The charges of the providers.
+    /// The number of failed calls among them.
+    pub failed: i128,
+    /// Tokens of input, of all kinds.
+    pub input_tokens: i128,
+    /// Tokens of output, of all kinds.
+    pub output_tokens: i128,
+    /// Input tokens that were read from a cache.
+    pub cached_input_tokens: i128,
+    /// Input tokens that were written to a cache.
+    pub cache_write_tokens: i128,
+    /// Output tokens of reasoning.
+    pub reasoning_tokens: i128,
+    /// Input tokens of audio.
+    pub input_audio_tokens: i128,
+    /// Output tokens of audio.
+    pub output_audio_tokens: i128,
+    /// The base costs, of managed and unmanaged calls.
     pub usage_cost: i128,
+    /// The base costs of managed calls: the cost of the operator's provider keys.
+    pub provider_cost: i128,
     /// The fees of the meters.
     pub fee: i128,
     /// The service charges of the operator.
@@ -26,22 +42,58 @@ pub struct RollupSums {
     pub wallet_cost: i128,
     /// The costs paid by the merchant.
     pub merchant_cost: i128,
+    /// The wallet costs of calls of customers.
+    pub revenue: i128,
 }
+
+macro_rules! sums_as_arrays {
+    ($($sum:ident),*) => {
+        impl RollupSums {
+            pub(crate) const fn each(self) -> [i128; SUMS] {
+                [$( self.$sum ),*]
+            }
+
+            const fn from_each([$( $sum ),*]: [i128; SUMS]) -> Self {
+                Self { $( $sum ),* }
+            }
+        }
+    };
+}
+
+with_sums!(sums_as_arrays);
 
 impl RollupSums {
     /// The sums of one ended call.
     pub fn of(record: &RequestRecord) -> Self {
         let (usage, quote) = (&record.priced.usage, &record.quote);
+        let counts = &usage.quantities;
         let units = |amount: tollgate_pricing::Amount| i128::from(amount.units());
+        let usage_cost = units(quote.base.total().unwrap_or_default());
+        let wallet_cost = units(quote.total_wallet_cost);
+        let is_managed = record.provider_key_type == ProviderKeyType::Managed;
         Self {
             requests: 1,
-            tokens: i128::from(usage.input_tokens().saturating_add(usage.output_tokens())),
-            usage_cost: units(quote.base.total().unwrap_or_default()),
+            failed: i128::from(record.status == RequestStatus::Error),
+            input_tokens: usage.input_tokens().into(),
+            output_tokens: usage.output_tokens().into(),
+            cached_input_tokens: usage.cached_input_tokens().into(),
+            cache_write_tokens: usage.cache_write_tokens().into(),
+            reasoning_tokens: counts.reasoning.into(),
+            input_audio_tokens: counts.input_audio.into(),
+            output_audio_tokens: counts.output_audio.into(),
+            usage_cost,
+            provider_cost: if is_managed { usage_cost } else { 0 },
             fee: units(quote.fee.amount().unwrap_or_default()),
             service_charge: units(quote.service_charge.amount),
-            wallet_cost: units(quote.total_wallet_cost),
+            wallet_cost,
             merchant_cost: units(quote.total_merchant_cost),
+            revenue: if record.connection_id.is_some() { wallet_cost } else { 0 },
         }
+    }
+
+    /// Tokens of input and output.
+    pub const fn tokens(&self) -> i128 {
+        self.input_tokens + self.output_tokens
     }
 
     /// The costs of the calls, of all payers.
@@ -49,26 +101,20 @@ impl RollupSums {
         self.wallet_cost + self.merchant_cost
     }
 
-    pub(crate) const fn each(self) -> [i128; 7] {
-        let Self { requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost } =
-            self;
-        [requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost]
-    }
-
-    const fn from_each(each: [i128; 7]) -> Self {
-        let [requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost] = each;
-        Self { requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost }
+    /// The merchant's margin: revenue without the costs of providers and of the operator.
+    pub const fn margin(&self) -> i128 {
+        self.revenue - self.provider_cost - self.service_charge
     }
 }
 
-impl From<RollupSums> for [i128; 7] {
+impl From<RollupSums> for [i128; SUMS] {
     fn from(sums: RollupSums) -> Self {
         sums.each()
     }
 }
 
-impl From<[i128; 7]> for RollupSums {
-    fn from(each: [i128; 7]) -> Self {
+impl From<[i128; SUMS]> for RollupSums {
+    fn from(each: [i128; SUMS]) -> Self {
         Self::from_each(each)
     }
 }
@@ -95,27 +141,8 @@ impl Sub for RollupSums {
     }
 }
 
-/// The keys of pairs that are not metadata, for the provider and model, and for failures. Metadata keys have no colon.
-pub(crate) const MODEL: &str = ":model";
-pub(crate) const STATUS: &str = ":status";
-/// The value of the pair of failed calls.
-pub(crate) const FAILED: &str = "error";
-/// The longest model name that has a pair of its own. Clients choose the name, and it is part of an index.
-const MODEL_BYTES: usize = 255;
-
-/// The pairs of an ended call beside its metadata.
-pub(crate) fn traits(record: &RequestRecord) -> impl Iterator<Item = (&'static str, String)> {
-    let model = record.model.as_deref().unwrap_or_default();
-    let has_name = model.len() <= MODEL_BYTES && !model.contains(char::is_control);
-    let model = format!("{}/{}", record.provider, if has_name { model } else { "" });
-    let failed = (record.status == RequestStatus::Error).then(|| (STATUS, FAILED.to_owned()));
-    [Some((MODEL, model)), failed].into_iter().flatten()
-}
-
-/// The quarter hours that a wide row covers. Long ranges are then few rows, and a day that does not begin with a wide
-/// row has at most 11 narrow rows at each end.
-pub(crate) const WIDE: i32 = 12;
-pub(crate) const NARROW: i32 = 1;
+/// The quarter hours that a row covers. A day in UTC is one row, and an hour of any zone with whole hours is one.
+pub(crate) const WIDTHS: [i32; 3] = [96, 4, 1];
 
 /// The number of the quarter hour since 1970 of an instant in microseconds.
 pub(crate) const fn slot(created_at: i64) -> i64 {
@@ -124,61 +151,26 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
 
 impl From<&RollupRow> for RollupSums {
     fn from(row: &RollupRow) -> Self {
-        Self::from_each(
-            [
-                row.requests,
-                row.tokens,
-                row.usage_cost,
-                row.fee,
-                row.service_charge,
-                row.wallet_cost,
-                row.merchant_cost,
-            ]
-            .map(i128::from),
-        )
+        Self::from_each(row.sums().map(|sum| i128::from(*sum)))
     }
 }
 
 impl From<&PartSums> for RollupSums {
-    fn from(sums: &PartSums) -> Self {
-        let joined = |low: i64, high: i64| i128::from(low) + i128::from(high) * i128::from(HIGH);
-        Self {
-            requests: i128::from(sums.requests),
-            tokens: joined(sums.tokens, sums.tokens_high),
-            usage_cost: joined(sums.usage_cost, sums.usage_cost_high),
-            fee: joined(sums.fee, sums.fee_high),
-            service_charge: joined(sums.service_charge, sums.service_charge_high),
-            wallet_cost: joined(sums.wallet_cost, sums.wallet_cost_high),
-            merchant_cost: joined(sums.merchant_cost, sums.merchant_cost_high),
-        }
+    fn from(part: &PartSums) -> Self {
+        let joined = |(low, high)| i128::from(low) + i128::from(high) * i128::from(HIGH);
+        Self::from_each(part.sums().map(joined))
     }
 }
 
-/// The key of a row of the roll-ups: merchant, series, width, slot and meter.
-pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64, Id<AnyId>);
+/// The key of a row of the roll-ups: merchant, series, width and slot.
+pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64);
 
-impl RollupRow {
-    pub(crate) fn new(
-        (merchant_id, series_id, width, slot, meter_id): RollupKey,
-        sums: &RollupSums,
-    ) -> Self {
-        let within =
-            |sum: i128| i64::try_from(sum).unwrap_or(if sum > 0 { i64::MAX } else { i64::MIN });
-        let [requests, tokens, usage_cost, fee, service_charge, wallet_cost, merchant_cost] =
-            sums.each().map(within);
-        Self {
-            merchant_id,
-            series_id,
-            width,
-            slot,
-            meter_id,
-            requests,
-            tokens,
-            usage_cost,
-            fee,
-            service_charge,
-            wallet_cost,
-            merchant_cost,
-        }
-    }
+/// The row of a key, or an addition to it.
+pub(crate) fn to_row(
+    &(merchant_id, series_id, width, slot): &RollupKey,
+    sums: &RollupSums,
+) -> RollupRow {
+    let within =
+        |sum: i128| i64::try_from(sum).unwrap_or(if sum > 0 { i64::MAX } else { i64::MIN });
+    RollupRow::new(merchant_id, series_id, (width, slot), sums.each().map(within))
 }

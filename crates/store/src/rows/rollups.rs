@@ -1,83 +1,107 @@
-//! The rows of roll-ups, of the pairs of calls, and of the queue of calls.
+//! The rows of roll-ups, of their series, and of the queue of calls.
 
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use serde::Serialize;
-use tollgate_domain::MerchantId;
+use tollgate_domain::{ConnectionId, MerchantId, MeterId, SpendKeyId};
 
 use crate::ids::{AnyId, Id};
-use crate::schema::{rollup_queue, usage_pairs, usage_rollups};
+use crate::schema::{rollup_queue, usage_rollups, usage_series};
 
 /// The unit of the high number of a sum in [`PartSums`].
 pub(crate) const HIGH: i64 = 10_000_000_000;
 
-/// A row of the roll-ups, or an addition to one. A sum that would leave the range of its column is clamped: at
-/// 922,337,203 USD for a quarter of an hour or three hours of a series.
-#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
-#[diesel(table_name = usage_rollups)]
-pub(crate) struct RollupRow {
-    pub(crate) merchant_id: Id<MerchantId>,
-    pub(crate) series_id: Id<AnyId>,
-    pub(crate) width: i32,
-    pub(crate) slot: i64,
-    /// Zero when no meter priced the calls.
-    pub(crate) meter_id: Id<AnyId>,
-    pub(crate) requests: i64,
-    pub(crate) tokens: i64,
-    pub(crate) usage_cost: i64,
-    pub(crate) fee: i64,
-    pub(crate) service_charge: i64,
-    pub(crate) wallet_cost: i64,
-    pub(crate) merchant_cost: i64,
+/// The number of sums of a row.
+pub(crate) const SUMS: usize = 16;
+
+/// Calls a macro with the names of all sums, in the order of the columns.
+macro_rules! with_sums {
+    ($then:ident) => {
+        $then! {
+            requests, failed, input_tokens, output_tokens, cached_input_tokens, cache_write_tokens,
+            reasoning_tokens, input_audio_tokens, output_audio_tokens, usage_cost, provider_cost,
+            fee, service_charge, wallet_cost, merchant_cost, revenue
+        }
+    };
+}
+pub(crate) use with_sums;
+
+macro_rules! rows_of_sums {
+    ($($sum:ident),*) => { pastey::paste! {
+        /// A row of the roll-ups, or an addition to one. A sum that would leave the range of its column is
+        /// clamped: at 922,337,203 USD for a row of a series.
+        #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Serialize)]
+        #[diesel(table_name = usage_rollups)]
+        pub(crate) struct RollupRow {
+            pub(crate) merchant_id: Id<MerchantId>,
+            pub(crate) series_id: Id<AnyId>,
+            pub(crate) width: i32,
+            pub(crate) slot: i64,
+            $( pub(crate) $sum: i64, )*
+        }
+
+        impl RollupRow {
+            /// The names of the sums.
+            pub(crate) const SUM_NAMES: [&str; SUMS] = [$( stringify!($sum) ),*];
+
+            pub(crate) const fn new(
+                merchant_id: Id<MerchantId>,
+                series_id: Id<AnyId>,
+                (width, slot): (i32, i64),
+                [$( $sum ),*]: [i64; SUMS],
+            ) -> Self {
+                Self { merchant_id, series_id, width, slot, $( $sum ),* }
+            }
+
+            pub(crate) const fn sums(&self) -> [&i64; SUMS] {
+                [$( &self.$sum ),*]
+            }
+        }
+
+        /// The sums of one period of a query. They are over any number of rows, so each is two numbers: the sum
+        /// of the remainders by [`HIGH`], and the sum of the quotients.
+        #[derive(Clone, Debug, QueryableByName)]
+        pub(crate) struct PartSums {
+            #[diesel(sql_type = BigInt)]
+            pub(crate) part: i64,
+            $(
+                #[diesel(sql_type = BigInt)]
+                $sum: i64,
+                #[diesel(sql_type = BigInt)]
+                [<$sum _high>]: i64,
+            )*
+        }
+
+        impl PartSums {
+            /// The remainder and the quotient of each sum.
+            pub(crate) const fn sums(&self) -> [(i64, i64); SUMS] {
+                [$( (self.$sum, self.[<$sum _high>]) ),*]
+            }
+        }
+    } };
 }
 
-/// The sums of one day, or of one part of a `usage::TrendWindow`. They are over any number of rows, so each amount is two
-/// numbers: the sum of the remainders by [`HIGH`], and the sum of the quotients.
-#[derive(Clone, Debug, QueryableByName)]
-pub(crate) struct PartSums {
-    #[diesel(sql_type = BigInt)]
-    pub(crate) part: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) requests: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) tokens: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) tokens_high: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) usage_cost: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) usage_cost_high: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) fee: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) fee_high: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) service_charge: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) service_charge_high: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) wallet_cost: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) wallet_cost_high: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) merchant_cost: i64,
-    #[diesel(sql_type = BigInt)]
-    pub(crate) merchant_cost_high: i64,
-}
+with_sums!(rows_of_sums);
 
-/// A pair that calls of a merchant have.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
-#[diesel(table_name = usage_pairs)]
-pub(crate) struct PairRow {
+/// A set of calls whose sums are kept. Columns that do not tell its calls apart are absent.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable, Serialize,
+)]
+#[diesel(table_name = usage_series)]
+pub(crate) struct SeriesRow {
     pub(crate) merchant_id: Id<MerchantId>,
+    /// A key of metadata, or a name with a colon.
     pub(crate) key: String,
+    /// The value of the metadata, or empty.
     pub(crate) value: String,
-}
-
-impl PairRow {
-    pub(crate) fn new(merchant_id: MerchantId, (key, value): (&String, &String)) -> Self {
-        Self { merchant_id: Id(merchant_id), key: key.clone(), value: value.clone() }
-    }
+    pub(crate) series_id: Id<AnyId>,
+    pub(crate) connection_id: Option<Id<ConnectionId>>,
+    pub(crate) spend_key_id: Option<Id<SpendKeyId>>,
+    pub(crate) meter_id: Option<Id<MeterId>>,
+    pub(crate) provider: Option<String>,
+    pub(crate) model: Option<String>,
+    /// The code of the status of its calls.
+    pub(crate) status: Option<i16>,
 }
 
 /// The settled calls of a group.

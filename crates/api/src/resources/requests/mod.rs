@@ -5,20 +5,27 @@ mod view;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::Value;
-use tollgate_domain::{Issue, MerchantId, Metadata, MeterId, RequestId, RequestRecord};
-use tollgate_store::Conn;
-use tollgate_store::requests::{self, EndingFilter, RequestFilter};
+use tollgate_domain::{
+    Issue, LocalTime, MerchantId, Metadata, MeterId, RequestId, RequestRecord, RequestStatus,
+    SpendKeyId,
+};
+use tollgate_pricing::Amount;
+use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
+use tollgate_store::{Conn, Page};
 use utoipa::IntoParams;
 
-use super::{ConnectionQuery, id_filter, optional_id};
+use super::{ConnectionQuery, id_filter, optional_id, time};
 use crate::app::App;
 use crate::http::auth::Caller;
+use crate::http::csv::{self, AnswerFormat};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::list::{ListView, PageQuery, Query, respond};
+use crate::http::list::{ListView, PageQuery, Query, respond_page};
 use crate::openapi::fields::MetadataFilters;
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
+use crate::settings::InterfaceShape;
 pub(crate) use report::report;
+use view::RECORD_COLUMNS;
 pub(crate) use view::{CostView, CurrentCost, ModelUsageView, RecordView};
 
 /// Read the record of a call.
@@ -64,12 +71,22 @@ pub fn find(conn: &mut Conn, merchant_id: MerchantId, id: &str) -> Result<Reques
 }
 
 /// List the records of calls.
+///
+/// A page that has to pass over many records may have fewer than `limit`, or none, and a `next_cursor`. CSV has all
+/// records that pass, in the names of the current interface.
 #[utoipa::path(
     get,
     path = "/requests",
     operation_id = "listRequests",
-    params(RecordQuery, ConnectionQuery, PageQuery),
-    responses((status = 200, description = "A page", body = ListView<RecordView>), ApiError),
+    params(RecordQuery, ListQuery, ConnectionQuery, PageQuery),
+    responses(
+        (
+            status = 200,
+            description = "A page",
+            content((ListView<RecordView> = "application/json"), (String = "text/csv")),
+        ),
+        ApiError,
+    ),
 )]
 pub(crate) async fn list(
     app: web::Data<App>,
@@ -78,22 +95,114 @@ pub(crate) async fn list(
 ) -> Result<HttpResponse, ApiError> {
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let filter = filter(&query, &mut issues);
+    let filter = list_filter(&query, &mut issues);
+    let format = AnswerFormat::of(&http, &query, &mut issues);
+    let reference = query.get("reference_id").map(str::to_owned);
     let page = query.page::<RequestId>(&mut issues)?;
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
-    let read = move |conn: &mut _| {
-        requests::list(conn, caller.merchant_id, &filter, EndingFilter::Anyhow, &page)
+    let records = RecordPages { app, merchant_id: caller.merchant_id, filter, reference };
+    if format == AnswerFormat::Csv {
+        let pages = move |after| {
+            let records = records.clone();
+            async move {
+                let found = records.page(Page { after, limit: csv::PAGE }).await?;
+                let view = |one| RecordView::of(one, InterfaceShape::default());
+                Ok((found.records.iter().map(view).collect(), found.next))
+            }
+        };
+        return Ok(csv::respond_pages("requests.csv", RECORD_COLUMNS, page.after, pages));
+    }
+    let found = records.page(page).await?;
+    let shape = records.app.settings.shape;
+    let views = found.records.iter().map(|one| RecordView::of(one, shape)).collect();
+    Ok(respond_page(views, found.next.map(|id| id.to_string())))
+}
+
+/// The pages of a list of records.
+#[derive(Clone)]
+struct RecordPages {
+    app: web::Data<App>,
+    merchant_id: MerchantId,
+    filter: ListFilter,
+    /// Only the record of usage that was reported under this id.
+    reference: Option<String>,
+}
+
+impl RecordPages {
+    async fn page(&self, page: Page<RequestId>) -> Result<RequestList, ApiError> {
+        let (merchant_id, filter) = (self.merchant_id, self.filter.clone());
+        let reference = self.reference.clone();
+        let read = move |conn: &mut Conn| match reference {
+            None => requests::list(conn, merchant_id, &filter, &page),
+            Some(reference) if reference.contains('\0') => Ok(RequestList::default()),
+            Some(reference) => {
+                let record = requests::find_by_reference(conn, merchant_id, &reference)?;
+                let after = |id| page.after.is_none_or(|after| id < after);
+                let record = record.filter(|one| filter.passes(one) && after(one.request_id));
+                Ok(RequestList { records: record.into_iter().collect(), next: None })
+            }
+        };
+        Ok(self.app.store.read(read).await?)
+    }
+}
+
+/// The filters of the list that sums do not have, as documents have them; [`list_filter`] reads them.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct ListQuery {
+    /// Only records from this instant on.
+    #[param(format = DateTime)]
+    start: Option<String>,
+    /// Only records before this instant.
+    #[param(format = DateTime)]
+    end: Option<String>,
+    /// Only records with this status.
+    #[param(inline)]
+    status: Option<RequestStatus>,
+    /// Only records whose provider answered with this HTTP status.
+    #[param(minimum = 100, maximum = 599)]
+    provider_status: Option<u16>,
+    /// Only records whose `total_request_cost` is at least this amount.
+    min_cost: Option<Amount>,
+    /// Only the record of usage that you reported under this id.
+    reference_id: Option<String>,
+    /// The form of the answer: `json` or `csv`. The header `Accept: text/csv` asks for CSV, too.
+    #[param(pattern = "^(json|csv)$")]
+    format: Option<String>,
+}
+
+/// The filters of the list of records.
+fn list_filter(query: &Query, issues: &mut Vec<Issue>) -> ListFilter {
+    let calls = filter(query, issues);
+    let status = match query.get("status") {
+        None => None,
+        Some("pending") => Some(RequestStatus::Pending),
+        Some("completed") => Some(RequestStatus::Completed),
+        Some("error") => Some(RequestStatus::Error),
+        Some(_) => {
+            issues.push(Issue::at(["status"], "must be one of pending, completed, error"));
+            None
+        }
     };
-    let found = app.store.read(read).await?;
-    let shape = app.settings.shape;
-    Ok(respond(
-        found,
-        page.limit,
-        |one| one.request_id.to_string(),
-        |one| RecordView::of(one, shape),
-    ))
+    let number = query.get("provider_status").map(str::parse::<u16>);
+    let provider_status = match number {
+        None => None,
+        Some(Ok(status)) if (100..600).contains(&status) => Some(status),
+        Some(_) => {
+            issues.push(Issue::at(["provider_status"], "must be an integer from 100 to 599"));
+            None
+        }
+    };
+    let min_cost = query.get("min_cost").map(str::parse::<Amount>).transpose();
+    if min_cost.is_err() {
+        issues.push(Issue::at(["min_cost"], "must be a decimal amount, such as 0.05"));
+    }
+    let mut instant = |name| time(query, name, issues).ok().flatten().map(LocalTime::instant);
+    let (start, end) = (instant("start"), instant("end"));
+    ListFilter { calls, status, provider_status, min_cost: min_cost.ok().flatten(), start, end }
 }
 
 /// The filters of the list of records, as documents have them; [`filter`] reads them.
@@ -101,8 +210,14 @@ pub(crate) async fn list(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 pub(super) struct RecordQuery {
+    /// Only records of this spend key.
+    spend_key_id: Option<SpendKeyId>,
     /// Only records under this meter.
     meter_id: Option<MeterId>,
+    /// Only records of this provider.
+    provider: Option<String>,
+    /// Only records of this model.
+    model: Option<String>,
     /// Only records with all these pairs of metadata.
     #[param(inline)]
     metadata_filters: Option<MetadataFilters>,
@@ -112,9 +227,22 @@ pub(super) struct RecordQuery {
 pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
     RequestFilter {
         connection_id: id_filter("connection_id", query, issues),
+        spend_key_id: optional_id("spend_key_id", query.get("spend_key_id"), issues),
         meter_id: optional_id("meter_id", query.get("meter_id"), issues),
+        provider: name_filter("provider", query, issues),
+        model: name_filter("model", query, issues),
         metadata: metadata_filters(query.get("metadata_filters"), issues),
     }
+}
+
+/// A filter by the name of a provider or a model.
+pub(super) fn name_filter(name: &str, query: &Query, issues: &mut Vec<Issue>) -> Option<String> {
+    let text = query.get(name)?;
+    // No text in the database has a NUL, and PostgreSQL accepts none.
+    if text.is_empty() || text.contains('\0') {
+        issues.push(Issue::at([name], "must be a name"));
+    }
+    Some(text.to_owned())
 }
 
 /// The most filters of metadata: no record has more pairs.

@@ -357,36 +357,84 @@ CREATE TABLE rollup_queue (
     created_at BIGINT NOT NULL
 );
 
--- Sums over settled calls.
---
--- A series is a set of calls that are added up together: all calls of a merchant or of a connection (the id
--- of the series is theirs), or those among them with a pair of metadata. `slot` is the time of admission in
--- quarter hours since 1970; a row covers `width` of them from there on: 1, and 12 so that long ranges are
--- few rows. A sum that would leave the range of a BIGINT stays at its end.
+-- Sets of settled calls whose sums are kept. `key` is `:all` for all calls of a merchant, `:calls` for those that
+-- are alike in the columns from connection_id on, and a key of metadata for those among them that have the value.
+-- The id is computed from the other columns.
+CREATE TABLE usage_series (
+    merchant_id   BLOB NOT NULL,
+    key           TEXT NOT NULL,
+    value         TEXT NOT NULL,
+    series_id     BLOB NOT NULL,
+    connection_id BLOB,
+    spend_key_id  BLOB,
+    meter_id      BLOB,
+    provider      TEXT,
+    model         TEXT,
+    -- 2 completed, 3 error.
+    status        SMALLINT,
+    PRIMARY KEY (merchant_id, key, value, series_id)
+) WITHOUT ROWID;
+CREATE INDEX usage_series_by_connection ON usage_series (merchant_id, connection_id) WHERE key = ':calls';
+CREATE INDEX usage_series_by_spend_key ON usage_series (merchant_id, spend_key_id) WHERE key = ':calls';
+
+-- The sums of a series. `slot` is the time of admission in quarter hours since 1970; a row covers `width` of them
+-- from there on: 1, and 4 and 96 so that long ranges are few rows. A sum that would leave the range of a BIGINT
+-- stays at its end.
 CREATE TABLE usage_rollups (
     merchant_id         BLOB NOT NULL,
     series_id           BLOB NOT NULL,
     width               INTEGER NOT NULL,
     slot                BIGINT NOT NULL,
-    -- Zero where no meter priced the calls.
-    meter_id            BLOB NOT NULL,
     requests            BIGINT NOT NULL,
-    tokens              BIGINT NOT NULL,
+    failed              BIGINT NOT NULL,
+    input_tokens        BIGINT NOT NULL,
+    output_tokens       BIGINT NOT NULL,
+    cached_input_tokens BIGINT NOT NULL,
+    cache_write_tokens  BIGINT NOT NULL,
+    reasoning_tokens    BIGINT NOT NULL,
+    input_audio_tokens  BIGINT NOT NULL,
+    output_audio_tokens BIGINT NOT NULL,
     usage_cost          BIGINT NOT NULL,
+    provider_cost       BIGINT NOT NULL,
     fee                 BIGINT NOT NULL,
     service_charge      BIGINT NOT NULL,
     wallet_cost         BIGINT NOT NULL,
     merchant_cost       BIGINT NOT NULL,
-    PRIMARY KEY (series_id, width, slot, meter_id)
+    revenue             BIGINT NOT NULL,
+    PRIMARY KEY (series_id, width, slot)
 ) WITHOUT ROWID;
 
--- The models of a merchant's calls, and the status of failed ones, each as a pair whose key begins with a colon.
--- The id of the series of a pair is computed from its owner, key and value.
-CREATE TABLE usage_pairs (
-    merchant_id BLOB NOT NULL,
-    key         TEXT NOT NULL,
-    value       TEXT NOT NULL,
-    PRIMARY KEY (merchant_id, key, value)
+-- Calls that were refused. Rows of old refusals are deleted.
+CREATE TABLE refusals (
+    merchant_id   BLOB NOT NULL,
+    refusal_id    BLOB NOT NULL,
+    code          TEXT NOT NULL,
+    spend_key_id  BLOB,
+    secret_key_id BLOB,
+    connection_id BLOB,
+    model         TEXT,
+    -- More than one where several calls of a key were refused for one reason within a second.
+    count         BIGINT NOT NULL,
+    first_at      BIGINT NOT NULL,
+    last_at       BIGINT NOT NULL,
+    -- The facts about the first of them, as JSON.
+    call          TEXT NOT NULL,
+    PRIMARY KEY (merchant_id, refusal_id)
+) WITHOUT ROWID;
+CREATE INDEX refusals_by_age ON refusals (last_at);
+CREATE INDEX refusals_by_spend_key ON refusals (merchant_id, spend_key_id, refusal_id) WHERE spend_key_id IS NOT NULL;
+CREATE INDEX refusals_by_connection ON refusals (merchant_id, connection_id, refusal_id) WHERE connection_id IS NOT NULL;
+
+-- The numbers of refused calls, by quarter hour since 1970, code, spend key and connection. An id is zero where there is
+-- none.
+CREATE TABLE refusal_counts (
+    merchant_id   BLOB NOT NULL,
+    slot          BIGINT NOT NULL,
+    code          TEXT NOT NULL,
+    spend_key_id  BLOB NOT NULL,
+    connection_id BLOB NOT NULL,
+    count         BIGINT NOT NULL,
+    PRIMARY KEY (merchant_id, slot, code, spend_key_id, connection_id)
 ) WITHOUT ROWID;
 
 -- The prices that were missing on a UTC day, in days since 1970, and that the merchant has an event of.

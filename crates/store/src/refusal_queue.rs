@@ -1,0 +1,131 @@
+//! The queue of refused calls in memory. The path of a call adds to it, and the database gets it in batches.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate_domain::admission::CallKey;
+use tollgate_domain::{ConnectionId, MerchantId, RefusalId, RefusalRecord, RefusedCall, Timestamp};
+
+use crate::rollups::slot;
+
+/// A refusal of a call whose key is known.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusalCause<'a> {
+    /// The merchant of the key.
+    pub merchant_id: MerchantId,
+    /// The key.
+    pub key: CallKey,
+    /// The customer named in the credential.
+    pub connection_id: Option<ConnectionId>,
+    /// The requested model.
+    pub model: Option<&'a str>,
+    /// The code of the error.
+    pub code: &'static str,
+    /// The time.
+    pub at: Timestamp,
+}
+
+/// The refusals of a key for one reason that have rows of their own between two batches. The others share a row.
+const ALONE: u32 = 100;
+/// The most rows that wait. Refusals beyond are only counted.
+const MOST_WAITING: usize = 10_000;
+/// The longest model name that is kept apart, in bytes.
+const MODEL_BYTES: usize = 255;
+
+/// Refused calls that are not written yet.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalQueue(Mutex<RefusalBatch>);
+
+/// Refused calls, and their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalBatch {
+    pub(crate) records: Vec<RefusalRecord>,
+    pub(crate) counts: HashMap<RefusalCountKey, u64>,
+    /// The refusals of each key and code in this batch, and the place of the record that the later ones share.
+    of_cause: HashMap<(CallKey, &'static str), (u32, Option<usize>)>,
+}
+
+/// The merchant, slot, code, key and connection of a number of refused calls.
+pub(crate) type RefusalCountKey = (MerchantId, i64, &'static str, CallKey, Option<ConnectionId>);
+
+impl RefusalQueue {
+    fn lock(&self) -> MutexGuard<'_, RefusalBatch> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a refusal and returns its id. Returns `false` beside it if the refusal is only counted.
+    pub(crate) fn add(
+        &self,
+        cause: &RefusalCause<'_>,
+        call: impl FnOnce() -> RefusedCall,
+    ) -> (RefusalId, bool) {
+        let RefusalCause { merchant_id, key, connection_id, code, at, .. } = *cause;
+        let mut batch = self.lock();
+        let batch = &mut *batch;
+        let count = (merchant_id, slot(at.unix_micros()), code, key, connection_id);
+        *batch.counts.entry(count).or_default() += 1;
+        let (of_cause, shared) = batch.of_cause.entry((key, code)).or_default();
+        *of_cause = of_cause.saturating_add(1);
+        if let Some(record) = shared.and_then(|place| batch.records.get_mut(place)) {
+            record.count = record.count.saturating_add(1);
+            record.last_at = at;
+            return (record.refusal_id, true);
+        }
+        let refusal_id = RefusalId::generate(at);
+        if batch.records.len() >= MOST_WAITING {
+            return (refusal_id, false);
+        }
+        if *of_cause > ALONE {
+            *shared = Some(batch.records.len());
+        }
+        batch.records.push(cause.record(refusal_id, call()));
+        (refusal_id, true)
+    }
+
+    /// Takes all that waits.
+    pub(crate) fn take(&self) -> RefusalBatch {
+        std::mem::take(&mut *self.lock())
+    }
+
+    /// Puts back a batch that was not written. Returns the number of records for which there is no room.
+    pub(crate) fn put_back(&self, batch: RefusalBatch) -> usize {
+        let mut waiting = self.lock();
+        for (key, count) in batch.counts {
+            *waiting.counts.entry(key).or_default() += count;
+        }
+        let room = MOST_WAITING.saturating_sub(waiting.records.len());
+        let dropped = batch.records.len().saturating_sub(room);
+        waiting.records.extend(batch.records.into_iter().take(room));
+        dropped
+    }
+}
+
+impl RefusalBatch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.records.is_empty()
+    }
+}
+
+impl RefusalCause<'_> {
+    fn record(&self, refusal_id: RefusalId, call: RefusedCall) -> RefusalRecord {
+        let (spend_key_id, secret_key_id) = match self.key {
+            CallKey::Spend(id, _) => (Some(id), None),
+            CallKey::Secret(id) => (None, Some(id)),
+        };
+        let is_name =
+            |model: &&str| model.len() <= MODEL_BYTES && !model.contains(char::is_control);
+        RefusalRecord {
+            refusal_id,
+            merchant_id: self.merchant_id,
+            code: self.code.to_owned(),
+            spend_key_id,
+            secret_key_id,
+            connection_id: self.connection_id,
+            model: self.model.filter(is_name).map(str::to_owned),
+            count: 1,
+            first_at: self.at,
+            last_at: self.at,
+            call,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Refused calls: why a call did not go out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use diesel::prelude::*;
+use tollgate_domain::admission::CallKey;
+use tollgate_domain::{
+    ConnectionId, Id as _, MerchantId, MeterId, RefusalId, RefusalRecord, SpendKeyId, Timestamp,
+};
+
+use crate::conn::{Conn, each_database};
+use crate::dialect;
+use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
+use crate::page::Page;
+use crate::refusal_queue::RefusalBatch;
+use crate::rows::{RefusalCountRow, RefusalRow};
+use crate::schema::{refusal_counts, refusals, spend_keys};
+
+/// A filter for refused calls. All given conditions must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusalFilter {
+    /// Only refusals from this instant on.
+    pub start: Option<Timestamp>,
+    /// Only refusals before this instant.
+    pub end: Option<Timestamp>,
+    /// Only refusals with this code.
+    pub code: Option<String>,
+    /// Only refusals of this spend key.
+    pub spend_key_id: Option<SpendKeyId>,
+    /// Only refusals of calls of this customer.
+    pub connection_id: Option<ConnectionId>,
+    /// Only refusals of calls of this model.
+    pub model: Option<String>,
+}
+
+/// Returns a merchant's refusal.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    refusal_id: RefusalId,
+) -> Result<Option<RefusalRecord>, StoreError> {
+    let row: Option<RefusalRow> = refusals::table
+        .find((Id(merchant_id), Id(refusal_id)))
+        .select(RefusalRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.map(RefusalRecord::try_from).transpose()
+}
+
+/// Returns a merchant's refusals, newest first.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn list(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RefusalFilter,
+    page: &Page<RefusalId>,
+) -> Result<Vec<RefusalRecord>, StoreError> {
+    let RefusalFilter { start, end, code, spend_key_id, connection_id, model } = filter;
+    let rows: Vec<RefusalRow> = each_database!(conn, conn => {
+        let mut query = refusals::table
+            .filter(refusals::merchant_id.eq(Id(merchant_id)))
+            .order(refusals::refusal_id.desc())
+            .limit(page.rows())
+            .select(RefusalRow::as_select())
+            .into_boxed();
+        if let Some(after) = page.after {
+            query = query.filter(refusals::refusal_id.lt(Id(after)));
+        }
+        if let Some(start) = start {
+            query = query.filter(refusals::last_at.ge(start.unix_micros()));
+        }
+        if let Some(end) = end {
+            query = query.filter(refusals::first_at.lt(end.unix_micros()));
+        }
+        if let Some(code) = code {
+            query = query.filter(refusals::code.eq(code));
+        }
+        if let Some(id) = spend_key_id {
+            query = query.filter(refusals::spend_key_id.eq(Id(*id)));
+        }
+        if let Some(id) = connection_id {
+            query = query.filter(refusals::connection_id.eq(Id(*id)));
+        }
+        if let Some(model) = model {
+            query = query.filter(refusals::model.eq(model));
+        }
+        query.load(conn)
+    })?;
+    rows.into_iter().map(RefusalRecord::try_from).collect()
+}
+
+/// The number of refused calls in a quarter hour.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalCount {
+    /// The number of the quarter hour since 1970.
+    pub quarter: i64,
+    /// The code of the errors.
+    pub code: String,
+    /// The spend key, if one made the calls.
+    pub spend_key_id: Option<SpendKeyId>,
+    /// The customer of the calls.
+    pub connection_id: Option<ConnectionId>,
+    /// The number of calls.
+    pub count: i64,
+}
+
+/// Returns the numbers of a merchant's refused calls in a range of quarter hours, the end excluded.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn counts(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    (start, end): (i64, i64),
+    spend_key_id: Option<SpendKeyId>,
+    connection_id: Option<ConnectionId>,
+) -> Result<Vec<RefusalCount>, StoreError> {
+    type CountRow = (i64, String, Id<AnyId>, Id<AnyId>, i64);
+    let rows: Vec<CountRow> = each_database!(conn, conn => {
+        let mut query = refusal_counts::table
+            .filter(refusal_counts::merchant_id.eq(Id(merchant_id)))
+            .filter(refusal_counts::slot.ge(start))
+            .filter(refusal_counts::slot.lt(end))
+            .select((
+                refusal_counts::slot,
+                refusal_counts::code,
+                refusal_counts::spend_key_id,
+                refusal_counts::connection_id,
+                refusal_counts::count,
+            ))
+            .into_boxed();
+        if let Some(id) = spend_key_id {
+            query = query.filter(refusal_counts::spend_key_id.eq(Id(id)));
+        }
+        if let Some(id) = connection_id {
+            query = query.filter(refusal_counts::connection_id.eq(Id(id)));
+        }
+        query.load(conn)
+    })?;
+    let present = |id: Id<AnyId>| Some(*id.get().as_bytes()).filter(|bytes| *bytes != [0; 16]);
+    let counts = rows.into_iter().map(|(quarter, code, key, connection, count)| RefusalCount {
+        quarter,
+        code,
+        spend_key_id: present(key).map(SpendKeyId::from_bytes),
+        connection_id: present(connection).map(ConnectionId::from_bytes),
+        count,
+    });
+    Ok(counts.collect())
+}
+
+/// Writes a batch. A call of a spend key is one of the customer on whose wallet the key draws, under the key's meter.
+pub(crate) fn write(conn: &mut Conn, batch: &RefusalBatch) -> Result<(), StoreError> {
+    let keys = keys(conn, batch)?;
+    let customer = |key: CallKey, named: Option<ConnectionId>| match key {
+        CallKey::Spend(id, _) => {
+            named.or_else(|| keys.get(&id).and_then(|(customer, _)| *customer))
+        }
+        CallKey::Secret(_) => named,
+    };
+    let rows: Vec<_> = batch
+        .records
+        .iter()
+        .map(|record| {
+            let mut record = record.clone();
+            if let Some((customer, meter)) = record.spend_key_id.and_then(|id| keys.get(&id)) {
+                record.connection_id = record.connection_id.or(*customer);
+                record.call.meter_id = record.call.meter_id.or(*meter);
+            }
+            RefusalRow::from(&record)
+        })
+        .collect();
+    dialect::insert_refusals(conn, &rows)?;
+    let mut counts: BTreeMap<_, i64> = BTreeMap::new();
+    for ((merchant_id, slot, code, key, named), count) in &batch.counts {
+        let spend_key_id = match key {
+            CallKey::Spend(id, _) => Id(*id).untyped(),
+            CallKey::Secret(_) => Id::default(),
+        };
+        let connection_id = customer(*key, *named).map(|id| Id(id).untyped()).unwrap_or_default();
+        let of_row = (Id(*merchant_id), *slot, *code, spend_key_id, connection_id);
+        let sum = counts.entry(of_row).or_default();
+        *sum = sum.saturating_add(i64::try_from(*count).unwrap_or(i64::MAX));
+    }
+    let counts: Vec<_> = counts
+        .into_iter()
+        .map(|((merchant_id, slot, code, spend_key_id, connection_id), count)| RefusalCountRow {
+            merchant_id,
+            slot,
+            code: code.to_owned(),
+            spend_key_id,
+            connection_id,
+            count,
+        })
+        .collect();
+    Ok(dialect::add_refusal_counts(conn, &counts)?)
+}
+
+/// The customer and the meter of each spend key of a batch.
+type KeyFacts = HashMap<SpendKeyId, (Option<ConnectionId>, Option<MeterId>)>;
+
+fn keys(conn: &mut Conn, batch: &RefusalBatch) -> Result<KeyFacts, StoreError> {
+    let ids = batch.counts.keys().filter_map(|(_, _, _, key, _)| match key {
+        CallKey::Spend(id, _) => Some(Id(*id)),
+        CallKey::Secret(_) => None,
+    });
+    type KeyRow = (Id<SpendKeyId>, Option<Id<ConnectionId>>, Option<Id<MeterId>>);
+    let rows: Vec<KeyRow> = spend_keys::table
+        .filter(spend_keys::spend_key_id.eq_any(ids))
+        .select((spend_keys::spend_key_id, spend_keys::connection_id, spend_keys::meter_id))
+        .load(conn)?;
+    let facts = rows.into_iter();
+    Ok(facts
+        .map(|(key, customer, meter)| (key.get(), (customer.map(Id::get), meter.map(Id::get))))
+        .collect())
+}
+
+/// The number of refusals that are deleted in one transaction.
+const FORGOTTEN_AT_ONCE: i64 = 1_000;
+
+/// Deletes a limited number of refusals before an instant, and returns the number.
+pub(crate) fn forget_old(conn: &mut Conn, before: Timestamp) -> Result<usize, StoreError> {
+    let old: Vec<(Id<MerchantId>, Id<RefusalId>)> = refusals::table
+        .filter(refusals::last_at.lt(before.unix_micros()))
+        .order(refusals::last_at)
+        .limit(FORGOTTEN_AT_ONCE)
+        .select((refusals::merchant_id, refusals::refusal_id))
+        .load(conn)?;
+    for (merchant_id, refusal_id) in &old {
+        diesel::delete(refusals::table.find((merchant_id, refusal_id))).execute(conn)?;
+    }
+    Ok(old.len())
+}
