@@ -101,9 +101,9 @@ pub(crate) async fn list(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 pub(super) struct RecordQuery {
-    /// Only records under this meter.
+    /// Only records that this meter priced.
     meter_id: Option<MeterId>,
-    /// Only records with all these pairs of metadata.
+    /// At most 100 `[key, value]` pairs of strings. A record must have every pair.
     #[param(inline)]
     metadata_filters: Option<MetadataFilters>,
 }
