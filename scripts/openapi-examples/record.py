@@ -52,6 +52,18 @@ class Caller:
         return answered
 
 
+    def refused(self, operation, body):
+        """Makes a call that must be refused."""
+        method, path = OPERATIONS[operation]
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        request = urllib.request.Request(BASE + path, json.dumps(body).encode(), headers, method=method.upper())
+        try:
+            urllib.request.urlopen(request)
+        except urllib.error.HTTPError:
+            return
+        sys.exit(f"{operation} was not refused")
+
+
 def shortened(value):
     """A vector of an embedding is shown by its first numbers."""
     match value:
@@ -166,6 +178,11 @@ forwarding = Caller(base64.b64encode(json.dumps(token).encode()).decode())
 forwarding("forwardGet", u=f"{PROVIDER}/v1/models")
 forwarding("forward", {"model": "gpt-4o-mini", "messages": HELLO}, u=f"{PROVIDER}/v1/chat/completions",
            metadata='{"feature":"chat"}')
+call("updateSpendKey", {"status": "paused"}, id=spend_key_id)
+gpt.refused("createChatCompletion", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO})
+call("updateSpendKey", {"status": "active"}, id=spend_key_id)
+refusal_id = call("listRefusals")["data"][0]["refusal_id"]
+call("getRefusal", id=refusal_id)
 call("getSpendKey", id=spend_key_id)
 call("listModels")
 call("getModel", id="gpt-4o-mini")

@@ -7,11 +7,12 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Cursor};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fantoccini::actions::{InputSource, MOUSE_BUTTON_LEFT, MouseActions, PointerAction};
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
 use fantoccini::{Client, ClientBuilder, Locator};
 use serde_json::{Value, json};
@@ -119,11 +120,15 @@ impl ChromiumBrowser {
     }
 
     async fn show(&self, width: u32, scheme: &str) {
+        self.show_at(width, 844, scheme).await;
+    }
+
+    async fn show_at(&self, width: u32, height: u32, scheme: &str) {
         let devtools = async |command: &str, parameters: Value| {
             self.driver_command("goog/cdp/execute", json!({"cmd": command, "params": parameters}))
                 .await
         };
-        let size = json!({"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width == PHONE});
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width == PHONE});
         devtools("Emulation.setDeviceMetricsOverride", size).await;
         let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         devtools("Emulation.setEmulatedMedia", scheme).await;
@@ -141,11 +146,31 @@ impl ChromiumBrowser {
         self.client.find(Locator::Css(css)).await.unwrap().click().await.unwrap();
     }
 
+    /// Presses the mouse on an element, and keeps it pressed.
+    async fn press(&self, css: &str) {
+        let element = self.client.find(Locator::Css(css)).await.unwrap();
+        let over = PointerAction::MoveToElement { element, duration: None, x: 0.0, y: 0.0 };
+        let down = PointerAction::Down { button: MOUSE_BUTTON_LEFT };
+        let mouse = MouseActions::new("mouse".to_owned()).then(over).then(down);
+        self.client.perform_actions(mouse).await.unwrap();
+    }
+
     /// Clicks a link or button that loads a page, possibly this one again, and waits until it is loaded. A
     /// page that is opened earlier would cancel the click.
     async fn follow(&self, css: &str) {
         self.run("window.isLeft = true").await;
         self.click(css).await;
+        self.wait_for_page(css).await;
+    }
+
+    /// Releases the mouse, which loads a page, and waits until it is loaded.
+    async fn release(&self) {
+        self.run("window.isLeft = true").await;
+        self.client.release_actions().await.unwrap();
+        self.wait_for_page("the mouse").await;
+    }
+
+    async fn wait_for_page(&self, css: &str) {
         let deadline = Instant::now() + Duration::from_secs(10);
         let is_there = "return !window.isLeft && document.readyState === 'complete'";
         while self.client.execute(is_there, Vec::new()).await.ok() != Some(true.into()) {
@@ -353,6 +378,38 @@ const IMAGES: [(&str, &str, &str); 3] = [
     ("/spend-keys", "Research agent", "spend-keys.png"),
 ];
 
+/// Writes an image of the documentation, with `UPDATE_IMAGES` in the environment.
+fn update_image(name: &str, image: &[u8]) {
+    if std::env::var_os("UPDATE_IMAGES").is_some() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
+        std::fs::write(format!("{folder}/{name}"), image).unwrap();
+    }
+}
+
+/// An animation of screenshots, each with its duration in hundredths of a second.
+fn animation(screenshots: &[(Vec<u8>, u16)]) -> Vec<u8> {
+    let mut frames = screenshots.iter().map(|(screenshot, hundredths)| {
+        let mut decoder = png::Decoder::new(Cursor::new(screenshot));
+        decoder.set_transformations(png::Transformations::ALPHA);
+        let mut reader = decoder.read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let size = reader.next_frame(&mut pixels).unwrap();
+        let (width, height) = (size.width.try_into().unwrap(), size.height.try_into().unwrap());
+        let mut frame = gif::Frame::from_rgba_speed(width, height, &mut pixels, 10);
+        frame.delay = *hundredths;
+        frame
+    });
+    let first = frames.next().unwrap();
+    let mut image = Vec::new();
+    let mut encoder = gif::Encoder::new(&mut image, first.width, first.height, &[]).unwrap();
+    encoder.set_repeat(gif::Repeat::Infinite).unwrap();
+    for frame in [first].into_iter().chain(frames) {
+        encoder.write_frame(&frame).unwrap();
+    }
+    drop(encoder);
+    image
+}
+
 /// With `UPDATE_IMAGES` in the environment it also writes the images of the documentation.
 #[test]
 fn the_demo_signs_in_and_has_a_business_to_look_at() {
@@ -378,24 +435,27 @@ fn the_demo_signs_in_and_has_a_business_to_look_at() {
             browser.wait_for_text(text).await;
             let png = browser.client.screenshot().await.unwrap();
             assert!(png.starts_with(b"\x89PNG") && png.len() > 20_000, "{image}: {}", png.len());
-            if std::env::var_os("UPDATE_IMAGES").is_some() {
-                let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
-                std::fs::write(format!("{folder}/{image}"), png).unwrap();
-            }
+            update_image(image, &png);
         }
         // Of the storm's calls ten are answered, each time.
+        browser.show_at(640, 480, "light").await;
         browser.client.goto(&sign_in[1].replace("/demo", "/demo/storm")).await.unwrap();
+        let screenshot = async || browser.client.screenshot().await.unwrap();
+        let mut screenshots = Vec::new();
         for _ in 0..2 {
-            browser.follow("button").await;
+            screenshots.push((screenshot().await, 200));
+            browser.press("button").await;
+            screenshots.push((screenshot().await, 40));
+            browser.release().await;
             let text = browser.text().await.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(text.contains("Answered 10 Refused with 402 190 Limit $0.01702"), "{text}");
             assert!(text.contains("The limit was not exceeded."), "{text}");
         }
-        if std::env::var_os("UPDATE_IMAGES").is_some() {
-            let png = browser.client.screenshot().await.unwrap();
-            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images");
-            std::fs::write(format!("{folder}/storm.png"), png).unwrap();
-        }
+        screenshots.push((screenshot().await, 400));
+        let storm = animation(&screenshots);
+        assert!(storm.starts_with(b"GIF89a") && storm.len() < 400_000, "{}", storm.len());
+        update_image("storm.gif", &storm);
+        browser.show(DESK, "light").await;
         // The reference of the interface has a search and copy buttons.
         browser.client.goto(&sign_in[1].replace("/demo", "/docs")).await.unwrap();
         let cards = "return document.querySelectorAll('main .card:not([hidden])').length";

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::layers::root;
 
-/// The most words of prose on a page. Code blocks and tables do not count.
+/// The most words of prose on a page. Code blocks, tables and lists from the OpenAPI document do not count.
 const MOST_WORDS: usize = 1_200;
 /// The most columns of a row of a table.
 const MOST_COLUMNS: usize = 120;
@@ -44,11 +44,18 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// A page without its lists from the OpenAPI document.
+fn without_lists(text: &str) -> String {
+    let mut parts = text.split("<!-- openapi: ");
+    let first = parts.next().unwrap().to_owned();
+    parts.fold(first, |page, part| page + part.split_once("<!-- /openapi -->").unwrap().1)
+}
+
 #[test]
 fn pages_are_short_and_tables_are_narrow() {
     for (name, text) in pages() {
         let is_row = |line: &&str| line.starts_with('|');
-        let words: usize = prose(&text)
+        let words: usize = prose(&without_lists(&text))
             .filter(|line| !is_row(line))
             .map(|line| line.split_whitespace().count())
             .sum();

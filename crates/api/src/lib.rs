@@ -42,7 +42,7 @@ pub use http::body::read as read_body;
 pub use http::error::{ApiError, ErrorCode};
 pub use http::list::Query;
 pub use http::rate_limits::RateLimits;
-pub use openapi::{WebhookMessagesDoc, openapi};
+pub use openapi::{WebhookMessagesDoc, openapi, reference_page};
 pub use probe::{Readiness, probe};
 pub use resources::quote::{HoldView, QuoteView, usage};
 pub use routes::{Pages, ServedRoutes, routes};

@@ -7,13 +7,15 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use tollgate_api::{ErrorCode, WebhookMessagesDoc, openapi};
+use tollgate_api::{ErrorCode, WebhookMessagesDoc, openapi, reference_page};
 use tollgate_domain::EventKind;
 use tollgate_testkit::{RecordedRequest, ScriptedProvider, ScriptedResponse, TestRequest};
 
@@ -144,6 +146,66 @@ fn the_page_of_messages_has_the_samples() {
         "make the page again: \
          cargo run -p tollgate-api --example webhooks > docs/features/webhook-messages.md"
     );
+}
+
+/// The pages `docs/api`, by their names.
+fn api_pages() -> BTreeMap<String, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api");
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    paths.map(|path| (name(&path), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn the_pages_of_the_interface_have_the_lists_of_the_document() {
+    for (name, page) in api_pages() {
+        assert!(
+            reference_page(openapi(), &page).unwrap() == page,
+            "docs/api/{name} is stale: cargo run -p tollgate-api --example reference"
+        );
+        for list in page.split("<!-- openapi: ").skip(1) {
+            let list = list.split("<!-- /openapi -->").next().unwrap();
+            let long = list.lines().find(|line| line.chars().count() > 120);
+            assert_eq!(long, None, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_mark_that_means_nothing_is_an_error() {
+    for mark in ["body GET /v1/meters", "fields POST /v1/meters", "operations no_tag", "body"] {
+        let page = format!("<!-- openapi: {mark} -->\n<!-- /openapi -->\n");
+        assert!(reference_page(openapi(), &page).unwrap_err().contains(mark), "{mark}");
+    }
+    assert!(reference_page(openapi(), "<!-- openapi: body POST /v1/meters -->\n").is_err());
+}
+
+#[test]
+fn every_operation_is_in_the_index_and_on_a_page_with_its_fields() {
+    let mut pages = api_pages();
+    let index = pages.remove("index.md").unwrap();
+    let text = pages.into_values().collect::<String>();
+    for (path, item) in openapi()["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if operation["tags"][0] == "forward" {
+                assert!(text.contains(path.as_str()), "{path}");
+                continue;
+            }
+            let operation_name = format!("{} {path}", method.to_uppercase());
+            assert!(index.contains(&format!("`{operation_name}`")), "{operation_name}");
+            assert!(text.contains(&format!("`{operation_name}`")), "{operation_name}");
+            let marked =
+                |kind: &str| text.contains(&format!("<!-- openapi: {kind} {operation_name} -->"));
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let mut filters = parameters.filter(|it| {
+                it["in"] == "query" && it["name"] != "limit" && it["name"] != "cursor"
+            });
+            assert!(filters.next().is_none() || marked("parameters"), "{operation_name}");
+            // A debit has the body of a credit.
+            let has_body = operation.get("requestBody").is_some() && !path.ends_with("/debits");
+            assert!(!has_body || marked("body"), "{operation_name}");
+        }
+    }
 }
 
 /// The first message of a kind that a receiver got.

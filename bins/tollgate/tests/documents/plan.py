@@ -12,9 +12,9 @@ SESSIONS = {
     "api": [
         f"docs/api/{page}.md"
         for page in (
-            *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "models", "spend-keys"),
-            *("meters", "requests", "quotes", "usage", "connections", "subscription-configs", "subscriptions"),
-            *("wallets", "secret-keys", "webhooks", "operator"),
+            *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "models", "prices"),
+            *("spend-keys", "meters", "requests", "quotes", "usage", "refusals", "connections", "subscription-configs"),
+            *("credit-bundles", "subscriptions", "wallets", "secret-keys", "webhooks", "merchants", "openapi"),
         )
     ],
     "calling": [f"docs/guides/{page}.md" for page in ("first-call", "sdks", "handle-refusals", "know-the-cost")],

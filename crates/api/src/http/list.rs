@@ -78,7 +78,7 @@ pub(crate) struct PageQuery {
     /// The most items of the page.
     #[param(minimum = 1, maximum = 100, default = 10)]
     limit: Option<u32>,
-    /// The `next_cursor` of the previous page.
+    /// The `next_cursor` of the previous page. Empty or absent for the first page.
     #[param(pattern = "^[A-Za-z0-9_-]*$")]
     cursor: Option<String>,
 }

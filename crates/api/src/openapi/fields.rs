@@ -44,10 +44,12 @@ looks! {
         .max_length(Some(SLUG_CHARS))
         .pattern(Some("^[a-z0-9_-]*$"));
     PositiveAmount as "PositiveAmount" => text()
+        .title(Some("amount above 0"))
         .description(Some("US dollars: more than 0, at most 922337203.6854775807."))
         .pattern(Some(r"^([0-9]*[1-9][0-9]*(\.[0-9]{1,10})?|[0-9]+\.[0-9]{0,9}[1-9][0-9]{0,9})$"))
         .examples(["25"]);
     NonNegativeAmount as "NonNegativeAmount" => text()
+        .title(Some("amount of at least 0"))
         .description(Some("US dollars: at most 922337203.6854775807."))
         .pattern(Some(r"^[0-9]+(\.[0-9]{1,10})?$"))
         .examples(["25"]);

@@ -6,6 +6,7 @@ mod credentials;
 mod errors;
 mod examples;
 pub(crate) mod fields;
+mod lists;
 pub(crate) mod marks;
 mod messages;
 mod operation;
@@ -23,6 +24,7 @@ use utoipa::openapi::{OpenApi, RefOr, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use self::credentials::SecuritySchemes;
+pub use self::lists::reference_page;
 pub use self::messages::WebhookMessagesDoc;
 pub(crate) use self::operation::Operation;
 use self::operation::operations;
@@ -167,7 +169,7 @@ fn in_query(operation: &Value) -> Vec<String> {
     in_query.filter_map(|one| Some(one.get("name")?.as_str()?.to_owned())).collect()
 }
 
-/// Read this document.
+/// Read the OpenAPI document.
 #[utoipa::path(
     method(get, head),
     path = "/openapi.json",
@@ -182,7 +184,7 @@ pub(crate) async fn get() -> HttpResponse {
     HttpResponse::Ok().content_type(ContentType::json()).body(TEXT.clone())
 }
 
-/// Read this document as a page.
+/// Read the OpenAPI document as a page.
 #[utoipa::path(
     method(get, head),
     path = "/docs",

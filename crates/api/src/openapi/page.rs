@@ -216,10 +216,16 @@ fn curl(path: &str, method: &str, operation: &Value) -> String {
     lines.join(" \\\n  ")
 }
 
-/// The properties of a schema and of all its parts.
-fn properties<'a>(document: &'a Value, schema: &'a Value) -> Vec<(&'a String, &'a Value)> {
+/// The properties of a schema, and of all its parts or alternatives.
+pub(super) fn properties<'a>(
+    document: &'a Value,
+    schema: &'a Value,
+) -> Vec<(&'a String, &'a Value)> {
     let schema = resolved(document, schema);
-    let parts = items(schema, "/allOf").flat_map(|part| properties(document, part));
+    let mut parts: Vec<_> = items(schema, "/allOf").chain(items(schema, "/oneOf")).collect();
+    // The own properties of a composed object are its last part.
+    parts.sort_by_key(|part| part.get("$ref").is_some());
+    let parts = parts.into_iter().flat_map(|part| properties(document, part));
     parts.chain(fields(schema, "/properties")).collect()
 }
 
@@ -244,7 +250,7 @@ fn fields_of(document: &Value, schema: &Value) -> Vec<FieldDoc> {
     found
 }
 
-fn find_required(document: &Value, schema: &Value, found: &mut Vec<String>) {
+pub(super) fn find_required(document: &Value, schema: &Value, found: &mut Vec<String>) {
     let schema = resolved(document, schema);
     found.extend(items(schema, "/required").filter_map(Value::as_str).map(str::to_owned));
     items(schema, "/allOf").for_each(|part| find_required(document, part, found));
@@ -320,20 +326,23 @@ fn pieces(text: &str) -> impl Iterator<Item = (bool, &str)> {
 }
 
 /// The target of a reference; `value` itself if it is none.
-fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+pub(super) fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let place = value.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
     place.and_then(|place| document.pointer(place)).unwrap_or(value)
 }
 
-fn fields<'a>(value: &'a Value, place: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+pub(super) fn fields<'a>(
+    value: &'a Value,
+    place: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> {
     value.pointer(place).and_then(Value::as_object).into_iter().flatten()
 }
 
-fn items<'a>(value: &'a Value, place: &str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn items<'a>(value: &'a Value, place: &str) -> impl Iterator<Item = &'a Value> {
     value.pointer(place).and_then(Value::as_array).into_iter().flatten()
 }
 
-fn text(value: &Value, place: &str) -> String {
+pub(super) fn text(value: &Value, place: &str) -> String {
     value.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 

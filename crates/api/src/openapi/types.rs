@@ -110,6 +110,7 @@ words! {
 
 schemas! {
     AmountSchema = text()
+        .title(Some("amount"))
         .description(Some("US dollars, exactly."))
         .pattern(Some(r"^-?[0-9]+\.[0-9]{10}$"))
         .examples(["25.0000000000"]);
@@ -117,10 +118,12 @@ schemas! {
         .item(AmountSchema::schema())
         .item(ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)));
     RateSchema = text()
+        .title(Some("decimal in a string"))
         .description(Some("A non-negative decimal, exactly."))
         .pattern(Some(r"^[0-9]{1,18}(\.[0-9]{1,18})?$"))
         .examples(["0.15"]);
     TimestampSchema = text()
+        .title(Some("timestamp"))
         .description(Some("An instant in UTC."))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .pattern(Some("Z$"))
@@ -128,6 +131,7 @@ schemas! {
     // A test event can be neither requested nor left out.
     WantedKind = text().enum_values(Some(tollgate_domain::EventKind::ALL.iter().map(|kind| kind.as_str())));
     LocalTimeSchema = text()
+        .title(Some("timestamp with an offset"))
         .description(Some("An instant, with the offset in which it was asked for."))
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .examples(["2026-11-21T00:00:00+01:00"]);
@@ -159,15 +163,15 @@ fn unit_prices() -> ObjectBuilder {
 pub(crate) struct PriceRowSchema {
     /// The provider's name in the configuration.
     provider: String,
-    /// Ids, or prefixes followed by `*`.
+    /// Ids of models, or prefixes with a `*` at the end.
     models: Vec<String>,
-    /// The first day (UTC).
+    /// The first day (UTC) on which the row holds.
     #[schema(format = Date, nullable = false)]
     effective_from: Option<String>,
-    /// The last day (UTC).
+    /// The last day (UTC) on which the row holds.
     #[schema(format = Date, nullable = false)]
     effective_to: Option<String>,
-    /// The hours of the day of the row.
+    /// The hours of the day at which the row holds.
     #[schema(nullable = false)]
     hours: Option<HoursSchema>,
     /// The source of the figures.
@@ -179,12 +183,12 @@ pub(crate) struct PriceRowSchema {
     /// The most tokens that an answer can have.
     #[schema(nullable = false)]
     max_output_tokens: Option<u64>,
-    /// The prices.
+    /// The prices by unit, in US dollars per million or each.
     prices: UnitPricesSchema,
-    /// Prices for long prompts.
+    /// The prices by unit for prompts above a number of tokens.
     #[schema(nullable = false)]
     bands: Option<Vec<BandSchema>>,
-    /// Prices in the provider's tiers.
+    /// The prices in the tiers of the provider, by the name of the tier.
     #[schema(nullable = false)]
     tiers: Option<BTreeMap<String, TierPricesSchema>>,
 }
@@ -193,7 +197,7 @@ pub(crate) struct PriceRowSchema {
 #[derive(ToSchema)]
 #[schema(as = Hours)]
 pub(crate) struct HoursSchema {
-    /// The first minute.
+    /// The first minute, such as `08:30`.
     #[schema(pattern = "^[0-2][0-9]:[0-5][0-9]$")]
     from: String,
     /// The minute after the last.
@@ -222,27 +226,27 @@ pub(crate) enum TierPricesSchema {
 #[derive(ToSchema)]
 #[schema(as = SpendLimit)]
 pub(crate) struct SpendLimitSchema {
-    /// The amount.
+    /// The most US dollars per cycle.
     amount: AmountSchema,
-    /// The period of the limit.
+    /// The cycle of the limit.
     cycle: CycleSchema,
 }
 
 #[derive(ToSchema)]
 #[schema(as = RequestLimit)]
 pub(crate) struct RequestLimitSchema {
-    /// The number of calls.
+    /// The most calls per cycle.
     count: u64,
-    /// The period of the limit.
+    /// The cycle of the limit.
     cycle: CycleSchema,
 }
 
 #[derive(ToSchema)]
 #[schema(as = RateLimit)]
 pub(crate) struct RateLimitSchema {
-    /// Calls per 60 seconds.
+    /// The most calls per 60 seconds.
     rpm: u32,
-    /// Calls at once.
+    /// The most calls that may come at once.
     burst: u32,
 }
 

@@ -25,20 +25,20 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Connection)]
 pub(crate) struct ConnectionView {
-    /// The customer.
+    /// The id of the connection.
     connection_id: ConnectionId,
-    /// Your own id.
+    /// Your own name for the connection. Null: none.
     #[schema(required)]
     reference_id: Option<String>,
-    /// A name for people.
+    /// A name for people. Null: none.
     #[schema(required)]
     name: Option<String>,
-    /// An e-mail address.
+    /// An e-mail address. Null: none.
     #[schema(required)]
     email: Option<String>,
     /// Pairs of strings that you can filter by.
     metadata: Metadata,
-    /// The wallet.
+    /// The wallet of the connection.
     wallet_id: WalletId,
     /// The state.
     status: ConnectionStatus,
@@ -64,13 +64,13 @@ impl ConnectionView {
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct CreateConnection {
-    /// Your own id of the customer, unique among your connections.
+    /// Your own name for the connection. It is unique among the connections that are not deleted.
     #[deserr(default)]
     reference_id: Option<NameField>,
     /// A name for people.
     #[deserr(default)]
     name: Option<NameField>,
-    /// An e-mail address.
+    /// An e-mail address. It is not checked.
     #[deserr(default)]
     email: Option<NameField>,
     /// Pairs of strings that you can filter by.
@@ -163,15 +163,15 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateConnection {
-    /// A name for people.
+    /// A name for people. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>)]
     name: NullablePatch<NameField>,
-    /// An e-mail address.
+    /// An e-mail address. It is not checked. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<NameField>)]
     email: NullablePatch<NameField>,
-    /// Pairs of strings that you can filter by.
+    /// Pairs of strings that you can filter by, replaced as a whole. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<Metadata>)]
     metadata: NullablePatch<MetadataField>,

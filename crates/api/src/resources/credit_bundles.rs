@@ -50,7 +50,7 @@ impl CreditBundleView {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct BundleQuery {
-    /// Only bundles of this configuration.
+    /// Only bundles of this subscription configuration.
     subscription_config_id: Option<SubscriptionConfigId>,
     /// Another name of `subscription_config_id`.
     plan_id: Option<SubscriptionConfigId>,

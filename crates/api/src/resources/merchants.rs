@@ -19,13 +19,13 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Merchant)]
 pub(crate) struct MerchantView {
-    /// The merchant.
+    /// The id of the merchant.
     merchant_id: MerchantId,
     /// A name for people.
     name: String,
-    /// The wallet.
+    /// The merchant's own wallet.
     wallet_id: WalletId,
-    /// Only in the answer to its creation.
+    /// The first secret key. It is only in the answer to creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret_key: Option<String>,

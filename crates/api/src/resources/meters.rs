@@ -25,13 +25,13 @@ use crate::settings::InterfaceShape;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Meter)]
 pub(crate) struct MeterView {
-    /// The meter.
+    /// The id of the meter.
     meter_id: MeterId,
-    /// A short name of the meter, for forward tokens. It is made from the name if absent.
+    /// A short name of the meter, for forward tokens.
     meter_slug: String,
     /// A name for people.
     name: String,
-    /// Whether rates are USD per unit or a percentage of the base cost.
+    /// The kind of the rates: US dollars per unit, or percent of the base cost.
     rate_type: RateType,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = CurrentFields)]
@@ -52,7 +52,7 @@ struct CurrentFields {
     base_cost_payer: Payer,
     /// The payer of the service charge.
     service_charge_payer: Payer,
-    /// Whether the counter of tiers starts again each month.
+    /// The period after which the counter of the tiers starts again.
     tier_period: TierPeriod,
 }
 
@@ -60,11 +60,11 @@ struct CurrentFields {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Tier)]
 pub(super) struct TierView {
-    /// The first unit of the tier.
+    /// The first unit of the tier: tokens, characters, minutes or requests, as the meter counts.
     start: u64,
-    /// USD per unit, or percent of the base cost.
+    /// US dollars per unit, or percent of the base cost.
     rate: Rate,
-    /// The unit of the meter.
+    /// The unit of the meter: its `tier_type`.
     r#type: TierUnit,
 }
 
@@ -104,12 +104,13 @@ impl MeterView {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewTier)]
 pub(crate) struct TierInput {
-    /// The first unit of the tier.
+    /// The first unit of the tier: a whole number, also in a string. It counts tokens, characters, minutes or
+    /// requests.
     start: TierStart,
-    /// USD per unit, or percent of the base cost.
+    /// US dollars per unit, or percent of the base cost. It is not negative.
     #[schema(value_type = Rate)]
     rate: ParsedString<Rate>,
-    /// The meter's `tier_type`, as responses carry it in each tier. It may be left out.
+    /// The `tier_type` of the meter, as in answers. Any other value is an error.
     #[deserr(rename = "type", default)]
     #[schema(rename = "type", value_type = Option<TierUnit>)]
     unit: Option<EnumField<TierUnit>>,
@@ -174,31 +175,33 @@ fn bad_tiers(TierErrors(faults): &TierErrors) -> ApiError {
 pub(crate) struct CreateMeter {
     /// A name for people.
     name: NameField,
-    /// Whether rates are USD per unit or a percentage of the base cost.
+    /// The kind of the rates: `fixed` is US dollars per unit, and `percentage` is percent of the base cost: `"20"`
+    /// is 20%, `"0.2"` is a fifth of a percent.
     #[schema(value_type = RateType)]
     rate_type: EnumField<RateType>,
     /// The unit that the meter counts.
     #[schema(value_type = TierUnit)]
     tier_type: EnumField<TierUnit>,
-    /// The first starts at 0, the others ascend.
+    /// The tiers. The first starts at 0, and each later one starts above the one before.
     #[schema(value_type = Vec<TierInput>, min_items = 1)]
     tiers: Tiers,
-    /// Unique among your meters; made from the name when absent.
+    /// A short name of the meter, for forward tokens, of `a-z`, `0-9`, `-` and `_`. It is unique per merchant.
+    /// Default: made from the name.
     #[deserr(default)]
     meter_slug: Option<SlugField>,
-    /// Whether the counter of tiers starts again each month.
+    /// The period after which the counter of the tiers starts again. Default: `lifetime`.
     #[deserr(default)]
     #[schema(value_type = Option<TierPeriod>)]
     tier_period: Option<EnumField<TierPeriod>>,
-    /// The tokens that count.
+    /// The tokens that count. Default: `input+output`.
     #[deserr(default)]
     #[schema(value_type = Option<TokenBasis>)]
     token_basis: Option<EnumField<TokenBasis>>,
-    /// The payer of the base cost.
+    /// The payer of the base cost. Default: `wallet`.
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     base_cost_payer: Option<EnumField<Payer>>,
-    /// The payer of the service charge.
+    /// The payer of the service charge. Default: `wallet`.
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<EnumField<Payer>>,
@@ -307,7 +310,7 @@ pub(crate) struct UpdateMeter {
     /// A name for people.
     #[deserr(default)]
     name: Option<NameField>,
-    /// Replaced as a whole.
+    /// The tiers, replaced as a whole.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<TierInput>>, min_items = 1)]
     tiers: Option<Tiers>,
@@ -323,19 +326,20 @@ pub(crate) struct UpdateMeter {
     #[deserr(default)]
     #[schema(value_type = Option<Payer>)]
     service_charge_payer: Option<EnumField<Payer>>,
-    /// A short name of the meter, for forward tokens. It is made from the name if absent.
+    /// The short name of the meter. It may only be sent back with its present value.
     // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
     meter_slug: Option<SlugField>,
-    /// Whether rates are USD per unit or a percentage of the base cost.
+    /// The kind of the rates. It may only be sent back with its present value.
     #[deserr(default)]
     #[schema(value_type = Option<RateType>)]
     rate_type: Option<EnumField<RateType>>,
-    /// The unit that the meter counts.
+    /// The unit that the meter counts. It may only be sent back with its present value.
     #[deserr(default)]
     #[schema(value_type = Option<TierUnit>)]
     tier_type: Option<EnumField<TierUnit>>,
-    /// Whether the counter of tiers starts again each month.
+    /// The period after which the counter of the tiers starts again. It may only be sent back with its present
+    /// value.
     #[deserr(default)]
     #[schema(value_type = Option<TierPeriod>)]
     tier_period: Option<EnumField<TierPeriod>>,

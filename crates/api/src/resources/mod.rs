@@ -68,7 +68,7 @@ fn optional_id<Id: FromStr>(name: &str, text: Option<&str>, issues: &mut Vec<Iss
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct ConnectionQuery {
-    /// Only items of this connection.
+    /// Only items of this connection. Records of spend keys that draw on its wallet are included.
     connection_id: Option<ConnectionId>,
     /// Another name of `connection_id`.
     customer_id: Option<ConnectionId>,

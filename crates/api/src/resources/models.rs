@@ -33,9 +33,9 @@ pub(crate) struct ModelView {
     display_name: String,
     /// The provider.
     owned_by: String,
-    /// Seconds since 1970: when its present price took effect, 0 if that is not known.
+    /// The time when the present price took effect, in seconds since 1970. 0 if that is not known.
     created: i64,
-    /// The time of creation.
+    /// The time when the present price took effect. 1970 if that is not known.
     created_at: Timestamp,
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct ModelsView {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct ModelQuery {
-    /// The most models of the answer; all when absent.
+    /// The most models of the answer. Default: all.
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<u32>,
-    /// Only models after this one in the list.
+    /// An id of the list. The answer has the models after it.
     after_id: Option<String>,
-    /// Only models before this one in the list.
+    /// An id of the list. The answer has the models before it.
     before_id: Option<String>,
 }
 

@@ -16,7 +16,7 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Price)]
 pub(crate) struct PriceView<'a> {
-    /// The price list.
+    /// The price list: `custom` is the operator's own, and `catalog` is the catalogue.
     list: PriceSource,
     #[serde(flatten)]
     #[schema(value_type = PriceRow)]
@@ -28,11 +28,12 @@ pub(crate) struct PriceView<'a> {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct PriceQuery {
-    /// Only prices of this provider.
+    /// The name of a provider. Default: all.
     provider: Option<String>,
-    /// Only prices by which this model would be priced.
+    /// A model. The list then has only the rows by which the model would be priced at each provider: one row, and
+    /// those for some hours of the day. Default: all.
     model: Option<String>,
-    /// The day (UTC): today when absent.
+    /// A UTC day. Default: today.
     #[param(format = Date)]
     on: Option<String>,
 }

@@ -61,9 +61,11 @@ impl QuoteView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = QuoteOfCall)]
 pub struct HoldView {
-    /// The amount that it would hold.
+    /// The amount that the call would hold, for any payer. A spend key holds all of it, and each wallet holds its
+    /// part.
     hold: Amount,
-    /// The field that leaves the cost without a bound; absent if none does.
+    /// The path, within the body, of the field that leaves the cost without a bound. The hold is then an estimate.
+    /// Absent when there is a bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unbounded_field: Option<Vec<String>>,
@@ -109,31 +111,32 @@ struct StatedUsage {
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     output_characters: CountField,
-    /// Seconds of input.
+    /// Seconds of input, also in a string with up to six decimals: `"1.5"`.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>)]
     input_seconds: SecondsField,
-    /// Seconds of output.
+    /// Seconds of output, likewise.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>)]
     output_seconds: SecondsField,
-    /// Input tokens that were read from a cache.
+    /// Input tokens that were read from a cache. They are part of `input_tokens`. The parts together are at most
+    /// the total.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     cached_input_tokens: CountField,
-    /// Input tokens that were written to a cache.
+    /// Input tokens that were written to a cache, for five minutes. They are part of `input_tokens`.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     cache_write_tokens: CountField,
-    /// Input tokens of audio.
+    /// Input tokens of audio. They are part of `input_tokens`.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     input_audio_tokens: CountField,
-    /// Output tokens of reasoning.
+    /// Output tokens of reasoning. They are part of `output_tokens`. The parts together are at most the total.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     reasoning_tokens: CountField,
-    /// Output tokens of audio.
+    /// Output tokens of audio. They are part of `output_tokens`.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     output_audio_tokens: CountField,
@@ -145,7 +148,7 @@ struct StatedUsage {
     #[deserr(default)]
     #[schema(value_type = Option<CountField>)]
     tool_calls: CountField,
-    /// A usage is one call unless it states another number.
+    /// The number of calls. Default: 1.
     #[deserr(default = CountField(1))]
     #[schema(value_type = Option<CountField>)]
     requests: CountField,
@@ -259,28 +262,30 @@ impl Deserr<Issues> for AnyObject {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = Quote)]
 struct QuoteFields {
-    /// The meter.
+    /// The meter that charges the fee. It starts where its counter is in the present tier period. The counter is
+    /// that of the connection, or else that of the merchant's own calls. Without a meter there is no fee.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<NameField>,
-    /// Needs `meter_id`.
+    /// The connection whose wallet pays. It needs `meter_id`. Without a connection the merchant pays everything.
     #[deserr(default)]
     #[schema(value_type = Option<ConnectionId>)]
     connection_id: Option<NameField>,
-    /// The provider's name in the configuration.
+    /// The provider of `usage`. It needs `model`.
     #[deserr(default)]
     provider: Option<NameField>,
-    /// The model.
+    /// The model of `usage`. It needs `provider`. A model without a price costs 0, and `price_source` is
+    /// `unpriced`.
     #[deserr(default)]
     model: Option<NameField>,
-    /// The usage.
+    /// The usage whose charge is asked for. A count that is absent is 0.
     #[deserr(default)]
     #[schema(value_type = Option<StatedUsage>)]
     usage: Option<UsageField>,
-    /// The URL that `body` would be posted to.
+    /// The URL to which `body` would be posted with the operator's key.
     #[deserr(default)]
     url: Option<String>,
-    /// The body of the call.
+    /// The body whose hold is asked for. Its bytes count as they are here, including spaces.
     #[deserr(default, rename = "body")]
     #[schema(rename = "body", value_type = Option<Object>, additional_properties = true)]
     _body: Option<AnyObject>,

@@ -22,13 +22,13 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = SecretKey)]
 pub(crate) struct SecretKeyView {
-    /// The secret key.
+    /// The id of the secret key.
     secret_key_id: SecretKeyId,
     /// A name for people.
     name: String,
     /// The first characters of the key.
     key_preview: String,
-    /// Only in the answer to its creation.
+    /// The key itself. It is only in the answer to creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     secret_key: Option<String>,

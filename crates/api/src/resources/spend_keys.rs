@@ -31,34 +31,34 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = SpendKey)]
 pub(crate) struct SpendKeyView {
-    /// The spend key.
+    /// The id of the spend key.
     spend_key_id: SpendKeyId,
     /// The first characters of the key.
     key_preview: String,
-    /// The key. Only the answer that makes or rotates it has it.
+    /// The key itself. It is only in the answers to creation and rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     key: Option<String>,
     /// A name for people.
     name: String,
-    /// Whether the key is active, paused or expired.
+    /// Whether the key may make calls.
     status: SpendKeyStatus,
     /// The formats that the key may call.
     request_shape: RequestShape,
-    /// The wallet.
+    /// The wallet that pays.
     wallet_id: WalletId,
-    /// The meter.
+    /// The meter that prices the calls of the key. Null: none.
     #[schema(required)]
     meter_id: Option<MeterId>,
-    /// The spend of the present cycle.
+    /// The spend in the present cycle of `spend_limit`. Without that limit, the spend of the day (UTC).
     current_spend: Amount,
     /// The spend of all time.
     total_spend: Amount,
-    /// The calls of the present cycle.
+    /// The calls in the present cycle of `request_limit`. Without that limit, the calls of the day (UTC).
     current_requests: u64,
-    /// The number of calls.
+    /// The calls of all time.
     total_requests: u64,
-    /// Ids of models, or prefixes followed by `*`. Null allows all.
+    /// Ids of models, or prefixes with a `*` at the end. Null allows all, and `[]` allows none.
     #[schema(required)]
     allowed_models: Option<Vec<String>>,
     /// Names of providers. Null allows all.
@@ -78,10 +78,10 @@ pub(crate) struct SpendKeyView {
     rate_limit: Option<RateLimit>,
     /// The way in which limits on money are kept.
     enforcement: Enforcement,
-    /// The end of the key. Null: none.
+    /// The time from which the key is refused. Null: never.
     #[schema(required)]
     expires_at: Option<Timestamp>,
-    /// The time of the last admitted call.
+    /// The time when a call was last admitted. Null: never.
     #[schema(required)]
     last_used_at: Option<Timestamp>,
     /// The time of creation.
@@ -127,9 +127,9 @@ impl SpendKeyView {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewSpendLimit)]
 pub(crate) struct SpendLimitInput {
-    /// The amount.
+    /// The most US dollars per cycle.
     amount: PositiveAmount,
-    /// The period of the limit.
+    /// The cycle of the limit.
     #[schema(value_type = Cycle)]
     cycle: EnumField<Cycle>,
 }
@@ -144,10 +144,10 @@ impl SpendLimitInput {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewRequestLimit)]
 pub(crate) struct RequestLimitInput {
-    /// The number of calls.
+    /// The most calls per cycle.
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000_000)]
     count: BoundedInt<1_000_000_000>,
-    /// The period of the limit.
+    /// The cycle of the limit.
     #[schema(value_type = Cycle)]
     cycle: EnumField<Cycle>,
 }
@@ -162,10 +162,10 @@ impl RequestLimitInput {
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = NewRateLimit)]
 pub(crate) struct RateLimitInput {
-    /// Calls per 60 seconds.
+    /// The most calls per 60 seconds.
     #[schema(value_type = u32, minimum = 1, maximum = 1_000_000)]
     rpm: BoundedInt<1_000_000>,
-    /// The calls that may come at once; the value of `rpm` when absent.
+    /// The most calls that may come at once. Default: the value of `rpm`.
     #[deserr(default)]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     burst: Option<BoundedInt<1_000_000>>,
@@ -203,44 +203,47 @@ impl<const AT_LEAST: usize> Deserr<Issues> for Allowlist<AT_LEAST> {
 pub(crate) struct CreateSpendKey {
     /// A name for people.
     name: NameField,
-    /// Your wallet or that of a connection; your own when absent.
+    /// The wallet that pays: a wallet of this merchant or of its connections. It cannot be changed later. Default:
+    /// the merchant's own wallet.
     #[deserr(default)]
     #[schema(value_type = Option<WalletId>)]
     wallet_id: Option<NameField>,
-    /// The meter of the key's calls.
+    /// The meter of this merchant that prices the calls of the key. Default: none.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<NameField>,
-    /// The state.
+    /// Whether the key may make calls. Default: `active`.
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>)]
     status: Option<EnumField<SpendKeyStatus>>,
-    /// The formats that the key may call.
+    /// The formats that the key may call: `any` permits every format, `shape_a` only that of
+    /// `/v1/chat/completions`, `/responses` and `/embeddings`, and `shape_b` only that of `/v1/messages`. Default:
+    /// `any`.
     #[deserr(default)]
     #[schema(value_type = Option<RequestShape>)]
     request_shape: Option<EnumField<RequestShape>>,
-    /// Ids, or prefixes followed by `*`; null allows all.
+    /// Ids of models, or prefixes with a `*` at the end. Null allows all, and `[]` allows none. Default: null.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, max_items = 1_000)]
     allowed_models: Option<Allowlist<0>>,
-    /// Names of providers; null allows all.
+    /// Names of providers. Null allows all. Default: null.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, min_items = 1, max_items = 1_000)]
     allowed_providers: Option<Allowlist<1>>,
-    /// The limit of money per cycle.
+    /// The limit of money per cycle. Default: none.
     #[deserr(default)]
     spend_limit: Option<SpendLimitInput>,
-    /// The limit of calls per cycle.
+    /// The limit of calls per cycle. Default: none.
     #[deserr(default)]
     request_limit: Option<RequestLimitInput>,
-    /// The limit of calls per minute.
+    /// The limit of calls per minute. Default: none.
     #[deserr(default)]
     rate_limit: Option<RateLimitInput>,
-    /// The way in which limits on money are kept.
+    /// The way in which limits on money are kept. Default: `bounded`.
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>)]
     enforcement: Option<EnumField<Enforcement>>,
-    /// The time from which the key is refused.
+    /// The time (RFC 3339, of the years 0000 to 9999 in UTC) from which the key is refused. Default: never.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<ParsedString<Timestamp>>,
@@ -379,7 +382,7 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<NameField>, nullable = false)]
     name: PatchField<NameField>,
-    /// The state.
+    /// Whether the key may make calls.
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>, nullable = false)]
     status: PatchField<EnumField<SpendKeyStatus>>,
@@ -391,31 +394,31 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>, nullable = false)]
     enforcement: PatchField<EnumField<Enforcement>>,
-    /// The meter of the key's calls.
+    /// The meter of this merchant that prices the calls of the key. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: NullablePatch<NameField>,
-    /// Ids, or prefixes followed by `*`; null allows all.
+    /// Ids of models, or prefixes with a `*` at the end. Null allows all, and `[]` allows none.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, max_items = 1_000)]
     allowed_models: NullablePatch<Allowlist<0>>,
-    /// Names of providers; null allows all.
+    /// Names of providers. Null allows all.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, min_items = 1, max_items = 1_000)]
     allowed_providers: NullablePatch<Allowlist<1>>,
-    /// The limit of money per cycle.
+    /// The limit of money per cycle, replaced as a whole. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<SpendLimitInput>)]
     spend_limit: NullablePatch<SpendLimitInput>,
-    /// The limit of calls per cycle.
+    /// The limit of calls per cycle, replaced as a whole. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<RequestLimitInput>)]
     request_limit: NullablePatch<RequestLimitInput>,
-    /// The limit of calls per minute.
+    /// The limit of calls per minute, replaced as a whole. Null: none.
     #[deserr(default)]
     #[schema(value_type = Option<RateLimitInput>)]
     rate_limit: NullablePatch<RateLimitInput>,
-    /// The time from which the key is refused.
+    /// The time from which the key is refused. Null: never.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: NullablePatch<ParsedString<Timestamp>>,

@@ -28,25 +28,25 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionConfig)]
 pub(crate) struct ConfigView {
-    /// The subscription configuration (the plan).
+    /// The id of the subscription configuration.
     subscription_config_id: SubscriptionConfigId,
-    /// The merchant.
+    /// The merchant that offers it.
     merchant_id: MerchantId,
     /// A name for people.
     name: String,
     /// The price of a cycle.
     period_amount: Amount,
-    /// The credit that each cycle includes.
+    /// The credit that is granted at the start of each cycle.
     included_credit: Amount,
     /// The length of a billing cycle.
     billing_interval: BillingInterval,
-    /// The rule for unused included credit at the end of a cycle.
+    /// The rule for included credit that remains at the end of a cycle.
     rollover_type: Rollover,
-    /// The rule for unused bought credit at the end of a cycle.
+    /// The rule for bought credit that remains at the end of a cycle.
     bundle_rollover_type: Rollover,
-    /// The meters whose calls the credit pays.
+    /// The meters whose calls use the credit, without deleted ones. Without any, the calls of every meter use it.
     linked_meters: Vec<LinkedMeterView>,
-    /// Credit that subscribers can buy.
+    /// The bundles of credit that subscribers can buy, oldest first.
     credit_bundles: Vec<BundleView>,
     /// The time of creation.
     created_at: Timestamp,
@@ -65,11 +65,11 @@ struct LinkedMeterView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = BundleOfConfig)]
 struct BundleView {
-    /// The credit bundle.
+    /// The id of the credit bundle.
     credit_bundle_id: CreditBundleId,
     /// A name for people.
     name: String,
-    /// The price in US dollars.
+    /// The price.
     cost: Amount,
     /// The credit that it adds.
     credit_amount: Amount,
@@ -177,7 +177,7 @@ fn invalid(missing: UnknownResources) -> ApiError {
 pub(crate) struct NewBundleInput {
     /// A name for people.
     name: NameField,
-    /// The price in US dollars.
+    /// The price.
     cost: NonNegativeAmount,
     /// The credit that it adds.
     credit_amount: PositiveAmount,
@@ -199,27 +199,28 @@ impl NewBundleInput {
 pub(crate) struct CreateConfig {
     /// A name for people.
     name: NameField,
-    /// The price of a cycle.
+    /// The price of a cycle. You collect it, and this service does not.
     period_amount: NonNegativeAmount,
     /// The length of a billing cycle.
     #[schema(value_type = BillingInterval)]
     billing_interval: EnumField<BillingInterval>,
-    /// The value of `period_amount` when absent.
+    /// The credit that is granted at the start of each cycle. Default: the value of `period_amount`.
     #[deserr(default)]
     included_credit: Option<NonNegativeAmount>,
-    /// The rule for unused included credit at the end of a cycle.
+    /// The rule for included credit that remains at the end of a cycle: `full` keeps it, and `none` lets it expire.
+    /// Default: `none`.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
     rollover_type: Option<EnumField<Rollover>>,
-    /// The rule for unused bought credit at the end of a cycle.
+    /// The rule for bought credit that remains at the end of a cycle. Default: `full`.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>)]
     bundle_rollover_type: Option<EnumField<Rollover>>,
-    /// The meters whose calls draw on the credit, each once.
+    /// The ids of the meters whose calls use the credit, each once. Without any, the calls of every meter use it.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000)]
     product_ids: Option<ProductIds>,
-    /// Credit that subscribers can buy.
+    /// The bundles of credit that subscribers can buy. Default: none.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NewBundleInput>>, max_items = 100)]
     credit_bundles: Option<BoundedVec<MAX_BUNDLES, NewBundleInput>>,
@@ -316,20 +317,20 @@ pub(crate) async fn get(
 #[deserr(error = Issues, deny_unknown_fields)]
 #[schema(as = ChangeCreditBundle)]
 pub(crate) struct BundleInput {
-    /// The credit bundle.
+    /// The bundle that is changed, at most once in the list. Without an id, a bundle is made.
     #[deserr(default)]
     #[schema(value_type = Option<CreditBundleId>)]
     credit_bundle_id: Option<NameField>,
-    /// A name for people.
+    /// A name for people. It is required for a new bundle.
     #[deserr(default)]
     name: Option<NameField>,
-    /// The price in US dollars.
+    /// The price. It is required for a new bundle.
     #[deserr(default)]
     cost: Option<NonNegativeAmount>,
-    /// The credit that it adds.
+    /// The credit that the bundle adds. It is required for a new bundle.
     #[deserr(default)]
     credit_amount: Option<PositiveAmount>,
-    /// Deletes the bundle.
+    /// With true, the bundle is no longer offered.
     #[deserr(default)]
     is_deleted: Option<bool>,
 }
@@ -426,32 +427,33 @@ pub(crate) struct UpdateConfig {
     #[deserr(default)]
     #[schema(value_type = Option<NameField>, nullable = false)]
     name: PatchField<NameField>,
-    /// The credit that each cycle includes.
+    /// The credit that is granted at the start of each cycle.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegativeAmount>, nullable = false)]
     included_credit: PatchField<NonNegativeAmount>,
-    /// The rule for unused included credit at the end of a cycle.
+    /// The rule for included credit that remains at the end of a cycle.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>, nullable = false)]
     rollover_type: PatchField<EnumField<Rollover>>,
-    /// The rule for unused bought credit at the end of a cycle.
+    /// The rule for bought credit that remains at the end of a cycle.
     #[deserr(default)]
     #[schema(value_type = Option<Rollover>, nullable = false)]
     bundle_rollover_type: PatchField<EnumField<Rollover>>,
-    /// The meters whose calls draw on the credit, each once.
+    /// The ids of the meters whose calls use the credit, each once. Without any, the calls of every meter use it.
+    /// It replaces all links.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<MeterId>>, max_items = 1_000, nullable = false)]
     product_ids: PatchField<ProductIds>,
-    /// An element with an id is changed, or deleted if it has `is_deleted`. One without an id is made.
+    /// Changes of bundles. Bundles that are not mentioned stay.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<BundleInput>>, max_items = 100, nullable = false)]
     credit_bundles: PatchField<BundleChanges>,
-    /// The price of a cycle.
+    /// The price of a cycle. It may only be sent back with its present value.
     // The immutable fields: they may be sent back as they are.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegativeAmount>, nullable = false)]
     period_amount: PatchField<NonNegativeAmount>,
-    /// The length of a billing cycle.
+    /// The length of a billing cycle. It may only be sent back with its present value.
     #[deserr(default)]
     #[schema(value_type = Option<BillingInterval>, nullable = false)]
     billing_interval: PatchField<EnumField<BillingInterval>>,

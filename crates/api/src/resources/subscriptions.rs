@@ -47,7 +47,7 @@ pub(crate) struct ConnectionAnswer {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Subscription)]
 pub(crate) struct SubscriptionView {
-    /// The subscription.
+    /// The id of the subscription.
     subscription_id: SubscriptionId,
     #[serde(flatten)]
     whose: WhoseView,
@@ -70,23 +70,23 @@ struct OwnSubscriptionView {
 struct TermsView {
     /// The subscription configuration (the plan).
     subscription_config_id: SubscriptionConfigId,
-    /// A name for people.
+    /// The present name of the configuration.
     name: String,
-    /// The state.
+    /// The state. A subscription that will end stays `active` until it ends.
     status: SubscriptionStatus,
     /// The length of a billing cycle.
     billing_interval: BillingInterval,
-    /// The price of a cycle.
+    /// The price of a cycle, as the configuration has it at present.
     period_amount: Amount,
-    /// The credit that each cycle includes.
+    /// The credit of a cycle, as the configuration has it at present.
     included_credit: Amount,
     /// The start of the present cycle.
     cycle_start_at: Timestamp,
-    /// The end of the present cycle.
+    /// The first instant of the next cycle. For a cancelled subscription, the time when it ended.
     cycle_end_at: Timestamp,
-    /// The credit that is left.
+    /// The remaining credit.
     credits: CreditsView,
-    /// The change at the end of the cycle.
+    /// The change that happens at `cycle_end_at`. Null: none.
     #[schema(required)]
     pending_change: Option<PendingChangeView>,
 }
@@ -99,7 +99,7 @@ struct WhoseView {
     connection_id: ConnectionId,
     /// The time of the start.
     started_at: Timestamp,
-    /// The time of cancellation.
+    /// The time of cancellation. Null: not cancelled.
     #[schema(required)]
     cancelled_at: Option<Timestamp>,
 }
@@ -107,28 +107,30 @@ struct WhoseView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SubscriptionCredits)]
 struct CreditsView {
-    /// All credit that is left.
+    /// All remaining credit.
     total_remaining: Amount,
-    /// Included credit that is left.
+    /// The remaining included credit, with the amount that calls in flight have reserved. 0 for a cancelled
+    /// subscription.
     cycle_remaining: Amount,
-    /// Bought credit that is left.
+    /// The remaining bought credit, likewise.
     bundle_remaining: Amount,
-    /// Included credit from earlier cycles.
+    /// The present rule for included credit that remains at the end of a cycle.
     cycle_rollover: Rollover,
-    /// Bought credit from earlier cycles.
+    /// The present rule for bought credit that remains at the end of a cycle.
     bundle_rollover: Rollover,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = PendingChange)]
 struct PendingChangeView {
-    /// The kind of the change.
+    /// The kind of the change. The fields below are those of the configuration that applies from then on. For a
+    /// cancellation they are those of the present one.
     r#type: PendingKind,
     /// The time at which it takes effect.
     effective_at: Timestamp,
     /// The subscription configuration (the plan).
     subscription_config_id: SubscriptionConfigId,
-    /// A name for people.
+    /// The name of the configuration.
     name: String,
     /// The price of a cycle.
     period_amount: Amount,

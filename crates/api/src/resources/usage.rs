@@ -30,11 +30,12 @@ const MOST_DIMENSIONS: usize = 2;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Usage)]
 struct UsageView {
-    /// The first instant of the sums: `start`, or the quarter of an hour before it.
+    /// The start of the window that was counted, to a whole quarter of an hour.
     start: LocalTime,
-    /// The end of the sums: `end`, or the quarter of an hour after it.
+    /// The end of the window that was counted, to a whole quarter of an hour.
     end: LocalTime,
-    /// One item for each period, or for each group of each period that has calls.
+    /// One item for each period, oldest first, also for periods without usage. With `group_by`, one item for each group
+    /// that has calls in the period.
     items: Vec<ItemView>,
     /// The sums of the whole window.
     totals: TotalsView,
@@ -162,10 +163,10 @@ looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct SpanQuery {
-    /// The first instant; 30 days before `end` when absent.
+    /// The start of the window, with an offset of whole quarter hours. Default: 30 days before `end`.
     #[param(format = DateTime, example = "2026-11-01T00:00:00+01:00")]
     start: Option<String>,
-    /// The first instant that is not counted, at most 366 days after `start`; now when absent.
+    /// The end of the window, which is not part of it, at most 366 days after `start`. Default: now.
     #[param(format = DateTime, example = "2026-12-01T00:00:00+01:00")]
     end: Option<String>,
     /// The length of the periods: `hour`, `day`, `week` (from Monday), `month`, or `none` for one period.

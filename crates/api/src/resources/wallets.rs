@@ -25,18 +25,18 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Wallet)]
 pub(crate) struct WalletView {
-    /// The wallet.
+    /// The id of the wallet.
     wallet_id: WalletId,
-    /// The balance, without credit.
+    /// The money. It may be negative. The credit of a subscription is not part of it.
     balance: Amount,
-    /// The money that calls in flight hold.
+    /// The amount that calls in flight hold, on the balance and on credit.
     held: Amount,
-    /// Balance, credit and overdraft, less what is held.
+    /// `balance` + `overdraft_limit` + remaining credit − `held`. An `overdraft_limit` of null counts as 0.
     available: Amount,
-    /// The amount by which the balance may fall below zero. Null: without a limit.
+    /// The amount by which the balance may fall below 0. Null: no limit.
     #[schema(required)]
     overdraft_limit: Option<Amount>,
-    /// A balance below it is an event. Null: none.
+    /// The amount below which the balance causes an event. Null: no event.
     #[schema(required)]
     low_balance_threshold: Option<Amount>,
     /// The time of creation.
@@ -60,19 +60,19 @@ impl WalletView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Transaction)]
 pub(crate) struct TransactionView {
-    /// The transaction.
+    /// The id of the transaction.
     transaction_id: TransactionId,
     /// The wallet.
     wallet_id: WalletId,
     /// The account of the wallet that changed.
     account: LedgerAccount,
-    /// The reason.
+    /// The reason for the transaction.
     kind: TransactionKind,
-    /// The amount.
+    /// The change of the account. A debit is negative.
     amount: Amount,
-    /// The balance of the account after it.
+    /// The amount of the account after the transaction.
     balance_after: Amount,
-    /// The record of the call that it pays.
+    /// The record of the call that the transaction pays.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_id: Option<RequestId>,
@@ -80,7 +80,7 @@ pub(crate) struct TransactionView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     description: Option<String>,
-    /// The time of creation.
+    /// The time when the transaction took effect. The end of a cycle may be booked later, with the time of the end.
     created_at: Timestamp,
 }
 
@@ -144,11 +144,11 @@ pub(crate) async fn get(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct UpdateWallet {
-    /// The most by which the balance may fall below 0; null is no limit.
+    /// The amount by which the balance may fall below 0. Null: no limit.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegativeAmount>)]
     overdraft_limit: NullablePatch<NonNegativeAmount>,
-    /// The balance below which the event `wallet.balance_low` is sent; null is never.
+    /// The amount below which the balance causes the event `wallet.balance_low`. Null: no event.
     #[deserr(default)]
     #[schema(value_type = Option<NonNegativeAmount>)]
     low_balance_threshold: NullablePatch<NonNegativeAmount>,
@@ -192,7 +192,7 @@ pub(crate) async fn update(
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct MoveMoney {
-    /// The amount.
+    /// The amount in US dollars.
     amount: PositiveAmount,
     /// A text for people.
     #[deserr(default)]

@@ -27,16 +27,16 @@ use crate::openapi::types::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Webhook)]
 pub(crate) struct WebhookView {
-    /// The webhook.
+    /// The id of the webhook.
     webhook_id: WebhookId,
     /// A name for people.
     name: String,
     /// The URL that receives the events.
     url: String,
-    /// The kinds of events that are sent; null is all but `request.*`.
+    /// The kinds of events that are sent. Null: all but `request.*`.
     #[schema(value_type = Option<Vec<WantedKind>>, required)]
     events: Option<Vec<EventKind>>,
-    /// Only in the answers to creation and rotation.
+    /// The secret. It is only in the answers to creation and rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     webhook_secret: Option<String>,
@@ -65,13 +65,13 @@ impl WebhookView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Delivery)]
 struct DeliveryView {
-    /// The delivery.
+    /// The id of the delivery.
     delivery_id: DeliveryId,
-    /// The `webhook-id` of its message, the same at every attempt.
+    /// The `webhook-id` of the message, the same at every attempt.
     event_id: EventId,
     /// The kind of the event.
     r#type: EventKind,
-    /// Its number among the messages of the webhook, from 1 and without gaps.
+    /// The number of the message on the webhook, from 1 and without gaps.
     #[schema(minimum = 1)]
     sequence: u64,
     /// The state.
@@ -87,7 +87,7 @@ struct DeliveryView {
     /// The reason why there was no answer.
     #[schema(required)]
     error: Option<DeliveryFault>,
-    /// The duration of the last attempt.
+    /// The duration of the last attempt in milliseconds.
     #[schema(required)]
     duration_ms: Option<u32>,
     /// The time of the last attempt.
@@ -174,9 +174,10 @@ impl Deserr<Issues> for EventKindsField {
 pub(crate) struct CreateWebhook {
     /// A name for people.
     name: NameField,
-    /// The URL that messages are sent to.
+    /// The URL to which messages are sent, without user, password and fragment. It must be https and at a public
+    /// address, unless the operator allows others.
     url: WebhookTarget,
-    /// The kinds of events that are sent; null or absent is all but `request.*`.
+    /// The kinds of events that are sent, each once. Null means all but `request.*`. Default: null.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
     events: Option<EventKindsField>,
@@ -274,11 +275,12 @@ pub(crate) struct UpdateWebhook {
     #[deserr(default)]
     #[schema(value_type = Option<NameField>, nullable = false)]
     name: PatchField<NameField>,
-    /// The URL that receives the events.
+    /// The URL to which messages are sent, without user, password and fragment. It must be https and at a public
+    /// address, unless the operator allows others.
     #[deserr(default)]
     #[schema(value_type = Option<WebhookTarget>, nullable = false)]
     url: PatchField<WebhookTarget>,
-    /// Absent keeps the kinds; null is all but `request.*`.
+    /// The kinds of events that are sent, each once. Null means all but `request.*`.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<WantedKind>>, min_items = 1)]
     events: NullablePatch<EventKindsField>,
@@ -411,7 +413,7 @@ pub(crate) async fn test(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by its derive only")]
 struct DeliveryQuery {
-    /// Only deliveries in this state; `all` or absent is every one.
+    /// Only deliveries in this state. `all` does not restrict the list. Default: `all`.
     #[param(inline)]
     status: Option<DeliveryStatusFilter>,
 }

@@ -212,13 +212,13 @@ fn list_filter(query: &Query, issues: &mut Vec<Issue>) -> ListFilter {
 pub(super) struct RecordQuery {
     /// Only records of this spend key.
     spend_key_id: Option<SpendKeyId>,
-    /// Only records under this meter.
+    /// Only records that this meter priced.
     meter_id: Option<MeterId>,
     /// Only records of this provider.
     provider: Option<String>,
     /// Only records of this model.
     model: Option<String>,
-    /// Only records with all these pairs of metadata.
+    /// At most 100 `[key, value]` pairs of strings. A record must have every pair.
     #[param(inline)]
     metadata_filters: Option<MetadataFilters>,
 }

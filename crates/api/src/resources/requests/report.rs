@@ -23,43 +23,43 @@ use tollgate_gateway::Tariff;
 #[derive(Deserr, ToSchema)]
 #[deserr(error = Issues, deny_unknown_fields)]
 pub(crate) struct ReportUsage {
-    /// Your own id of the usage. It is booked once.
+    /// Your own id of this usage. It is unique per merchant, permanently. The record shows it as `reference_id`.
     request_id: NameField,
-    /// The customer.
+    /// The connection that used it.
     #[schema(value_type = ConnectionId)]
     connection_id: NameField,
-    /// A short name of the meter, for forward tokens. It is made from the name if absent.
+    /// The short name of the meter that prices it.
     meter_slug: NameField,
-    /// The provider's name in the configuration.
+    /// The provider. With `model`, the base cost is shown at the listed price. Default: `unknown`.
     #[deserr(default)]
     provider: Option<NameField>,
-    /// The model.
+    /// The model. The base cost is shown when `provider` is given, too.
     #[deserr(default)]
     model: Option<NameField>,
     /// Pairs of strings that you can filter by.
     #[deserr(default)]
     metadata: Option<MetadataField>,
-    /// Tokens of input.
+    /// Tokens of input. Default: 0.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     input_tokens: CountField,
-    /// Tokens of output.
+    /// Tokens of output. Default: 0.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     output_tokens: CountField,
-    /// Characters of input.
+    /// Characters of input. Default: 0.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     input_characters: CountField,
-    /// Characters of output.
+    /// Characters of output. Default: 0.
     #[deserr(default)]
     #[schema(value_type = Option<CountField>, nullable = false)]
     output_characters: CountField,
-    /// Seconds of input.
+    /// Seconds of input, also in a string with up to six decimals: `"1.5"`. Default: 0.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>, nullable = false)]
     input_seconds: SecondsField,
-    /// Seconds of output.
+    /// Seconds of output, likewise. Default: 0.
     #[deserr(default)]
     #[schema(value_type = Option<SecondsField>, nullable = false)]
     output_seconds: SecondsField,

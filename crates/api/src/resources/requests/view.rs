@@ -16,39 +16,42 @@ use crate::settings::InterfaceShape;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Request)]
 pub(crate) struct RecordView {
-    /// The record of the call.
+    /// The id of the record.
     request_id: RequestId,
-    /// Your own id.
+    /// The `request_id` of reported usage. Absent for a forwarded call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reference_id: Option<String>,
-    /// The record's number on its wallet, without gaps.
+    /// The number of the record on the wallet of the call, or else on the merchant's own wallet. It counts 1, 2, 3,
+    /// … without gaps, in the order in which calls are settled. Compare it with records that you keep elsewhere. A
+    /// number that a database lost in a failover is given again. Absent while `pending`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     sequence: Option<u64>,
-    /// The state.
+    /// The state: `pending`, then `completed` or `error`.
     status: RequestStatus,
     /// The provider's name in the configuration.
     provider: String,
-    /// The method and the URL of the call.
+    /// The method and the URL, without query parameters whose names look like a credential (`key`, `token`,
+    /// `secret`, …).
     endpoint: String,
-    /// Whether the key was the operator's or the caller's.
+    /// The owner of the provider key: `managed` is the operator's key, and `unmanaged` is the caller's.
     provider_key_type: ProviderKeyType,
-    /// The provider's HTTP status.
+    /// The provider's HTTP status. Absent when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     provider_status: Option<u16>,
     #[serde(flatten)]
     customer: CustomerView,
-    /// The spend key.
+    /// The spend key of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     spend_key_id: Option<SpendKeyId>,
-    /// The meter.
+    /// The meter that priced the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     meter_id: Option<MeterId>,
-    /// The model.
+    /// The model that served the call. While that is not known, the model that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     model: Option<String>,
@@ -56,7 +59,7 @@ pub(crate) struct RecordView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     response_id: Option<String>,
-    /// The provider's time of the answer.
+    /// The provider's own time of its answer, or else the time when the answer ended. Absent while `pending`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     timestamp: Option<Timestamp>,
@@ -71,7 +74,8 @@ pub(crate) struct RecordView {
     cost: CostView,
     /// Pairs of strings that you can filter by.
     metadata: Metadata,
-    /// Unusual facts.
+    /// Unusual facts: the provider claims more than a hundred times of what the call could use. Absent when there are
+    /// none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     flags: Vec<RecordFlag>,
     /// The time of creation.
@@ -140,7 +144,8 @@ enum RecordFlag {
 #[derive(Serialize, ToSchema)]
 #[schema(as = RequestCustomer)]
 struct CustomerView {
-    /// The customer.
+    /// The customer for whom the call was made: the connection of the credential, or else the one whose wallet the
+    /// spend key draws on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection_id: Option<ConnectionId>,
@@ -164,9 +169,9 @@ pub(crate) struct ModelUsageView {
     output_characters: u64,
     /// Characters of input and output.
     total_characters: u64,
-    /// Seconds of input.
+    /// Seconds of input, rounded up. Pricing uses the exact value.
     input_seconds: u64,
-    /// Seconds of output.
+    /// Seconds of output, rounded up. Pricing uses the exact value.
     output_seconds: u64,
     /// Seconds of input and output.
     total_seconds: u64,
@@ -186,7 +191,7 @@ pub(crate) struct ModelUsageView {
     output_cost: Amount,
     /// The base cost.
     total_cost: Amount,
-    /// The payer.
+    /// The payer of the base cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     payer: Option<Payer>,
@@ -226,7 +231,8 @@ pub(crate) struct FeeView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     token_basis: Option<TokenBasis>,
-    /// One line for each tier that the call touched.
+    /// One line for each tier that the call used. Its counts are the amounts in that tier, in the unit of the
+    /// meter.
     breakdown: Vec<FeeLineView>,
 }
 
@@ -243,7 +249,7 @@ pub(crate) struct FeeLineView {
     seconds: u64,
     /// The requests in this tier.
     requests: u64,
-    /// The price in US dollars.
+    /// The fee in this tier.
     cost: Amount,
 }
 
