@@ -3,7 +3,7 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 49] = [
+const TYPES: [&str; 50] = [
     "Amount",
     "BillingInterval",
     "ConnectionId",
@@ -16,6 +16,7 @@ const TYPES: [&str; 49] = [
     "Enforcement",
     "EventId",
     "EventKind",
+    "FailureSource",
     "Issue",
     "LedgerAccount",
     "LimitQuantity",

@@ -8,6 +8,7 @@ mod drop_in;
 mod earlier_shape;
 mod endings;
 mod errors;
+mod failures;
 mod forward;
 mod headers;
 mod health;

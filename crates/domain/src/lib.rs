@@ -7,6 +7,7 @@
 
 pub mod admission;
 mod billing_interval;
+mod call_details;
 mod connection;
 mod credit;
 mod cycle;
@@ -38,6 +39,7 @@ mod wallet;
 mod webhook;
 
 pub use billing_interval::BillingInterval;
+pub use call_details::{CallDetails, CallFailure, CallTimings, FailureSource};
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
 pub use credit::{Credit, CreditHold, CreditSettlement, Credits, LedgerAccount, Rollover};
 pub use cycle::{Cycle, PerCycle};

@@ -6,6 +6,7 @@ use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis, Usage, UsageSource,
 };
 
+use crate::call_details::CallDetails;
 use crate::credit::CreditHold;
 use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
 use crate::metadata::Metadata;
@@ -222,4 +223,6 @@ pub struct RequestRecord {
     pub swept: bool,
     /// Whether the provider reported far more usage than the call could have.
     pub suspicious: bool,
+    /// The failure of the call, and its times.
+    pub details: CallDetails,
 }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis};
 
+use crate::call_details::{CallDetails, CallFailure};
 use crate::missing_price::MissingPrice;
 use crate::quote::{FeeModel, Payer, PricingTerms, Quote};
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
@@ -78,6 +79,9 @@ pub struct CallReport {
     /// Whether the provider reported far more usage than the call could have.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspicious: bool,
+    /// The failure of the call, and its times.
+    #[serde(default)]
+    pub details: CallDetails,
 }
 
 impl CallReport {
@@ -96,6 +100,7 @@ impl CallReport {
             missing: MissingPrice::of_estimate(provider, model.unwrap_or_default(), estimate),
             timestamp: now,
             suspicious: false,
+            details: CallDetails::default(),
         }
     }
 
@@ -111,6 +116,7 @@ impl CallReport {
             missing: None,
             timestamp: now,
             suspicious: false,
+            details: CallDetails::default(),
         }
     }
 }
@@ -216,6 +222,14 @@ fn record(
         settled_at: None,
         swept: false,
         suspicious: report.suspicious,
+        details: CallDetails {
+            failure: report
+                .details
+                .failure
+                .clone()
+                .or_else(|| CallFailure::of_ending(report.ending)),
+            ..report.details.clone()
+        },
     }
 }
 
@@ -246,5 +260,6 @@ pub fn in_flight(pending: &PendingRecord, meter: Option<&FeeModel>) -> RequestRe
         settle(pending, &CallReport::not_sent(pending.created_at), meter, 0, Rate::ZERO).record;
     record.status = RequestStatus::Pending;
     record.timestamp = None;
+    record.details = CallDetails::default();
     record
 }

@@ -9,8 +9,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
-use tollgate_domain::{Enforcement, PendingRecord, Timestamp};
-use tollgate_provider::http::header::CONTENT_LENGTH;
+use tollgate_domain::{
+    CallDetails, CallFailure, CallTimings, Enforcement, PendingRecord, Timestamp,
+};
+use tollgate_provider::http::header::{CONTENT_LENGTH, HeaderMap};
 use tollgate_provider::{
     AnswerHeaders, BodyError, ProviderClient, SendError, UpstreamRequest, UpstreamResponse,
     response_headers,
@@ -125,6 +127,7 @@ impl<O: CallObserver> CallTask<O> {
         let outgoing =
             UpstreamRequest { endpoint: &outbound.endpoint, method, headers, body, managed };
         let sent_at = Instant::now();
+        let timings = CallTimings { sent_at: Some(gateway.clock.now()), ..CallTimings::default() };
         gateway
             .metrics
             .before_provider
@@ -137,12 +140,12 @@ impl<O: CallObserver> CallTask<O> {
         match sent {
             Ok(incoming) => {
                 admitted.metrics.first_byte.observe(sent_at.elapsed().as_secs_f64());
-                let answer = RelayedResponse::new(
-                    &gateway, &outbound, admitted, incoming, in_flight, sent_at,
-                );
+                let timings = CallTimings { first_byte_at: Some(gateway.clock.now()), ..timings };
+                let sent = SentCall { admitted, in_flight, sent_at, timings };
+                let answer = RelayedResponse::new(&gateway, &outbound, sent, incoming);
                 answer.relay(to_client).await;
             }
-            Err(why) => end_unanswered(&gateway, admitted, why, to_client).await,
+            Err(why) => end_unanswered(&gateway, admitted, timings, why, to_client).await,
         }
     }
 }
@@ -151,6 +154,7 @@ impl<O: CallObserver> CallTask<O> {
 async fn end_unanswered(
     gateway: &Gateway,
     admitted: AdmittedCall<'_, impl CallObserver>,
+    timings: CallTimings,
     why: SendError,
     mut to_client: RelaySender,
 ) {
@@ -159,10 +163,13 @@ async fn end_unanswered(
     let now = gateway.clock.now();
     let (report, error) = match why {
         SendError::NotSent(_) => (CallReport::not_sent(now), CallError::NotSent { request_id }),
-        SendError::NoAnswer { timed_out } => (
-            CallReport::unknown(&admitted.pending, Ending::Unanswered, now),
-            CallError::NoAnswer { request_id, timed_out },
-        ),
+        SendError::NoAnswer { timed_out } => {
+            let message = "The provider took the call and did not answer in time.";
+            let failure = timed_out.then(|| CallFailure::of_service("provider_timeout", message));
+            let details = CallDetails { failure, timings, ..CallDetails::default() };
+            let report = CallReport::unknown(&admitted.pending, Ending::Unanswered, now);
+            (CallReport { details, ..report }, CallError::NoAnswer { request_id, timed_out })
+        }
     };
     admitted.settle(report).await;
     to_client.refuse(error);
@@ -209,6 +216,14 @@ impl<O: CallObserver> Drop for AdmittedCall<'_, O> {
     }
 }
 
+/// A call that was sent to its provider.
+struct SentCall<'a, O: CallObserver> {
+    admitted: AdmittedCall<'a, O>,
+    in_flight: InFlightGuard,
+    sent_at: Instant,
+    timings: CallTimings,
+}
+
 /// A provider's answer that is being relayed to the client.
 struct RelayedResponse<'a, O: CallObserver> {
     gateway: &'a Gateway,
@@ -217,6 +232,9 @@ struct RelayedResponse<'a, O: CallObserver> {
     unsettled: Option<(AdmittedCall<'a, O>, ResponseMeter)>,
     /// When the provider was called.
     sent_at: Instant,
+    timings: CallTimings,
+    /// The provider's id of the request.
+    provider_request_id: Option<String>,
     /// When the provider's answer ended; `None` again once the client may have all of it.
     ended: Option<Instant>,
     came_in: Timestamp,
@@ -255,11 +273,10 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     fn new(
         gateway: &'a Gateway,
         outbound: &'a OutboundCall,
-        admitted: AdmittedCall<'a, O>,
+        sent: SentCall<'a, O>,
         incoming: UpstreamResponse,
-        in_flight: InFlightGuard,
-        sent_at: Instant,
     ) -> Self {
+        let SentCall { admitted, in_flight, sent_at, timings } = sent;
         let meter = ResponseMeter::new(
             &outbound.endpoint.format,
             incoming.status,
@@ -272,6 +289,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
             came_in: admitted.pending.created_at,
+            timings,
+            provider_request_id: provider_request_id(&incoming.headers),
             unsettled: Some((admitted, meter)),
             sent_at,
             ended: None,
@@ -440,6 +459,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         let reading = meter.finish(ended);
         self.deferred.push(reading.rest.clone());
         let ending = settlement::ending_of(self.incoming.status, ended, &reading);
+        let keeps_message = self.gateway.settings.keep_error_messages;
+        let failure = settlement::failure_of(ending, &reading, keeps_message);
         let now = self.gateway.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
         let read = price::price_reading(
@@ -474,7 +495,25 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),
             suspicious: is_suspicious,
+            details: CallDetails {
+                failure,
+                provider_request_id: self.provider_request_id.take(),
+                timings: CallTimings { last_byte_at: Some(now), ..self.timings },
+            },
         };
         admitted.settle(report).await;
     }
+}
+
+/// The headers in which providers name a request.
+const REQUEST_ID_HEADERS: [&str; 5] =
+    ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-goog-request-id"];
+/// The longest id that is kept.
+const REQUEST_ID_BYTES: usize = 128;
+
+/// The provider's id of a request, from the headers of its answer.
+fn provider_request_id(headers: &HeaderMap) -> Option<String> {
+    let mut named = REQUEST_ID_HEADERS.iter().filter_map(|name| headers.get(*name));
+    let id = named.next()?.to_str().ok()?;
+    (!id.is_empty() && id.len() <= REQUEST_ID_BYTES).then(|| id.to_owned())
 }

@@ -42,6 +42,8 @@ pub struct CallSettings {
     pub answer_memory_bytes: usize,
     /// The bounds on waits for providers.
     pub timeouts: Timeouts,
+    /// Whether records keep the messages of providers' errors.
+    pub keep_error_messages: bool,
 }
 
 impl Default for CallSettings {
@@ -53,6 +55,7 @@ impl Default for CallSettings {
             disconnect_drain_max_bytes: 64 * 1024 * 1024,
             answer_memory_bytes: 128 * 1024 * 1024,
             timeouts: Timeouts::default(),
+            keep_error_messages: true,
         }
     }
 }

@@ -12,7 +12,7 @@
 //! A strict key trusts no estimate, because its limit must hold. All of it is pure; [`crate::call_task`] does what it says.
 
 use tollgate_domain::settlement::Ending;
-use tollgate_domain::{PricedUsage, UsageSource};
+use tollgate_domain::{CallFailure, FailureSource, PricedUsage, UsageSource};
 use tollgate_pricing::PriceSource;
 use tollgate_usage::{ResponseEnd, UsageReading};
 
@@ -28,6 +28,24 @@ pub(crate) fn ending_of(status: u16, end: ResponseEnd, reading: &UsageReading) -
         ResponseEnd::Left => Ending::Abandoned,
         ResponseEnd::Complete | ResponseEnd::Broken => Ending::Broken,
     }
+}
+
+/// The failure of a call whose answer had a status; `None` if it has not failed, or if nothing more than its ending is
+/// known.
+pub(crate) fn failure_of(
+    ending: Ending,
+    reading: &UsageReading,
+    keeps_message: bool,
+) -> Option<CallFailure> {
+    let is_of_provider =
+        ending == Ending::Rejected || (ending == Ending::Broken && reading.provider_error);
+    let words = reading.error.clone().unwrap_or_default();
+    is_of_provider.then(|| CallFailure {
+        source: FailureSource::Provider,
+        kind: words.kind,
+        code: words.code,
+        message: words.message.filter(|_| keeps_message),
+    })
 }
 
 /// The facts that decide whether a usage is charged as it was read.

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    Payer, PricedUsage, Quote, RequestRecord, ServiceCharge, Timestamp, UsageSource,
+    CallDetails, CallFailure, CallTimings, Payer, PricedUsage, Quote, RequestRecord, ServiceCharge,
+    Timestamp, UsageSource,
 };
 use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, Fee, FeeLine, Overflow, PriceSource, Rate, Tier, TierUnit,
@@ -53,6 +54,41 @@ pub(crate) struct StoredOutcome<'a> {
     counted_units: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     suspicious: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<Cow<'a, CallFailure>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider_request_id: Option<Cow<'a, str>>,
+    /// When the call was sent, and when its answer began and ended, in microseconds after its admission.
+    #[serde(default, skip_serializing_if = "StoredTimings::is_empty")]
+    at: StoredTimings,
+}
+
+/// The times of a call, in microseconds after its admission. Those at the end may be absent.
+#[derive(Default, Serialize, Deserialize)]
+struct StoredTimings(Vec<i64>);
+
+impl StoredTimings {
+    fn of(record: &RequestRecord) -> Self {
+        let CallTimings { sent_at, first_byte_at, last_byte_at } = record.details.timings;
+        let since =
+            |at: Timestamp| at.unix_micros().saturating_sub(record.created_at.unix_micros());
+        // The times are known in this order.
+        Self(
+            [sent_at, first_byte_at, last_byte_at]
+                .into_iter()
+                .map_while(|at| at.map(since))
+                .collect(),
+        )
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn timings(&self, created_at: Timestamp) -> CallTimings {
+        let at = |place: usize| self.0.get(place).map(|micros| created_at.plus_micros(*micros));
+        CallTimings { sent_at: at(0), first_byte_at: at(1), last_byte_at: at(2) }
+    }
 }
 
 /// A line of the fee: start and rate of the tier, its unit, the counted units and their cost.
@@ -110,6 +146,9 @@ impl<'a> StoredOutcome<'a> {
             costs: [quote.total_wallet_cost.units(), quote.total_merchant_cost.units()],
             counted_units: quote.counted_units,
             suspicious: record.suspicious,
+            failure: record.details.failure.as_ref().map(Cow::Borrowed),
+            provider_request_id: record.details.provider_request_id.as_deref().map(Cow::Borrowed),
+            at: StoredTimings::of(record),
         }
     }
 
@@ -154,6 +193,11 @@ impl<'a> StoredOutcome<'a> {
         };
         record.service_charge_rate = self.service_charge_rate;
         record.suspicious = self.suspicious;
+        record.details = CallDetails {
+            failure: self.failure.map(Cow::into_owned),
+            provider_request_id: self.provider_request_id.map(Cow::into_owned),
+            timings: self.at.timings(record.created_at),
+        };
         Ok(())
     }
 }

@@ -312,5 +312,6 @@ pub fn answered(tokens: u64, base: &str) -> CallReport {
         missing: None,
         timestamp: START,
         suspicious: false,
+        details: CallDetails::default(),
     }
 }

@@ -17,5 +17,6 @@ pub use request::{
     BodyRefusal, InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
 };
 pub use response::{
-    MeteredPiece, ResponseEnd, ResponseMemory, ResponseMeter, UsageReading, estimate_input,
+    ErrorWords, MeteredPiece, ResponseEnd, ResponseMemory, ResponseMeter, UsageReading,
+    estimate_input,
 };

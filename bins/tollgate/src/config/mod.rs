@@ -284,6 +284,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
                 .take("disconnect_drain_max_bytes")
                 .unwrap_or(default.calls.disconnect_drain_max_bytes),
             answer_memory_bytes,
+            keep_error_messages: root.take("keep_error_messages").unwrap_or(true),
             timeouts: Timeouts {
                 connect: time_limit(root, "connect_timeout_ms", 10_000),
                 first_byte: time_limit(root, "first_byte_timeout_ms", 600_000),

@@ -3,13 +3,15 @@
 
 use anyhow::{anyhow, bail};
 use tokio::task::JoinSet;
+use tollgate_api::ApiError;
 use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    BillingInterval, Clock, ConfigTerms, Cycle, Enforcement, ForwardedRequest, Key, MerchantId,
-    Metadata, MeterId, NewConnection, NewMeter, NewSpendKey, NewSubscriptionConfig, PricedUsage,
-    ProviderKeyType, RequestFormat, RequestId, Rollover, SpendLimit, SpendRules,
-    SubscriptionConfigId, TierPeriod, Timestamp, TransactionKind, UsageSource, WalletId,
+    BillingInterval, CallDetails, CallFailure, CallTimings, Clock, ConfigTerms, Cycle, Enforcement,
+    FailureSource, ForwardedRequest, Key, MerchantId, Metadata, MeterId, NewConnection, NewMeter,
+    NewSpendKey, NewSubscriptionConfig, PricedUsage, ProviderKeyType, RefusedCall, RequestFormat,
+    RequestId, Rollover, SpendLimit, SpendRules, SubscriptionConfigId, TierPeriod, Timestamp,
+    TransactionKind, UsageSource, WalletId,
 };
 use tollgate_pricing::{
     Amount, BaseCost, Meter, PriceBook, RateType, ServedCall, Tier, TierUnit, Usage,
@@ -17,8 +19,8 @@ use tollgate_pricing::{
 use tollgate_store::deliveries::AttemptCapacity;
 use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{
-    Conn, DatabaseUrl, Options, SettleOutcome, Store, connections, merchants, meters, spend_keys,
-    subscription_configs, subscriptions, wallets,
+    Conn, DatabaseUrl, Options, RefusalCause, SettleOutcome, Store, connections, merchants, meters,
+    spend_keys, subscription_configs, subscriptions, wallets,
 };
 
 const DAYS: i64 = 90;
@@ -264,9 +266,28 @@ impl Business<'_> {
         loop {
             let usage = Usage::tokens(self.numbers.from(60_000, 120_000), 1_200);
             let (call, admitted) = self.call(agent, "openai", "gpt-4o", usage)?;
+            let at = self.clock.now();
             match self.store.admit(Box::new(call)).await? {
                 Ok(_) => settle(self.store.clone(), admitted).await?,
-                Err(_) => return Ok(()),
+                Err(refusal) => {
+                    let error = ApiError::from(refusal);
+                    let cause = RefusalCause {
+                        merchant_id: self.merchant_id,
+                        key: agent,
+                        connection_id: None,
+                        model: Some("gpt-4o"),
+                        code: error.code().name(),
+                        at,
+                    };
+                    self.store.record_refusal(&cause, || RefusedCall {
+                        message: error.message().to_owned(),
+                        provider: Some("openai".to_owned()),
+                        endpoint: Some(endpoint("openai")),
+                        limit: error.limit(),
+                        ..RefusedCall::default()
+                    });
+                    return Ok(self.store.write_refusals().await?);
+                }
             }
         }
     }
@@ -331,8 +352,27 @@ impl Business<'_> {
             missing: None,
             timestamp: now.plus_millis(CALL_MILLIS),
             suspicious: false,
+            details: CallDetails {
+                failure: failed.then(overloaded),
+                provider_request_id: None,
+                timings: CallTimings {
+                    sent_at: Some(now.plus_millis(1)),
+                    first_byte_at: Some(now.plus_millis(CALL_MILLIS / 4)),
+                    last_byte_at: Some(now.plus_millis(CALL_MILLIS)),
+                },
+            },
         };
         Ok((call, AdmittedCall { request_id, report }))
+    }
+}
+
+/// The error of a provider that has no room.
+fn overloaded() -> CallFailure {
+    CallFailure {
+        source: FailureSource::Provider,
+        kind: Some("overloaded_error".to_owned()),
+        code: None,
+        message: Some("Overloaded".to_owned()),
     }
 }
 

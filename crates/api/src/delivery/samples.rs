@@ -1,11 +1,11 @@
 //! A sample event of each kind, for the OpenAPI document and `docs/features/webhook-messages.md`.
 
 use tollgate_domain::{
-    BillingInterval, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId,
-    Credits, Cycle, Event, EventId, EventKind, EventPayload, Gcra, MerchantId, Metadata, MeterId,
-    Payer, PerCycle, Plan, PricedUsage, ProviderKeyType, Quote, RateLimit, RequestId,
-    RequestRecord, RequestStatus, Rollover, ServiceCharge, SpendCounters, SpendKey, SpendKeyId,
-    SpendLimit, SpendRules, SubscriptionConfigId, SubscriptionId, SubscriptionState,
+    BillingInterval, CallDetails, Connection, ConnectionId, ConnectionStatus, CreditBundle,
+    CreditBundleId, Credits, Cycle, Event, EventId, EventKind, EventPayload, Gcra, MerchantId,
+    Metadata, MeterId, Payer, PerCycle, Plan, PricedUsage, ProviderKeyType, Quote, RateLimit,
+    RequestId, RequestRecord, RequestStatus, Rollover, ServiceCharge, SpendCounters, SpendKey,
+    SpendKeyId, SpendLimit, SpendRules, SubscriptionConfigId, SubscriptionId, SubscriptionState,
     SubscriptionStatus, Timestamp, UsageSource, Wallet, WalletId, Webhook, WebhookId,
 };
 use tollgate_pricing::{
@@ -257,6 +257,7 @@ fn failed() -> RequestRecord {
         settled_at: Some(NOW),
         swept: false,
         suspicious: false,
+        details: CallDetails::default(),
     }
 }
 

@@ -205,7 +205,7 @@ impl ApiError {
     }
 
     /// The state of the limit that refused the call.
-    pub(crate) fn limit(&self) -> LimitState {
+    pub fn limit(&self) -> LimitState {
         self.limit.as_deref().copied().unwrap_or_default()
     }
 

@@ -94,6 +94,7 @@ words! {
     PayerSchema = tollgate_domain::Payer;
     PendingKindSchema = tollgate_domain::PendingKind;
     PriceSourceSchema = tollgate_pricing::PriceSource;
+    FailureSourceSchema = tollgate_domain::FailureSource;
     ProviderKeyTypeSchema = tollgate_domain::ProviderKeyType;
     RateTypeSchema = tollgate_pricing::RateType;
     RequestShapeSchema = tollgate_domain::RequestShape;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    Connection, ConnectionId, ConnectionStatus, CreditHold, ForwardedRequest, Merchant, MerchantId,
-    MerchantMeter, MeterVersion, MissingPrice, PendingRecord, PricedUsage, RequestId,
-    RequestRecord, Timestamp, Wallet,
+    CallDetails, Connection, ConnectionId, ConnectionStatus, CreditHold, ForwardedRequest,
+    Merchant, MerchantId, MerchantMeter, MeterVersion, MissingPrice, PendingRecord, PricedUsage,
+    RequestId, RequestRecord, Timestamp, Wallet,
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
@@ -187,6 +187,7 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> CallReport {
         missing: reported.missing.clone(),
         timestamp: now,
         suspicious: false,
+        details: CallDetails::default(),
     }
 }
 

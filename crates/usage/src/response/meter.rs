@@ -9,6 +9,7 @@ use tollgate_pricing::{PerModelUsage, PerUnit, Usage, UsageSource};
 
 use super::body_buffer::{BodyBuffer, ResponseMemory};
 use super::decode::Decoder;
+use super::error_words::ErrorWords;
 use super::estimate;
 use super::events::{EventReader, EventReaderStep, MAX_EVENT_BYTES};
 use super::excerpt::Excerpt;
@@ -118,6 +119,13 @@ impl ResponseMeter {
         let content_type = headers.line("content-type", 0).and_then(text_of);
         let content_type = content_type.map(str::to_ascii_lowercase);
         let form = BodyReader::of(content_type.as_deref(), endpoint.api(), request.stream);
+        let form = match form {
+            // An error is one object, also where a stream was requested.
+            BodyReader::Objects(_) if !(200..300).contains(&status) => {
+                BodyReader::Whole(BodyBuffer::default())
+            }
+            form => form,
+        };
         let mut meter = Self {
             extractor: extractor(endpoint, headers, request),
             form: BodyReader::Unread,
@@ -188,6 +196,10 @@ impl ResponseMeter {
         panic_if(self.fault.as_deref(), "panic at the end");
         let mut rest = Bytes::new();
         let mut complete = how == ResponseEnd::Complete;
+        let error = match &self.form {
+            BodyReader::Whole(body) if !self.accepted() => ErrorWords::of(&body.bytes),
+            _ => None,
+        };
         match &mut self.form {
             BodyReader::Unread => {}
             BodyReader::Objects(_) => {}
@@ -227,6 +239,7 @@ impl ResponseMeter {
             parts: limit_parts(found.parts),
             total_differs: found.total_differs && source == UsageSource::Reported,
             provider_error: found.facts.provider_error && self.accepted(),
+            error,
             complete,
             rest,
         }

@@ -12,6 +12,7 @@ mod cohere;
 mod decode;
 mod deepgram;
 mod elevenlabs;
+mod error_words;
 mod estimate;
 mod events;
 mod excerpt;
@@ -26,6 +27,7 @@ mod openai;
 mod reading;
 
 pub use self::body_buffer::ResponseMemory;
+pub use self::error_words::ErrorWords;
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;
 pub use self::reading::{MeteredPiece, ResponseEnd, UsageReading};

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use tollgate_pricing::{PerModelUsage, Usage, UsageSource};
 
+use super::error_words::ErrorWords;
+
 /// The bytes of one piece that pass, and those that wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeteredPiece {
@@ -49,6 +51,8 @@ pub struct UsageReading {
     pub total_differs: bool,
     /// Whether the provider answered 2xx and then reported an error, in an event or as the body.
     pub provider_error: bool,
+    /// The provider's words about an error, if the body of an answer with an error status has any.
+    pub error: Option<ErrorWords>,
     /// Whether the event that ends the stream, or the end of a body, was seen.
     pub complete: bool,
     /// The last bytes for the client, kept back because they might have begun the last event. Empty

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use tollgate_domain::{
-    ConnectionId, Metadata, MeterId, Payer, ProviderKeyType, Quote, RequestId, RequestRecord,
-    RequestStatus, SpendKeyId, Timestamp, UsageSource,
+    CallFailure, CallTimings, ConnectionId, FailureSource, Metadata, MeterId, Payer,
+    ProviderKeyType, Quote, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp,
+    UsageSource,
 };
 use tollgate_pricing::{Amount, FeeLine, PriceSource, RateType, TierUnit, TokenBasis, Usage};
 use utoipa::ToSchema;
@@ -78,8 +79,79 @@ pub(crate) struct RecordView {
     /// none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     flags: Vec<RecordFlag>,
+    /// The reason of the status `error`. Absent for other statuses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<FailureView>,
+    /// The provider's id of the request, if a header of its answer names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    provider_request_id: Option<String>,
+    /// The life of the call.
+    timings: TimingsView,
     /// The time of creation.
     created_at: Timestamp,
+}
+
+/// The reason why a call failed.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestError)]
+struct FailureView {
+    /// `provider`: it answered with an error. `service`: the provider was unreachable or too slow, its answer broke off,
+    /// or this service failed. `client`: the client left.
+    #[schema(value_type = FailureSource)]
+    source: FailureSource,
+    /// The provider's own type of the error.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    kind: Option<String>,
+    /// The provider's own code of the error, or the code of this service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    code: Option<String>,
+    /// The first 500 characters of the message. What looks like a credential is replaced by `***`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    message: Option<String>,
+}
+
+/// The times of a call. Those that did not come are absent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestTimings)]
+struct TimingsView {
+    /// The time of admission, or at which usage was reported.
+    admitted_at: Timestamp,
+    /// The time at which the call was sent to the provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    sent_at: Option<Timestamp>,
+    /// The time at which the provider's answer began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    first_byte_at: Option<Timestamp>,
+    /// The time of the last byte of the provider's answer that was read before the settlement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    last_byte_at: Option<Timestamp>,
+    /// The time of settlement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    settled_at: Option<Timestamp>,
+}
+
+impl FailureView {
+    fn of(failure: &CallFailure) -> Self {
+        let CallFailure { source, kind, code, message } = failure.clone();
+        Self { source, kind, code, message }
+    }
+}
+
+impl TimingsView {
+    fn of(record: &RequestRecord) -> Self {
+        let CallTimings { sent_at, first_byte_at, last_byte_at } = record.details.timings;
+        let (admitted_at, settled_at) = (record.created_at, record.settled_at);
+        Self { admitted_at, sent_at, first_byte_at, last_byte_at, settled_at }
+    }
 }
 
 /// The columns of records as CSV: the fields of the view.
@@ -94,6 +166,16 @@ pub(super) const RECORD_COLUMNS: &[&str] = &[
     "endpoint",
     "provider_key_type",
     "provider_status",
+    "error.source",
+    "error.type",
+    "error.code",
+    "error.message",
+    "provider_request_id",
+    "timings.admitted_at",
+    "timings.sent_at",
+    "timings.first_byte_at",
+    "timings.last_byte_at",
+    "timings.settled_at",
     "connection_id",
     "spend_key_id",
     "meter_id",
@@ -289,6 +371,9 @@ impl RecordView {
             cost: CostView::of(&record.quote, record.rate_type, record.token_basis, shape),
             metadata: record.metadata.clone(),
             flags: record.suspicious.then_some(RecordFlag::SuspiciousUsage).into_iter().collect(),
+            error: record.details.failure.as_ref().map(FailureView::of),
+            provider_request_id: record.details.provider_request_id.clone(),
+            timings: TimingsView::of(record),
             created_at: record.created_at,
         }
     }

@@ -1,0 +1,156 @@
+//! The words of a provider about an error, from the body of its answer.
+
+use serde_json::Value;
+
+/// The words of a provider about an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorWords {
+    /// The type of the error: `insufficient_quota`, `overloaded_error`, `RESOURCE_EXHAUSTED`.
+    pub kind: Option<String>,
+    /// The code of the error.
+    pub code: Option<String>,
+    /// The first 500 characters of the message. What looks like a credential is replaced by `***`.
+    pub message: Option<String>,
+}
+
+/// The most characters of a message.
+const MESSAGE_CHARS: usize = 500;
+/// The most characters of a type or a code.
+const WORD_CHARS: usize = 100;
+
+impl ErrorWords {
+    /// Reads the words of a JSON body: `{"error": {"type", "code", "message"}}`, and the forms in which providers
+    /// depart from it.
+    pub(super) fn of(body: &[u8]) -> Option<Self> {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        // Google answers a stream with a list.
+        let body = match &body {
+            Value::Array(items) => items.first()?,
+            body => body,
+        };
+        let error = body.get("error").or_else(|| body.get("detail")).unwrap_or(body);
+        let word = |names: &[&str]| {
+            let mut found = names.iter().filter_map(|name| error.get(name));
+            found.find_map(as_word).map(|word| first_chars(&word, WORD_CHARS))
+        };
+        let message = match error {
+            Value::String(message) => Some(message.clone()),
+            error => {
+                let named = ["message", "msg", "detail"].iter().filter_map(|name| error.get(name));
+                let mut texts = named.filter_map(Value::as_str);
+                texts.next().map(str::to_owned)
+            }
+        };
+        let words = Self {
+            kind: word(&["type", "status"]),
+            code: word(&["code", "err_code"]),
+            message: message
+                .map(|message| without_credentials(&first_chars(&message, MESSAGE_CHARS))),
+        };
+        (words != Self::default()).then_some(words)
+    }
+}
+
+fn as_word(value: &Value) -> Option<String> {
+    match value {
+        Value::String(word) if !word.is_empty() => Some(word.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn first_chars(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+/// The beginnings of the keys of providers and of this service.
+const KEY_PREFIXES: [&str; 16] = [
+    "sk-", "sk_", "pk-", "pk_", "rk_", "AIza", "xai-", "gsk_", "hf_", "r8_", "AKIA", "ASIA",
+    "ya29.", "tgs_", "tgk_", "eyJ",
+];
+/// The shortest run of letters and digits that counts as a credential.
+const LONG_RUN: usize = 24;
+
+/// Replaces the words of a text that look like credentials.
+fn without_credentials(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut word = String::new();
+    let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || "_-.*+/=".contains(letter);
+    for letter in text.chars().chain([' ']) {
+        if is_of_word(letter) {
+            word.push(letter);
+            continue;
+        }
+        cleaned.push_str(if is_credential(&word) { "***" } else { &word });
+        word.clear();
+        cleaned.push(letter);
+    }
+    // The space at the end was added above.
+    cleaned.pop();
+    cleaned
+}
+
+fn is_credential(word: &str) -> bool {
+    let has_prefix = KEY_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
+    let run = |run: &str| {
+        run.len() >= LONG_RUN
+            && run.bytes().any(|byte| byte.is_ascii_digit())
+            && run.bytes().any(|byte| byte.is_ascii_alphabetic())
+    };
+    (has_prefix && word.len() > 8) || word.split(['-', '.', '/', '=']).any(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_each_provider_are_read() {
+        let cases = [
+            (
+                r#"{"error":{"message":"Slow down","type":"requests","code":"rate_limit_exceeded"}}"#,
+                (Some("requests"), Some("rate_limit_exceeded"), Some("Slow down")),
+            ),
+            (
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+                (Some("overloaded_error"), None, Some("Overloaded")),
+            ),
+            (
+                r#"[{"error":{"code":429,"message":"Quota","status":"RESOURCE_EXHAUSTED"}}]"#,
+                (Some("RESOURCE_EXHAUSTED"), Some("429"), Some("Quota")),
+            ),
+            (r#"{"message":"invalid api token"}"#, (None, None, Some("invalid api token"))),
+            (r#"{"error":"Model not found"}"#, (None, None, Some("Model not found"))),
+            (r#"{"detail":"Not Found"}"#, (None, None, Some("Not Found"))),
+            (r#"{"err_code":"INVALID_AUTH","err_msg":"x"}"#, (None, Some("INVALID_AUTH"), None)),
+        ];
+        for (body, (kind, code, message)) in cases {
+            let words = ErrorWords::of(body.as_bytes()).unwrap();
+            let found = (words.kind.as_deref(), words.code.as_deref(), words.message.as_deref());
+            assert_eq!(found, (kind, code, message), "{body}");
+        }
+        for body in ["", "<html>", "{}", "[]", "3", r#"{"error":{}}"#] {
+            assert_eq!(ErrorWords::of(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_cut_out_and_names_of_models_are_not() {
+        for (text, expected) in [
+            (
+                "Incorrect API key provided: sk-proj-abc***wxyz. See docs",
+                "Incorrect API key provided: *** See docs",
+            ),
+            ("key AIzaSyD3adBeef99 is bad", "key *** is bad"),
+            ("token a1b2c3d4e5f6a7b8c9d0e1f2a3 expired", "token *** expired"),
+            ("no model claude-3-5-sonnet-20241022", "no model claude-3-5-sonnet-20241022"),
+            ("deployment gpt-4o-mini-2024-07-18?", "deployment gpt-4o-mini-2024-07-18?"),
+            ("ünïcode stays", "ünïcode stays"),
+        ] {
+            assert_eq!(without_credentials(text), expected);
+        }
+        let long = format!(r#"{{"error":"{}"}}"#, "ä".repeat(900));
+        let message = ErrorWords::of(long.as_bytes()).unwrap().message.unwrap();
+        assert_eq!(message.chars().count(), 500);
+    }
+}
