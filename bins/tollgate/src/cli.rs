@@ -11,6 +11,7 @@ use tollgate_pricing::Amount;
 
 use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
+use crate::report::{RequestsArgs, UsageArgs};
 use crate::reprice::RepriceArgs;
 
 /// The version, and the commit that the program is built from.
@@ -82,6 +83,14 @@ Examples:
   tollgate quote --provider openai --model gpt-4o-mini --input-tokens 12000 \\
       --rate-type percentage --tier 0=20
   tollgate quote --url https://api.openai.com/v1/chat/completions --body call.json";
+    pub(super) const USAGE: &str = "\
+Examples:
+  tollgate usage --merchant MERCHANT_ID --month 2026-11 --by connection
+  tollgate usage --merchant MERCHANT_ID --month 2026-11 --time-zone Europe/Berlin --by connection,model --csv";
+    pub(super) const REQUESTS: &str = "\
+Examples:
+  tollgate requests --merchant MERCHANT_ID --status error
+  tollgate requests --merchant MERCHANT_ID --month 2026-11 --csv";
     pub(super) const PRICES: &str = "\
 Examples:
   tollgate prices list --provider openai --model gpt-4o-mini
@@ -188,6 +197,12 @@ pub(crate) enum Command {
     /// Price settled records again by the prices of this configuration, and book the differences.
     #[command(after_help = examples::REPRICE)]
     Reprice(Box<RepriceArgs>),
+    /// Print the sums of a merchant's calls.
+    #[command(after_help = examples::USAGE)]
+    Usage(Box<UsageArgs>),
+    /// Print the records of a merchant's calls.
+    #[command(after_help = examples::REQUESTS)]
+    Requests(Box<RequestsArgs>),
     /// Check the configuration.
     #[command(after_help = examples::CONFIG)]
     Config {

@@ -10,6 +10,7 @@ mod output;
 mod prices;
 mod progress;
 mod quote;
+mod report;
 mod reprice;
 mod serve;
 
@@ -75,6 +76,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Quote(what) => quote::run(&TollgateConfig::read(file)?, *what, cli.json).await,
         Command::Prices { command } => prices::run(&TollgateConfig::read(file)?, command, cli.json),
         Command::Reprice(what) => reprice::run(&TollgateConfig::read(file)?, *what, cli.json).await,
+        Command::Usage(what) => report::usage(&TollgateConfig::read(file)?, *what, cli.json).await,
+        Command::Requests(what) => {
+            report::requests(&TollgateConfig::read(file)?, *what, cli.json).await
+        }
         Command::Merchant { command } => {
             commands::merchant(&TollgateConfig::read(file)?, command, cli.json).await
         }

@@ -3,8 +3,9 @@
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde_json::Value;
+use tollgate_api::ApiError;
 
 /// Prints a line.
 pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
@@ -51,4 +52,13 @@ fn ignore_broken_pipe(printed: std::io::Result<()>) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// An error with each of its issues on its own line.
+pub(crate) fn with_issues(error: impl Into<ApiError>) -> anyhow::Error {
+    let error = error.into();
+    let issues = error.issues().iter();
+    let lines: Vec<_> =
+        issues.map(|issue| format!("\n  {}: {}", issue.path.join("."), issue.message)).collect();
+    anyhow!("{error}{}", lines.concat())
 }

@@ -20,7 +20,7 @@ use tollgate_store::meters;
 
 use crate::config::TollgateConfig;
 use crate::database::open;
-use crate::output;
+use crate::output::{self, with_issues};
 
 /// The usage or call to price, and the meter.
 #[derive(Args)]
@@ -224,15 +224,6 @@ fn read_body(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
     let mut body = Vec::new();
     std::io::stdin().read_to_end(&mut body).context("cannot read standard input")?;
     Ok(body)
-}
-
-/// An error with each of its issues on its own line.
-fn with_issues(error: impl Into<ApiError>) -> anyhow::Error {
-    let error = error.into();
-    let issues = error.issues().iter();
-    let lines: Vec<_> =
-        issues.map(|issue| format!("\n  {}: {}", issue.path.join("."), issue.message)).collect();
-    anyhow!("{error}{}", lines.concat())
 }
 
 fn line(what: &str, amount: Amount, why: &str) -> String {

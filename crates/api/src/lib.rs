@@ -58,11 +58,14 @@ pub mod operations {
     pub use crate::resources::connections::not_found as connection_not_found;
     pub use crate::resources::meters::not_found as meter_not_found;
     pub use crate::resources::quote::{QuotedUsage, quote_usage};
-    pub use crate::resources::requests::find as find_request;
+    pub use crate::resources::requests::{
+        RecordView, find as find_request, list_page as list_requests, to_csv as requests_to_csv,
+    };
     pub use crate::resources::spend_keys::{
         make as make_spend_key, new_key as read_new_spend_key, not_found as spend_key_not_found,
     };
     pub use crate::resources::subscriptions::not_found as subscription_not_found;
+    pub use crate::resources::usage::UsageReport;
     pub use crate::resources::wallets::not_found as wallet_not_found;
     pub use crate::resources::webhooks::{delivery_not_found, not_found as webhook_not_found};
 }

@@ -243,6 +243,13 @@ fn usage_and_records_are_answered_as_csv() {
                 }
             }
         }
+        let wallet = gateway.connection.wallet_id;
+        let text = csv(&format!("/wallets/{wallet}/transactions?format=csv")).await;
+        // The credit of the gateway's customer, and two calls.
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.lines().nth(1).unwrap().contains(",balance,usage,-0.0170000000,"), "{text}");
+        let answer = gateway.get("/wallets/wal_x/transactions?format=csv").await;
+        assert_eq!(answer.error(), "wallet_not_found");
         let filtered = csv("/requests?format=csv&status=error").await;
         assert_eq!(filtered.lines().count(), 1);
     });

@@ -239,6 +239,16 @@ impl TimeSpan {
         Self { start, end, zone, interval }
     }
 
+    /// A calendar month, such as `2026-11`, as one period. `None` if the text is no month.
+    pub fn of_month(text: &str, zone: TimeZone) -> Option<Self> {
+        let (year, month) = text.split_once('-').filter(|_| text.len() == 7)?;
+        let first = civil::Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()?;
+        let past = first.checked_add(1.months()).ok()?;
+        let [start, end] =
+            [first, past].map(|day| at_quarter(quarter(instant(&zone.start_of(day)))));
+        Some(Self { start, end, zone, interval: Interval::None })
+    }
+
     /// Its first instant.
     pub fn start(&self) -> LocalTime {
         self.zone.at(self.start)
@@ -401,6 +411,19 @@ mod tests {
         let span = TimeSpan::ending(now, Interval::Month, 12, TimeZone::UTC);
         assert_eq!(span.start().to_string(), "2025-04-01T00:00:00Z");
         assert_eq!(span.end().to_string(), "2026-04-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_month_begins_and_ends_by_the_clocks_of_its_zone() {
+        let berlin = TimeZone::named("Europe/Berlin").unwrap();
+        let month = TimeSpan::of_month("2026-10", berlin).unwrap();
+        assert_eq!(
+            shown(&month),
+            ["2026-10-01 2026-10-01T00:00:00+02:00 2026-11-01T00:00:00+01:00"]
+        );
+        for text in ["", "2026", "2026-13", "2026-1", "2026-010", "26-10-1", "2026-10-01"] {
+            assert_eq!(TimeSpan::of_month(text, TimeZone::UTC), None, "{text}");
+        }
     }
 
     #[test]

@@ -10,9 +10,20 @@ use futures_util::stream::{self, StreamExt as _};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tollgate_domain::Issue;
+use utoipa::IntoParams;
 
 use super::error::{ApiError, ErrorCode};
 use super::list::Query;
+
+/// The choice of the form of an answer, as documents have it; [`AnswerFormat::of`] reads it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by its derive only")]
+pub(crate) struct FormatQuery {
+    /// The form of the answer: `json` or `csv`. The header `Accept: text/csv` asks for CSV, too.
+    #[param(pattern = "^(json|csv)$")]
+    format: Option<String>,
+}
 
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +69,14 @@ pub(crate) fn respond<View: Serialize>(
     columns: &[String],
     items: &[View],
 ) -> Result<HttpResponse, ApiError> {
+    Ok(answer(file_name).body(text(columns, items)?))
+}
+
+/// The header, and a row for each item.
+pub(crate) fn text<View: Serialize>(columns: &[String], items: &[View]) -> Result<Bytes, ApiError> {
     let mut text = header(columns)?.to_vec();
     text.extend(rows(columns, items)?);
-    Ok(answer(file_name).body(text))
+    Ok(text.into())
 }
 
 /// Answers with the items of a list, page by page. `page` gets the id after which the list continues, and returns the
@@ -89,6 +105,15 @@ where
 
 /// The number of items of a page that is read for CSV.
 pub(crate) const PAGE: u32 = 500;
+
+/// Cuts what was read to a page, and returns the id after which the list continues.
+pub(crate) fn cut<T, Id>(mut items: Vec<T>, id: impl Fn(&T) -> Id) -> (Vec<T>, Option<Id>) {
+    let limit = usize::try_from(PAGE).unwrap_or(usize::MAX);
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let next = items.last().filter(|_| has_more).map(id);
+    (items, next)
+}
 
 /// The line with the names of the columns.
 fn header(columns: &[String]) -> Result<Bytes, ApiError> {

@@ -31,6 +31,11 @@ impl Query {
         Self(url::form_urlencoded::parse(http.query_string().as_bytes()).into_owned().collect())
     }
 
+    /// A query with these pairs.
+    pub fn new(pairs: Vec<(String, String)>) -> Self {
+        Self(pairs)
+    }
+
     /// The first value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())

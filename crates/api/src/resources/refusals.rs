@@ -14,7 +14,7 @@ use super::requests::name_filter;
 use super::{ConnectionQuery, id_filter, optional_id, time};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::csv::{self, AnswerFormat};
+use crate::http::csv::{self, AnswerFormat, FormatQuery};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::fields::MetadataSchema;
@@ -159,9 +159,6 @@ struct RefusalQuery {
     spend_key_id: Option<SpendKeyId>,
     /// Only refusals of calls of this model.
     model: Option<String>,
-    /// The form of the answer: `json` or `csv`. The header `Accept: text/csv` asks for CSV, too.
-    #[param(pattern = "^(json|csv)$")]
-    format: Option<String>,
 }
 
 fn filter(query: &Query, issues: &mut Vec<Issue>) -> RefusalFilter {
@@ -188,7 +185,7 @@ fn filter(query: &Query, issues: &mut Vec<Issue>) -> RefusalFilter {
     get,
     path = "/refusals",
     operation_id = "listRefusals",
-    params(RefusalQuery, ConnectionQuery, PageQuery),
+    params(RefusalQuery, ConnectionQuery, PageQuery, FormatQuery),
     responses(
         (
             status = 200,
@@ -220,11 +217,7 @@ pub(crate) async fn list(
         let pages = move |after| {
             let (app, read) = (app.clone(), read(filter.clone(), Page { after, limit: csv::PAGE }));
             async move {
-                let mut found = app.store.read(read).await?;
-                let limit = usize::try_from(csv::PAGE).unwrap_or(usize::MAX);
-                let has_more = found.len() > limit;
-                found.truncate(limit);
-                let next = found.last().filter(|_| has_more).map(|one| one.refusal_id);
+                let (found, next) = csv::cut(app.store.read(read).await?, |one| one.refusal_id);
                 Ok((found.iter().map(RefusalView::of).collect(), next))
             }
         };

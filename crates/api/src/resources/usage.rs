@@ -3,19 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use tollgate_domain::{
-    Interval, Issue, LocalTime, Metadata, TimeSpan, TimeSpanError, TimeZone, Timestamp,
+    Interval, Issue, LocalTime, MerchantId, Metadata, TimeSpan, TimeSpanError, TimeZone, Timestamp,
 };
-use tollgate_store::StoreError;
+use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{self, Dimension, GroupedCounts, GroupedSums, RollupSums};
+use tollgate_store::{Conn, StoreError};
 use utoipa::{IntoParams, ToSchema};
 
 use super::requests::{RecordQuery, filter};
 use super::{ConnectionQuery, time};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::csv::{self, AnswerFormat};
+use crate::http::csv::{self, AnswerFormat, FormatQuery};
 use crate::http::error::ApiError;
 use crate::http::list::Query;
 use crate::openapi::types::*;
@@ -179,9 +182,6 @@ struct SpanQuery {
     /// or `metadata.` and a key.
     #[param(example = "connection,model")]
     group_by: Option<String>,
-    /// The form of the answer: `json` or `csv`. The header `Accept: text/csv` asks for CSV, too.
-    #[param(pattern = "^(json|csv)$")]
-    format: Option<String>,
 }
 
 /// Sum up calls by period, and by up to two dimensions.
@@ -191,7 +191,7 @@ struct SpanQuery {
     get,
     path = "/usage",
     operation_id = "getUsage",
-    params(SpanQuery, RecordQuery, ConnectionQuery),
+    params(SpanQuery, RecordQuery, ConnectionQuery, FormatQuery),
     responses(
         (
             status = 200,
@@ -208,45 +208,100 @@ pub(crate) async fn get(
 ) -> Result<HttpResponse, ApiError> {
     let query = Query::of(&http);
     let mut issues = Vec::new();
-    let filter = filter(&query, &mut issues);
-    let span = span(&query, app.clock.now(), &mut issues);
-    let dimensions = dimensions(&query, &mut issues);
+    let request = UsageRequest::of(&query, app.clock.now(), &mut issues);
     let format = AnswerFormat::of(&http, &query, &mut issues);
-    let Some(span) = span.filter(|_| issues.is_empty()) else {
+    let Some(request) = request.filter(|_| issues.is_empty()) else {
         return Err(ApiError::invalid(issues));
     };
-    let (group_by, of_span) = (dimensions.clone(), span.clone());
     app.store.write_refusals().await?;
-    let read = move |conn: &mut _| {
-        let merchant_id = caller.merchant_id;
-        let sums = usage::sums(conn, merchant_id, &filter, &group_by, &of_span)?;
-        let refused = usage::refused(conn, merchant_id, &filter, &group_by, &of_span)?;
-        Ok::<_, StoreError>((sums, refused))
-    };
-    let (sums, refused) = app.store.read_snapshot(read).await?;
-    let items = items(&span, &dimensions, &sums, refused.as_ref());
+    let read = move |conn: &mut Conn| request.read(conn, caller.merchant_id);
+    let report = app.store.read_snapshot(read).await?;
     if format == AnswerFormat::Csv {
-        let names = ["date", "start", "end"].map(str::to_owned).into_iter();
-        let groups = dimensions.iter().map(|dimension| format!("group.{}", name(dimension)));
-        let sums = SUM_NAMES.iter().copied().chain(["refused"]).map(str::to_owned);
-        let columns: Vec<_> = names.chain(groups).chain(sums).collect();
-        return csv::respond("usage.csv", &columns, &items);
+        return csv::respond("usage.csv", &report.columns, &report.view.items);
     }
-    if items.len() > MOST_ITEMS {
+    let items = report.view.items.len();
+    if items > MOST_ITEMS {
         let message = format!(
-            "has {} items, and at most {MOST_ITEMS} are returned; choose a longer interval, a filter, or format=csv",
-            items.len()
+            "has {items} items, and at most {MOST_ITEMS} are returned; choose a longer interval, a filter, or format=csv"
         );
         return Err(ApiError::invalid(vec![Issue::at(["group_by"], message)]));
     }
-    let mut totals = RollupSums::default();
-    sums.values().flatten().for_each(|sums| totals += *sums);
-    let totals = TotalsView {
-        sums: SumsView::from(&totals),
-        refused: refused.map(|refused| refused.values().flatten().sum()),
-    };
-    let (start, end) = (span.start(), span.end());
-    Ok(HttpResponse::Ok().json(UsageView { start, end, items, totals }))
+    Ok(HttpResponse::Ok().json(report.view))
+}
+
+/// The question of sums: which calls, which periods, and which groups.
+struct UsageRequest {
+    filter: RequestFilter,
+    dimensions: Vec<Dimension>,
+    span: TimeSpan,
+}
+
+impl UsageRequest {
+    fn of(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<Self> {
+        let filter = filter(query, issues);
+        let span = span(query, now, issues);
+        let dimensions = dimensions(query, issues);
+        Some(Self { filter, dimensions, span: span? })
+    }
+
+    fn read(&self, conn: &mut Conn, merchant_id: MerchantId) -> Result<UsageReport, StoreError> {
+        let Self { filter, dimensions, span } = self;
+        let sums = usage::sums(conn, merchant_id, filter, dimensions, span)?;
+        let refused = usage::refused(conn, merchant_id, filter, dimensions, span)?;
+        let items = items(span, dimensions, &sums, refused.as_ref());
+        let mut totals = RollupSums::default();
+        sums.values().flatten().for_each(|sums| totals += *sums);
+        let totals = TotalsView {
+            sums: SumsView::from(&totals),
+            refused: refused.map(|refused| refused.values().flatten().sum()),
+        };
+        let names = ["date", "start", "end"].map(str::to_owned).into_iter();
+        let groups = dimensions.iter().map(|dimension| format!("group.{}", name(dimension)));
+        let sums = SUM_NAMES.iter().copied().chain(["refused"]).map(str::to_owned);
+        let columns = names.chain(groups).chain(sums).collect();
+        let view = UsageView { start: span.start(), end: span.end(), items, totals };
+        Ok(UsageReport { view, columns })
+    }
+}
+
+/// The sums of a merchant's calls, as `GET /v1/usage` answers with them.
+pub struct UsageReport {
+    view: UsageView,
+    /// The columns of CSV.
+    columns: Vec<String>,
+}
+
+impl UsageReport {
+    /// Reads the sums that a query asks for. Call it in a snapshot.
+    ///
+    /// # Errors
+    /// The error of a query that is not valid, or of the store.
+    pub fn read(
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        query: &Query,
+        now: Timestamp,
+    ) -> Result<Self, ApiError> {
+        let mut issues = Vec::new();
+        let request = UsageRequest::of(query, now, &mut issues);
+        match request.filter(|_| issues.is_empty()) {
+            Some(request) => Ok(request.read(conn, merchant_id)?),
+            None => Err(ApiError::invalid(issues)),
+        }
+    }
+
+    /// The JSON of the answer.
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(&self.view).unwrap_or_default()
+    }
+
+    /// The CSV of the answer.
+    ///
+    /// # Errors
+    /// [`ApiError`] for a row that cannot be written.
+    pub fn to_csv(&self) -> Result<Bytes, ApiError> {
+        csv::text(&self.columns, &self.view.items)
+    }
 }
 
 /// The items, period by period. A group without calls in a period has no item there.

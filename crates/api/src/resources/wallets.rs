@@ -10,15 +10,17 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::RenewalScope;
 use tollgate_store::wallets::{self, MovementOutcome, WalletMovement};
+use tollgate_store::{Conn, Page};
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{ApiRequest, Input};
+use crate::http::csv::{self, AnswerFormat, FormatQuery};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{Issues, NameField, NonNegativeAmount, NullablePatch, PositiveAmount};
 use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
-use crate::http::list::{ListView, PageQuery, page, respond};
+use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 
@@ -83,6 +85,19 @@ pub(crate) struct TransactionView {
     /// The time when the transaction took effect. The end of a cycle may be booked later, with the time of the end.
     created_at: Timestamp,
 }
+
+/// The columns of transactions as CSV: the fields of the view.
+const COLUMNS: &[&str] = &[
+    "transaction_id",
+    "wallet_id",
+    "account",
+    "kind",
+    "amount",
+    "balance_after",
+    "request_id",
+    "description",
+    "created_at",
+];
 
 impl TransactionView {
     fn of(transaction: &Transaction) -> Self {
@@ -275,9 +290,13 @@ async fn book(
     get,
     path = "/wallets/{id}/transactions",
     operation_id = "listTransactions",
-    params(("id" = WalletId, Path), PageQuery),
+    params(("id" = WalletId, Path), PageQuery, FormatQuery),
     responses(
-        (status = 200, description = "A page", body = ListView<TransactionView>),
+        (
+            status = 200,
+            description = "A page",
+            content((ListView<TransactionView> = "application/json"), (String = "text/csv")),
+        ),
         ApiError, refused::WalletNotFound,
     ),
 )]
@@ -288,14 +307,33 @@ pub(crate) async fn list_transactions(
     http: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
     let id: WalletId = id.parse().map_err(|_| not_found())?;
-    let page = page::<i64>(&http)?;
+    let query = Query::of(&http);
+    let mut issues = Vec::new();
+    let format = AnswerFormat::of(&http, &query, &mut issues);
+    let page = query.page::<i64>(&mut issues)?;
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
     app.store.renew(RenewalScope::Wallet(id)).await?;
-    let found = app
-        .store
-        .read(move |conn| {
+    let read = move |page: Page<i64>| {
+        move |conn: &mut Conn| {
             wallets::find(conn, caller.merchant_id, id)?.ok_or_else(not_found)?;
             Ok::<_, ApiError>(wallets::list_transactions(conn, id, &page)?)
-        })
-        .await?;
-    Ok(respond(found, page.limit, |one| one.number.to_string(), TransactionView::of))
+        }
+    };
+    if format == AnswerFormat::Csv {
+        // A wallet that does not exist is an error, and not a file.
+        app.store.read(read(Page { after: None, limit: 1 })).await?;
+        let pages = move |after| {
+            let (app, read) = (app.clone(), read(Page { after, limit: csv::PAGE }));
+            async move {
+                let (found, next) = csv::cut(app.store.read(read).await?, |one| one.number);
+                Ok((found.iter().map(TransactionView::of).collect(), next))
+            }
+        };
+        return Ok(csv::respond_pages("transactions.csv", COLUMNS, page.after, pages));
+    }
+    let limit = page.limit;
+    let found = app.store.read(read(page)).await?;
+    Ok(respond(found, limit, |one| one.number.to_string(), TransactionView::of))
 }

@@ -4,6 +4,7 @@ pub(crate) mod report;
 mod view;
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use serde_json::Value;
 use tollgate_domain::{
     Issue, LocalTime, MerchantId, Metadata, MeterId, RequestId, RequestRecord, RequestStatus,
@@ -17,7 +18,7 @@ use utoipa::IntoParams;
 use super::{ConnectionQuery, id_filter, optional_id, time};
 use crate::app::App;
 use crate::http::auth::Caller;
-use crate::http::csv::{self, AnswerFormat};
+use crate::http::csv::{self, AnswerFormat, FormatQuery};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::list::{ListView, PageQuery, Query, respond_page};
 use crate::openapi::fields::MetadataFilters;
@@ -26,7 +27,8 @@ use crate::openapi::types::*;
 use crate::settings::InterfaceShape;
 pub(crate) use report::report;
 use view::RECORD_COLUMNS;
-pub(crate) use view::{CostView, CurrentCost, ModelUsageView, RecordView};
+pub use view::RecordView;
+pub(crate) use view::{CostView, CurrentCost, ModelUsageView};
 
 /// Read the record of a call.
 ///
@@ -78,7 +80,7 @@ pub fn find(conn: &mut Conn, merchant_id: MerchantId, id: &str) -> Result<Reques
     get,
     path = "/requests",
     operation_id = "listRequests",
-    params(RecordQuery, ListQuery, ConnectionQuery, PageQuery),
+    params(RecordQuery, ListQuery, ConnectionQuery, PageQuery, FormatQuery),
     responses(
         (
             status = 200,
@@ -118,6 +120,36 @@ pub(crate) async fn list(
     let shape = records.app.settings.shape;
     let views = found.records.iter().map(|one| RecordView::of(one, shape)).collect();
     Ok(respond_page(views, found.next.map(|id| id.to_string())))
+}
+
+/// A page of a merchant's records, as `GET /v1/requests` answers with them: their JSON or their CSV, and the id after which
+/// the list continues.
+///
+/// # Errors
+/// The error of a query that is not valid, or of the store.
+pub fn list_page(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    query: &Query,
+    page: &Page<RequestId>,
+) -> Result<(Vec<RecordView>, Option<RequestId>), ApiError> {
+    let mut issues = Vec::new();
+    let filter = list_filter(query, &mut issues);
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let found = requests::list(conn, merchant_id, &filter, page)?;
+    let view = |one| RecordView::of(one, InterfaceShape::default());
+    Ok((found.records.iter().map(view).collect(), found.next))
+}
+
+/// The CSV of records.
+///
+/// # Errors
+/// [`ApiError`] for a row that cannot be written.
+pub fn to_csv(records: &[RecordView]) -> Result<Bytes, ApiError> {
+    let columns: Vec<String> = RECORD_COLUMNS.iter().map(|name| (*name).to_owned()).collect();
+    csv::text(&columns, records)
 }
 
 /// The pages of a list of records.
@@ -169,9 +201,6 @@ struct ListQuery {
     min_cost: Option<Amount>,
     /// Only the record of usage that you reported under this id.
     reference_id: Option<String>,
-    /// The form of the answer: `json` or `csv`. The header `Accept: text/csv` asks for CSV, too.
-    #[param(pattern = "^(json|csv)$")]
-    format: Option<String>,
 }
 
 /// The filters of the list of records.

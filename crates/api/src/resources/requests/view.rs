@@ -14,9 +14,10 @@ use crate::openapi::fields::MetadataSchema;
 use crate::openapi::types::*;
 use crate::settings::InterfaceShape;
 
+/// The view of a record.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Request)]
-pub(crate) struct RecordView {
+pub struct RecordView {
     /// The id of the record.
     request_id: RequestId,
     /// The `request_id` of reported usage. Absent for a forwarded call.

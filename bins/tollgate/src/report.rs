@@ -1,0 +1,264 @@
+//! `tollgate usage` and `tollgate requests`: sums and records of a merchant, as the API answers with them.
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+use serde_json::Value;
+use tollgate_api::Query;
+use tollgate_api::operations::{UsageReport, list_requests, requests_to_csv};
+use tollgate_domain::{Clock, MerchantId, RequestId, TimeSpan, TimeZone};
+use tollgate_store::{Conn, Page, Store, merchants};
+
+use crate::config::TollgateConfig;
+use crate::database::open;
+use crate::output::{print_bytes, print_line, print_lines, with_issues};
+
+/// The merchant, the calls and the form of a report.
+#[derive(Args)]
+pub(crate) struct ReportArgs {
+    /// The merchant.
+    #[arg(long, value_name = "MERCHANT_ID")]
+    merchant: MerchantId,
+    /// A calendar month, such as 2026-11.
+    #[arg(long, conflicts_with_all = ["start", "end"])]
+    month: Option<String>,
+    /// The first instant, such as 2026-11-01T00:00:00Z.
+    #[arg(long)]
+    start: Option<String>,
+    /// The first instant that is not part of it.
+    #[arg(long)]
+    end: Option<String>,
+    /// The IANA name of the time zone, such as Europe/Berlin; default: UTC.
+    #[arg(long, value_name = "NAME")]
+    time_zone: Option<String>,
+    /// Only calls of this customer (a connection in the API).
+    #[arg(long, value_name = "CONNECTION_ID")]
+    connection: Option<String>,
+    /// Only calls of this spend key.
+    #[arg(long, value_name = "SPEND_KEY_ID")]
+    spend_key: Option<String>,
+    /// Only calls of this provider.
+    #[arg(long)]
+    provider: Option<String>,
+    /// Only calls of this model.
+    #[arg(long)]
+    model: Option<String>,
+    /// Print CSV.
+    #[arg(long)]
+    csv: bool,
+}
+
+impl ReportArgs {
+    /// The query of the API that asks for the same.
+    fn query(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let zone = match &self.time_zone {
+            Some(name) => {
+                let zone = TimeZone::named(name);
+                zone.ok_or_else(|| anyhow!("{name} is no time zone, such as Europe/Berlin"))?
+            }
+            None => TimeZone::UTC,
+        };
+        let (start, end) = match &self.month {
+            Some(month) => {
+                let span = TimeSpan::of_month(month, zone)
+                    .ok_or_else(|| anyhow!("{month} is no month, such as 2026-11"))?;
+                (Some(span.start().to_string()), Some(span.end().to_string()))
+            }
+            None => (self.start.clone(), self.end.clone()),
+        };
+        let pairs = [
+            ("start", start),
+            ("end", end),
+            ("connection_id", self.connection.clone()),
+            ("spend_key_id", self.spend_key.clone()),
+            ("provider", self.provider.clone()),
+            ("model", self.model.clone()),
+        ];
+        let given = pairs.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Ok(given.collect())
+    }
+}
+
+/// The arguments of `tollgate usage`.
+#[derive(Args)]
+pub(crate) struct UsageArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Up to two dimensions: connection, spend_key, meter, provider, model, status, metadata.KEY.
+    #[arg(long, value_name = "DIMENSIONS")]
+    by: Option<String>,
+    /// The length of the periods: hour, day, week, month or none; default: none.
+    #[arg(long, default_value = "none")]
+    interval: String,
+}
+
+/// The arguments of `tollgate requests`.
+#[derive(Args)]
+pub(crate) struct RequestsArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Only records with this status: pending, completed or error.
+    #[arg(long)]
+    status: Option<String>,
+    /// The most records that are printed, newest first; CSV has all of them.
+    #[arg(long, default_value_t = 20)]
+    limit: u32,
+}
+
+/// Prints sums.
+pub(crate) async fn usage(
+    config: &TollgateConfig,
+    args: UsageArgs,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut pairs = args.report.query()?;
+    let more = [
+        ("interval", Some(args.interval)),
+        ("group_by", args.by),
+        ("time_zone", args.report.time_zone.clone()),
+    ];
+    let given = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    pairs.extend(given);
+    let (store, merchant) = store_of(config, &args.report).await?;
+    let query = Query::new(pairs);
+    let now = Clock::system().now();
+    let read = move |conn: &mut Conn| UsageReport::read(conn, merchant, &query, now);
+    let report = store.read_snapshot(read).await.map_err(with_issues)?;
+    if args.report.csv {
+        return print_bytes(&report.to_csv().map_err(with_issues)?);
+    }
+    let value = report.to_json();
+    if json {
+        return print_line(value);
+    }
+    let items = value.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+    let groups = items.first().and_then(|item| item.get("group")).and_then(Value::as_object);
+    let groups: Vec<String> = groups.into_iter().flat_map(|it| it.keys().cloned()).collect();
+    let sums = [
+        ("requests", "REQUESTS"),
+        ("failed", "FAILED"),
+        ("refused", "REFUSED"),
+        ("total_usage_tokens", "TOKENS"),
+        ("provider_cost", "PROVIDER COST"),
+        ("revenue", "REVENUE"),
+        ("margin", "MARGIN"),
+    ];
+    let header = std::iter::once("DATE".to_owned())
+        .chain(groups.iter().map(|name| name.to_uppercase()))
+        .chain(sums.map(|(_, title)| title.to_owned()));
+    let mut rows = vec![header.collect::<Vec<_>>()];
+    let mut row = |date: String, group: &Value, sums_of: &Value| {
+        let members = groups.iter().map(|name| shown(group.get(name)));
+        let figures = sums.iter().map(|(name, _)| shown(sums_of.get(name)));
+        rows.push(std::iter::once(date).chain(members).chain(figures).collect());
+    };
+    for item in &items {
+        row(shown(item.get("date")), item.get("group").unwrap_or(&Value::Null), item);
+    }
+    row("total".to_owned(), &Value::Null, value.get("totals").unwrap_or(&Value::Null));
+    print_lines(&table(&rows, 1 + groups.len()))
+}
+
+/// Prints records, newest first.
+pub(crate) async fn requests(
+    config: &TollgateConfig,
+    args: RequestsArgs,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut pairs = args.report.query()?;
+    pairs.extend(args.status.map(|status| ("status".to_owned(), status)));
+    let (store, merchant) = store_of(config, &args.report).await?;
+    let (mut after, mut left) = (None, args.limit);
+    let mut rows = vec![
+        ["TIME", "ID", "STATUS", "PROVIDER", "MODEL", "TOKENS", "COST"].map(str::to_owned).to_vec(),
+    ];
+    let mut is_first = true;
+    loop {
+        let page = Page { after, limit: if args.report.csv { 500 } else { left.min(500) } };
+        let query = Query::new(pairs.clone());
+        let read = move |conn: &mut Conn| list_requests(conn, merchant, &query, &page);
+        let (records, next): (Vec<_>, Option<RequestId>) =
+            store.read(read).await.map_err(with_issues)?;
+        if args.report.csv {
+            let text = requests_to_csv(&records).map_err(with_issues)?;
+            // The header is printed once.
+            let skipped = if is_first {
+                0
+            } else {
+                text.iter().position(|it| *it == b'\n').map_or(0, |it| it + 1)
+            };
+            print_bytes(text.get(skipped..).unwrap_or_default())?;
+            is_first = false;
+        } else {
+            left = left.saturating_sub(u32::try_from(records.len()).unwrap_or(u32::MAX));
+            for record in &records {
+                let record = serde_json::to_value(record)?;
+                match json {
+                    true => print_line(&record)?,
+                    false => rows.push(row_of(&record)),
+                }
+            }
+        }
+        after = next;
+        if after.is_none() || (!args.report.csv && left == 0) {
+            break;
+        }
+    }
+    if json || args.report.csv { Ok(()) } else { print_lines(&table(&rows, 5)) }
+}
+
+/// The row of a record in the table.
+fn row_of(record: &Value) -> Vec<String> {
+    let at = |path: &str| shown(record.pointer(path));
+    let paths = [
+        "/created_at",
+        "/request_id",
+        "/status",
+        "/provider",
+        "/model",
+        "/model_usage/total_tokens",
+        "/total_request_cost",
+    ];
+    paths.map(at).to_vec()
+}
+
+/// Opens the store, and checks that it has the merchant.
+async fn store_of(
+    config: &TollgateConfig,
+    args: &ReportArgs,
+) -> anyhow::Result<(Store, MerchantId)> {
+    let store = open(config)?;
+    let merchant = args.merchant;
+    if store.read(move |conn| merchants::find(conn, merchant)).await?.is_none() {
+        bail!("there is no merchant {merchant}: `tollgate merchant list` prints them");
+    }
+    Ok((store, merchant))
+}
+
+/// The text of a JSON value in a cell.
+fn shown(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// Aligns columns: the first `texts` to the left, and the figures after them to the right.
+fn table(rows: &[Vec<String>], texts: usize) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            match column < texts {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
