@@ -176,6 +176,8 @@ impl<'a> CanarySite<'a> {
             listen = "127.0.0.1:0"
             database_url = "{database_url}"
             operator_token = "{OPERATOR_TOKEN}"
+            # The message of a provider's error may quote the prompt.
+            keep_error_messages = false
             standard_rate_per_minute = 0
             first_byte_timeout_ms = 1000
             forward_body_limit_bytes = 20000

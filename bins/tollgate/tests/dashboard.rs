@@ -25,10 +25,11 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
 /// Every page of the navigation.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "",
     "/spend",
     "/requests",
+    "/refusals",
     "/in-flight",
     "/spend-keys",
     "/meters",
@@ -38,8 +39,9 @@ const PAGES: [&str; 10] = [
     "/webhooks",
 ];
 /// The lists whose first item has its own page.
-const LISTS: [&str; 7] = [
+const LISTS: [&str; 8] = [
     "/requests",
+    "/refusals",
     "/spend-keys",
     "/meters",
     "/connections",

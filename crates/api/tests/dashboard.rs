@@ -393,6 +393,32 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
 }
 
 #[test]
+fn a_refused_call_has_a_page_that_says_why_and_only_its_merchant_sees_it() {
+    each_gateway(async |gateway| {
+        let limit = json!({"spend_limit": {"amount": "0.001", "cycle": "daily"}});
+        let key = gateway.spend_key(&limit).await;
+        let url = gateway.provider.url("/v1/chat/completions");
+        let call = || gateway.forward_to(&url).bearer(&key.key).json(&chat_body());
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
+        call().send().await.expect(200);
+        gateway.records().await;
+        let answer = call().send().await;
+        let error = answer.json()["error"].clone();
+        let id = error["refusal_id"].as_str().unwrap();
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let list = browser.show("/refusals?code=spend_limit_reached").await;
+        assert!(list.contains(&format!("/dashboard/refusals/{id}")), "{list}");
+        let page = browser.show(&format!("/refusals/{id}")).await;
+        for shown in [error["message"].as_str().unwrap(), "$0.001", "Resets"] {
+            assert!(page.contains(shown), "{shown}: {page}");
+        }
+        let other = gateway.store.merchant().await;
+        let other = Browser::sign_in(gateway, other.key.reveal()).await;
+        assert!(!other.show("/refusals").await.contains(id));
+    });
+}
+
+#[test]
 fn calls_on_their_way_are_shown_with_what_they_hold_until_they_end() {
     each_gateway(async |gateway| {
         let gate = Gate::new();
@@ -544,6 +570,7 @@ fn who_has_nothing_yet_is_told_what_to_do_next() {
             ("", "curl http://test/v1/chat/completions"),
             ("/spend", "Nothing in this time."),
             ("/requests", "curl http://test/v1/chat/completions"),
+            ("/refusals", "There is no such refusal."),
             ("/in-flight", "None, just now."),
             ("/spend-keys", "Make a spend key"),
             ("/meters", "curl http://test/v1/meters"),

@@ -67,6 +67,7 @@ fn a_call_is_forwarded_metered_priced_and_recorded() {
             "total_wallet_cost": "0.0170000000",
             "total_merchant_cost": "0.0000000000",
             "metadata": {"user": "ada"},
+            "timings": record["timings"],
             "created_at": record["created_at"]
         });
         assert_eq!(record, expected);

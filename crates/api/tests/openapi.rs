@@ -79,7 +79,7 @@ fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
 #[test]
 fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
     /// The fields that are absent when they have no value.
-    const OPTIONAL: [&str; 12] = [
+    const OPTIONAL: [&str; 20] = [
         "spend_key/spend_limit",
         "spend_key/rate_limit",
         "request/provider_status",
@@ -90,6 +90,14 @@ fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
         "request/response_id",
         "request/sequence",
         "request/timestamp",
+        "request/error",
+        "error/type",
+        "error/code",
+        "error/message",
+        "timings/settled_at",
+        "timings/sent_at",
+        "timings/first_byte_at",
+        "timings/last_byte_at",
         "model_usage/payer",
         "fee/token_basis",
     ];

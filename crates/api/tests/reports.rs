@@ -71,6 +71,7 @@ fn a_report_is_a_completed_record_whose_base_is_shown_and_not_charged() {
             "total_request_cost": "0.0150000000", "total_wallet_cost": "0.0150000000",
             "total_merchant_cost": NOTHING, "metadata": {"user": "ada"},
             "created_at": made["created_at"], "timestamp": made["timestamp"],
+            "timings": {"admitted_at": made["created_at"], "settled_at": made["created_at"]},
             "connection_id": gateway.connection.connection_id.to_string(),
             "meter_id": gateway.meter.meter_id.to_string(), "model": "m-1"
         });

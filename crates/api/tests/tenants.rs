@@ -41,7 +41,7 @@ struct Tenant {
 }
 
 /// The resources of a tenant, and the prefixes of their ids.
-const NOUNS: [(&str, &str); 11] = [
+const NOUNS: [(&str, &str); 12] = [
     ("meters", "mtr_"),
     ("requests", "req_"),
     ("connections", "con_"),
@@ -53,6 +53,7 @@ const NOUNS: [(&str, &str); 11] = [
     ("secret_keys", "sec_"),
     ("webhooks", "whk_"),
     ("deliveries", "dlv_"),
+    ("refusals", "rfs_"),
 ];
 
 impl Tenant {
@@ -95,6 +96,9 @@ impl Tenant {
         let answer = call.json(&chat_body()).send().await;
         answer.expect(200);
         let request = answer.header("x-service-request-id").unwrap().to_owned();
+        let astray = gateway.forward_to("https://example.invalid/v1/chat").bearer(key);
+        let answer = astray.json(&chat_body()).send().await;
+        let refusal = answer.header("x-service-refusal-id").unwrap().to_owned();
         let ids = [
             meter,
             request,
@@ -107,6 +111,7 @@ impl Tenant {
             secret_key,
             webhook,
             delivery,
+            refusal,
         ];
         let ids = NOUNS.iter().map(|(noun, _)| *noun).zip(ids).collect();
         Self { key: key.to_owned(), ids, meter_slug, reference_id }
@@ -283,9 +288,15 @@ fn no_list_shows_what_is_another_merchants_and_no_filter_finds_it() {
         // A cursor is an id, too: another merchant's is only a position in the caller's own list.
         let page = one.ask(gateway, "GET", "/wallets", None).await;
         assert_eq!(page.status, 404, "there is no list of wallets");
-        for path in
-            ["/connections", "/meters", "/spend_keys", "/webhooks", "/requests", "/secret_keys"]
-        {
+        for path in [
+            "/connections",
+            "/meters",
+            "/spend_keys",
+            "/webhooks",
+            "/requests",
+            "/refusals",
+            "/secret_keys",
+        ] {
             for theirs in [text(
                 &one.ask(gateway, "GET", &format!("{path}?limit=1"), None).await.json(),
                 "next_cursor",

@@ -13,6 +13,7 @@ mod meters;
 mod overview;
 mod page;
 mod price;
+mod refusals;
 mod requests;
 mod session;
 mod spend;
@@ -67,6 +68,8 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/spend").route(get().to(spend::show)))
         .service(route("/requests").route(get().to(requests::list)))
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))
+        .service(route("/refusals").route(get().to(refusals::list)))
+        .service(route("/refusals/{id}").route(get().to(refusals::show)))
         .service(route("/in-flight").route(get().to(in_flight::show)))
         .service(route("/meters").route(get().to(meters::list)))
         .service(route("/meters/{id}").route(get().to(meters::show)))

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::settlement::Ending;
 use crate::time::Timestamp;
 
 /// The side on which a call failed.
@@ -42,27 +41,6 @@ impl CallFailure {
             code: Some(code.to_owned()),
             message: Some(message.to_owned()),
         }
-    }
-
-    /// The failure of a call of which only the ending is known; `None` if it has not failed.
-    pub(crate) fn of_ending(ending: Ending) -> Option<Self> {
-        Some(match ending {
-            Ending::Answered | Ending::Abandoned => return None,
-            Ending::Rejected => {
-                Self { source: FailureSource::Provider, kind: None, code: None, message: None }
-            }
-            Ending::Broken => Self::of_service("answer_broken", "The answer ended early."),
-            Ending::NotSent => {
-                Self::of_service("provider_unreachable", "The call was not sent to the provider.")
-            }
-            Ending::Unanswered => {
-                Self::of_service("provider_unreachable", "The provider closed without an answer.")
-            }
-            Ending::Lost => Self::of_service(
-                "process_ended",
-                "The process ended before the call was settled. The call may have been sent.",
-            ),
-        })
     }
 }
 

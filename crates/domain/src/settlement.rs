@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis};
 
-use crate::call_details::{CallDetails, CallFailure};
+use crate::call_details::{CallDetails, CallFailure, FailureSource};
 use crate::missing_price::MissingPrice;
 use crate::quote::{FeeModel, Payer, PricingTerms, Quote};
 use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
@@ -41,6 +41,25 @@ impl Ending {
                 RequestStatus::Error
             }
         }
+    }
+
+    /// The failure of a call of which only the ending is known; `None` if it has not failed.
+    fn failure(self) -> Option<CallFailure> {
+        let (code, message) = match self {
+            Self::Answered | Self::Abandoned => return None,
+            Self::Rejected => {
+                let source = FailureSource::Provider;
+                return Some(CallFailure { source, kind: None, code: None, message: None });
+            }
+            Self::Broken => ("answer_broken", "The answer ended early."),
+            Self::NotSent => ("provider_unreachable", "The call was not sent to the provider."),
+            Self::Unanswered => ("provider_unreachable", "The provider closed without an answer."),
+            Self::Lost => (
+                "process_ended",
+                "The process ended before the call was settled. The call may have been sent.",
+            ),
+        };
+        Some(CallFailure::of_service(code, message))
     }
 
     /// Returns whether the provider accepted the call, so that the meter charges.
@@ -223,11 +242,7 @@ fn record(
         swept: false,
         suspicious: report.suspicious,
         details: CallDetails {
-            failure: report
-                .details
-                .failure
-                .clone()
-                .or_else(|| CallFailure::of_ending(report.ending)),
+            failure: report.details.failure.clone().or_else(|| report.ending.failure()),
             ..report.details.clone()
         },
     }

@@ -159,6 +159,7 @@ impl Store {
             clock: options.clock.clone(),
             known_series: KnownSeries::default(),
             refusals: RefusalQueue::default(),
+            refusals_in_turn: tokio::sync::Mutex::default(),
             refusals_keep_days: options.refusals_keep_days,
             has_unfolded_calls: AtomicBool::new(false),
             reported_prices: ReportedPrices::default(),

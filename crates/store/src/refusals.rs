@@ -15,7 +15,7 @@ use crate::ids::{AnyId, Id};
 use crate::page::Page;
 use crate::refusal_queue::RefusalBatch;
 use crate::rows::{RefusalCountRow, RefusalRow};
-use crate::schema::{refusal_counts, refusals, spend_keys};
+use crate::schema::{connections, refusal_counts, refusals, spend_keys};
 
 /// A filter for refused calls. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -154,35 +154,36 @@ pub fn counts(
     Ok(counts.collect())
 }
 
-/// Writes a batch. A call of a spend key is one of the customer on whose wallet the key draws, under the key's meter.
+/// Writes a batch. A call of a spend key is one of the customer on whose wallet the key draws, under the key's meter. A
+/// customer that a credential names and that the merchant does not have is left out.
 pub(crate) fn write(conn: &mut Conn, batch: &RefusalBatch) -> Result<(), StoreError> {
-    let keys = keys(conn, batch)?;
-    let customer = |key: CallKey, named: Option<ConnectionId>| match key {
-        CallKey::Spend(id, _) => {
-            named.or_else(|| keys.get(&id).and_then(|(customer, _)| *customer))
-        }
-        CallKey::Secret(_) => named,
-    };
+    let (keys, customers) = (keys(conn, batch)?, customers(conn, batch)?);
+    let customer =
+        |merchant_id: MerchantId, key: Option<SpendKeyId>, named: Option<ConnectionId>| {
+            let named = named.filter(|id| customers.get(id) == Some(&merchant_id));
+            named.or_else(|| key.and_then(|id| keys.get(&id)).and_then(|(customer, _)| *customer))
+        };
     let rows: Vec<_> = batch
         .records
         .iter()
         .map(|record| {
             let mut record = record.clone();
-            if let Some((customer, meter)) = record.spend_key_id.and_then(|id| keys.get(&id)) {
-                record.connection_id = record.connection_id.or(*customer);
-                record.call.meter_id = record.call.meter_id.or(*meter);
-            }
+            let key = record.spend_key_id;
+            record.connection_id = customer(record.merchant_id, key, record.connection_id);
+            record.call.meter_id = key.and_then(|id| keys.get(&id)).and_then(|(_, meter)| *meter);
             RefusalRow::from(&record)
         })
         .collect();
     dialect::insert_refusals(conn, &rows)?;
     let mut counts: BTreeMap<_, i64> = BTreeMap::new();
     for ((merchant_id, slot, code, key, named), count) in &batch.counts {
-        let spend_key_id = match key {
-            CallKey::Spend(id, _) => Id(*id).untyped(),
-            CallKey::Secret(_) => Id::default(),
+        let key = match key {
+            CallKey::Spend(id, _) => Some(*id),
+            CallKey::Secret(_) => None,
         };
-        let connection_id = customer(*key, *named).map(|id| Id(id).untyped()).unwrap_or_default();
+        let connection_id = customer(*merchant_id, key, *named);
+        let connection_id = connection_id.map(|id| Id(id).untyped()).unwrap_or_default();
+        let spend_key_id = key.map(|id| Id(id).untyped()).unwrap_or_default();
         let of_row = (Id(*merchant_id), *slot, *code, spend_key_id, connection_id);
         let sum = counts.entry(of_row).or_default();
         *sum = sum.saturating_add(i64::try_from(*count).unwrap_or(i64::MAX));
@@ -218,6 +219,19 @@ fn keys(conn: &mut Conn, batch: &RefusalBatch) -> Result<KeyFacts, StoreError> {
     Ok(facts
         .map(|(key, customer, meter)| (key.get(), (customer.map(Id::get), meter.map(Id::get))))
         .collect())
+}
+
+/// The merchant of each customer that a credential of the batch names and that exists.
+fn customers(
+    conn: &mut Conn,
+    batch: &RefusalBatch,
+) -> Result<HashMap<ConnectionId, MerchantId>, StoreError> {
+    let named = batch.counts.keys().filter_map(|(.., named)| named.map(Id));
+    let rows: Vec<(Id<ConnectionId>, Id<MerchantId>)> = connections::table
+        .filter(connections::connection_id.eq_any(named))
+        .select((connections::connection_id, connections::merchant_id))
+        .load(conn)?;
+    Ok(rows.into_iter().map(|(id, merchant_id)| (id.get(), merchant_id.get())).collect())
 }
 
 /// The number of refusals that are deleted in one transaction.

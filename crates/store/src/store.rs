@@ -52,6 +52,8 @@ pub(crate) struct LeaseRenewals {
     pub(crate) unbroken_since: Timestamp,
 }
 
+/// The longest wait of a reader of refusals for those that are not written yet.
+const REFUSALS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that a client's last bytes wait for its settlement.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -215,11 +217,24 @@ impl Store {
         refusal_id
     }
 
-    /// Writes the refusals that wait. Call it before reading them.
+    /// Writes the refusals that wait, before they are read. Without a database that takes writes soon, the reader sees
+    /// those that were written before.
+    pub async fn flush_refusals(&self) {
+        let store = self.clone();
+        // A task of its own, because a write that is dropped halfway would lose what it has taken from the queue.
+        let written = tokio::spawn(async move { store.write_refusals().await });
+        if let Ok(Ok(Err(cause))) = tokio::time::timeout(REFUSALS_TIMEOUT, written).await {
+            log::debug!("refusals are not written: {cause}");
+        }
+    }
+
+    /// Writes the refusals that wait.
     ///
     /// # Errors
     /// [`StoreError`] when the database fails. The refusals go on waiting.
     pub async fn write_refusals(&self) -> Result<(), StoreError> {
+        // A second caller finds an empty queue, and waits until the first batch is written.
+        let _in_turn = self.0.context.refusals_in_turn.lock().await;
         let batch = Arc::new(self.0.context.refusals.take());
         if batch.is_empty() {
             return Ok(());

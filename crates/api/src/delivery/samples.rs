@@ -1,12 +1,13 @@
 //! A sample event of each kind, for the OpenAPI document and `docs/features/webhook-messages.md`.
 
 use tollgate_domain::{
-    BillingInterval, CallDetails, Connection, ConnectionId, ConnectionStatus, CreditBundle,
-    CreditBundleId, Credits, Cycle, Event, EventId, EventKind, EventPayload, Gcra, MerchantId,
-    Metadata, MeterId, Payer, PerCycle, Plan, PricedUsage, ProviderKeyType, Quote, RateLimit,
-    RequestId, RequestRecord, RequestStatus, Rollover, ServiceCharge, SpendCounters, SpendKey,
-    SpendKeyId, SpendLimit, SpendRules, SubscriptionConfigId, SubscriptionId, SubscriptionState,
-    SubscriptionStatus, Timestamp, UsageSource, Wallet, WalletId, Webhook, WebhookId,
+    BillingInterval, CallDetails, CallFailure, CallTimings, Connection, ConnectionId,
+    ConnectionStatus, CreditBundle, CreditBundleId, Credits, Cycle, Event, EventId, EventKind,
+    EventPayload, FailureSource, Gcra, MerchantId, Metadata, MeterId, Payer, PerCycle, Plan,
+    PricedUsage, ProviderKeyType, Quote, RateLimit, RequestId, RequestRecord, RequestStatus,
+    Rollover, ServiceCharge, SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules,
+    SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
+    UsageSource, Wallet, WalletId, Webhook, WebhookId,
 };
 use tollgate_pricing::{
     Amount, BaseCost, Fee, FeeLine, PriceSource, Rate, RateType, Tier, TierUnit, TokenBasis, Usage,
@@ -257,7 +258,20 @@ fn failed() -> RequestRecord {
         settled_at: Some(NOW),
         swept: false,
         suspicious: false,
-        details: CallDetails::default(),
+        details: CallDetails {
+            timings: CallTimings {
+                sent_at: Some(NOW.plus_millis(-2 * SECOND + 1)),
+                first_byte_at: Some(NOW.plus_millis(-SECOND)),
+                last_byte_at: Some(NOW),
+            },
+            failure: Some(CallFailure {
+                source: FailureSource::Provider,
+                kind: Some("server_error".to_owned()),
+                code: None,
+                message: Some("The server had an error while processing your request.".to_owned()),
+            }),
+            ..CallDetails::default()
+        },
     }
 }
 
@@ -287,6 +301,7 @@ pub fn completed() -> RequestRecord {
             counted_units: 15_000,
             ..failed.quote
         },
+        details: CallDetails { failure: None, ..failed.details },
         ..failed
     }
 }

@@ -208,7 +208,7 @@ pub(crate) async fn list(
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
-    app.store.write_refusals().await?;
+    app.store.flush_refusals().await;
     let merchant_id = caller.merchant_id;
     let read = move |filter: RefusalFilter, page: Page<RefusalId>| {
         move |conn: &mut Conn| refusals::list(conn, merchant_id, &filter, &page)
@@ -246,7 +246,7 @@ pub(crate) async fn get(
 ) -> Result<HttpResponse, ApiError> {
     let not_found = || ApiError::not_found(ErrorCode::RefusalNotFound, "refusal");
     let id: RefusalId = id.parse().map_err(|_| not_found())?;
-    app.store.write_refusals().await?;
+    app.store.flush_refusals().await;
     let find = move |conn: &mut Conn| refusals::find(conn, caller.merchant_id, id);
     let refusal = app.store.read(find).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(RefusalView::of(&refusal)))

@@ -31,7 +31,7 @@ const MOST_ITEMS: usize = 10_000;
 const MOST_DIMENSIONS: usize = 2;
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = Usage)]
+#[schema(as = UsageReport)]
 struct UsageView {
     /// The start of the window that was counted, to a whole quarter of an hour.
     start: LocalTime,
@@ -213,7 +213,7 @@ pub(crate) async fn get(
     let Some(request) = request.filter(|_| issues.is_empty()) else {
         return Err(ApiError::invalid(issues));
     };
-    app.store.write_refusals().await?;
+    app.store.flush_refusals().await;
     let read = move |conn: &mut Conn| request.read(conn, caller.merchant_id);
     let report = app.store.read_snapshot(read).await?;
     if format == AnswerFormat::Csv {

@@ -28,6 +28,8 @@ pub(crate) struct LedgerContext {
     pub(crate) known_series: KnownSeries,
     /// Refused calls that are not written yet.
     pub(crate) refusals: RefusalQueue,
+    /// Held while refused calls are being written.
+    pub(crate) refusals_in_turn: tokio::sync::Mutex<()>,
     pub(crate) refusals_keep_days: u32,
     /// Whether calls were settled that this process has not folded yet.
     pub(crate) has_unfolded_calls: AtomicBool,

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-/// The words of a provider about an error.
+/// The words of a provider about an error. What looks like a credential is replaced by `***`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorWords {
     /// The type of the error: `insufficient_quota`, `overloaded_error`, `RESOURCE_EXHAUSTED`.
     pub kind: Option<String>,
     /// The code of the error.
     pub code: Option<String>,
-    /// The first 500 characters of the message. What looks like a credential is replaced by `***`.
+    /// The first 500 characters of the message.
     pub message: Option<String>,
 }
 
@@ -31,7 +31,8 @@ impl ErrorWords {
         let error = body.get("error").or_else(|| body.get("detail")).unwrap_or(body);
         let word = |names: &[&str]| {
             let mut found = names.iter().filter_map(|name| error.get(name));
-            found.find_map(as_word).map(|word| first_chars(&word, WORD_CHARS))
+            let found = found.find_map(as_word)?;
+            Some(without_credentials(&first_chars(&found, WORD_CHARS)))
         };
         let message = match error {
             Value::String(message) => Some(message.clone()),
