@@ -98,7 +98,7 @@ CLIENTS = [
     Client(
         *("Codex (its own provider)", "@openai/codex", "", "`openai_base_url`: `$BASE/v1`", "node"),
         forms=STREAMED,
-        page=("codex.md", "With its own provider", {"toml": "~/.codex/config.toml"}),
+        page=("codex.md", "Keep Codex's built-in provider", {"toml": "~/.codex/config.toml"}),
         command="codex exec --skip-git-repo-check 'Say hi.'",
         counted="--json",
         read=codex,

@@ -63,6 +63,7 @@ SUBSTITUTIONS = [
     ("docs/get-started/quickstart.md", "sh", "http://127.0.0.1:9100/v1", "{OPENAI}"),
     # The guides begin with an address and a key.
     ("*", "sh", "BASE=http://127.0.0.1:8080 KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
+    ("calling", "sh", "export BASE=http://127.0.0.1:8080 SPEND_KEY=tgk_…", ":"),
     ("calling", "sh", "BASE=https://tollgate.example.com KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
     ("*", "sh", "URL=http://127.0.0.1:9100/v1", "URL={OPENAI}"),
     ("api", "sh", "https://api.openai.com/v1", "{OPENAI}"),
@@ -224,10 +225,6 @@ END
         tollgate demo --listen 127.0.0.1:{PORT} >demo.txt 2>&1 &
         until grep -q 'seq 200' demo.txt; do sleep 0.05; done
         DEMO_KEY=$(grep -om1 'tgs_[0-9A-Za-z]*' demo.txt)
-    """,
-    ("webhooks", "HTTPServer((\"127.0.0.1\", 4000)"): """
-        WEBHOOK=$(grep -o 'whk_[0-9A-Z]*' <<<"$ANSWER")
-        export WEBHOOK_SECRET=$(grep -o 'whsec_[^"]*' <<<"$ANSWER")
     """,
     ("webhooks", "deliveries/$DELIVERY/redeliver"): """
         DELIVERY=$(api GET "webhooks/$WEBHOOK/deliveries?limit=1" | grep -o 'dlv_[0-9A-Z]*')
@@ -498,7 +495,7 @@ if "DOCUMENTS_ALL" not in os.environ:
 HELD = [
     ("docs/guides/clients/claude-code.md", "## Set it up", '("claude-code.md", "Set it up"'),
     ("docs/guides/clients/codex.md", "## Set it up", '("codex.md", "Set it up"'),
-    ("docs/guides/clients/codex.md", "## With its own provider", '("codex.md", "With its own provider"'),
+    ("docs/guides/clients/codex.md", "## Keep Codex's built-in provider", '("codex.md", "Keep Codex\'s'),
     ("docs/guides/clients/gemini-cli.md", "## Set it up", '("gemini-cli.md", "Set it up"'),
     ("docs/guides/clients/opencode.md", "## Set it up", '("opencode.md", "Set it up"'),
     ("docs/features/webhook-messages.md", "", "the_page_of_messages_has_the_samples"),
