@@ -285,7 +285,7 @@ ANSWERS = {
                 -d '{"model": "gpt-4o-mini", "messages": []}' |
                 grep -i '^x-service-refusal-id' | grep -o 'rfs_[0-9A-Z]*' || true)
         done
-        until api GET "refusals/$REFUSAL" | grep '"code"'; do sleep 0.1; done
+        until api GET "refusals/$REFUSAL" | grep '"resets_at"'; do sleep 0.1; done
         : >.session/statuses
     """,
     # Connections, subscriptions, wallets.
