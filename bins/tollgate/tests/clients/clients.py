@@ -98,7 +98,7 @@ CLIENTS = [
     Client(
         *("Codex (its own provider)", "@openai/codex", "", "`openai_base_url`: `$BASE/v1`", "node"),
         forms=STREAMED,
-        page=("codex.md", "With its own provider", {"toml": "~/.codex/config.toml"}),
+        page=("codex.md", "Keep Codex's built-in provider", {"toml": "~/.codex/config.toml"}),
         command="codex exec --skip-git-repo-check 'Say hi.'",
         counted="--json",
         read=codex,
@@ -210,11 +210,11 @@ QUIET = {
 
 # What a client does of its own accord, whatever it is answered: (client, case) to what fails there, in the words of
 # harness.Failed, and why. A row that is no longer needed fails the run, and docs/guides/clients/index.md has every reason.
-QUOTA = "It shows words of its own for every 429, and ends."
-OPENCODE_429 = "`opencode run` repeats every 429 without end, and shows nothing meanwhile."
-GEMINI_429 = "It repeats a 429 with growing pauses, and shows the message each time."
-AIDER_RETRIES = "It repeats every refusal but 401 for a minute, and shows the message each time."
-AIDER_COUNTS = "It does not ask for usage in a stream, and counts with a tokenizer of its own."
+QUOTA = "shows words of its own, and ends"
+OPENCODE_429 = "`opencode run` repeats it without end, and shows nothing meanwhile"
+GEMINI_429 = "repeats it with growing pauses, and shows the message each time"
+AIDER_RETRIES = "repeats them for a minute"
+AIDER_COUNTS = "asks for no usage, and counts with a tokenizer of its own"
 EXCEPTIONS = {
     ("Codex", "429 requests"): ("message", QUOTA),
     ("Codex (its own provider)", "429 requests"): ("message", QUOTA),

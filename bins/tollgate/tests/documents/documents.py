@@ -99,7 +99,7 @@ class Table:
 
 # What is different each time.
 VARYING = [
-    (r"\b(mch|con|wal|mtr|req|spk|sec|sbc|cbn|sub|txn|whk|evt|dlv)_[0-9A-Za-z]+…?", r"\1_#"),
+    (r"\b(mch|con|wal|mtr|req|rfs|spk|sec|sbc|cbn|sub|txn|whk|evt|dlv)_[0-9A-Za-z]+…?", r"\1_#"),
     (r"\b(tgs|tgk)_[0-9A-Za-z*]+", r"\1_#"),
     (r"\b(chatcmpl|msg)[-_][0-9a-f]+", r"\1-#"),
     (r"\b\d{4}-\d\d-\d\d( |T)\d\d:\d\d:\d\d(\.\d+)?Z", "#time"),

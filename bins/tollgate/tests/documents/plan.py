@@ -63,9 +63,9 @@ SUBSTITUTIONS = [
     ("docs/get-started/quickstart.md", "sh", "http://127.0.0.1:9100/v1", "{OPENAI}"),
     # The guides begin with an address and a key.
     ("*", "sh", "BASE=http://127.0.0.1:8080 KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
+    ("calling", "sh", "export BASE=http://127.0.0.1:8080 SPEND_KEY=tgk_…", ":"),
     ("calling", "sh", "BASE=https://tollgate.example.com KEY=tgs_…", "BASE={BASE} KEY={FRESH_KEY}"),
-    ("calling", "sh", "https://api.openai.com/v1", "{OPENAI}"),
-    ("docs/guides/find-out-why-a-call-was-refused.md", "sh", "https://api.openai.com/v1", "{OPENAI}"),
+    ("*", "sh", "URL=http://127.0.0.1:9100/v1", "URL={OPENAI}"),
     ("api", "sh", "https://api.openai.com/v1", "{OPENAI}"),
     # No fixed ports.
     ("docs/get-started/quickstart.md", "sh", '"sqlite:tollgate.db"', '"sqlite:tollgate.db"\nlisten = "127.0.0.1:{PORT}"'),
@@ -226,10 +226,6 @@ END
         until grep -q 'seq 200' demo.txt; do sleep 0.05; done
         DEMO_KEY=$(grep -om1 'tgs_[0-9A-Za-z]*' demo.txt)
     """,
-    ("webhooks", "HTTPServer((\"127.0.0.1\", 4000)"): """
-        WEBHOOK=$(grep -o 'whk_[0-9A-Z]*' <<<"$ANSWER")
-        export WEBHOOK_SECRET=$(grep -o 'whsec_[^"]*' <<<"$ANSWER")
-    """,
     ("webhooks", "deliveries/$DELIVERY/redeliver"): """
         DELIVERY=$(api GET "webhooks/$WEBHOOK/deliveries?limit=1" | grep -o 'dlv_[0-9A-Z]*')
     """,
@@ -274,11 +270,23 @@ ANSWERS = {
     ("api", '{"id": "mtr_01M7YS5040NCSYBM5NZVE98902", "deleted": true}'): """
         api DELETE "meters/$(api GET 'meters?limit=1' | grep -o 'mtr_[0-9A-Z]*')"
     """,
-    ("api", '"endpoint": "POST https://api.openai.com/v1/chat/completions"'): """
+    ("api", '"provider_key_type": "managed",\n  "provider_status": 200'): """
         MADE=$(curl -si "$BASE/v1/forward?u={OPENAI}/chat/completions" -H "Authorization: Bearer $TOKEN" \
             -H "Content-Type: application/json" -H 'x-service-metadata: {"user": "ada"}' \
             -d '{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count to five."}]}')
         api GET "requests/$(grep -i '^x-service-request-id' <<<"$MADE" | grep -o 'req_[0-9A-Z]*')"
+    """,
+    ("api", '"refusal_id": "rfs_01KAWZ5Q4YB3CE8T7QW8ZK4M2R"'): """
+        LIMITED=$(api POST spend_keys '{"name": "Limited", "wallet_id": "'$WALLET'",
+            "spend_limit": {"amount": "0.000001", "cycle": "daily"}}' | grep -o 'tgk_[0-9A-Za-z]\\{38\\}')
+        for _ in 1 2; do
+            REFUSAL=$(curl -si "$BASE/v1/chat/completions" -H "Authorization: Bearer $LIMITED" \
+                -H 'x-service-metadata: {"user": "ada"}' -H "Content-Type: application/json" \
+                -d '{"model": "gpt-4o-mini", "messages": []}' |
+                grep -i '^x-service-refusal-id' | grep -o 'rfs_[0-9A-Z]*' || true)
+        done
+        until api GET "refusals/$REFUSAL" | grep '"resets_at"'; do sleep 0.1; done
+        : >.session/statuses
     """,
     # Connections, subscriptions, wallets.
     ("api", '"email": "ada@example.com"'): """
@@ -487,7 +495,7 @@ if "DOCUMENTS_ALL" not in os.environ:
 HELD = [
     ("docs/guides/clients/claude-code.md", "## Set it up", '("claude-code.md", "Set it up"'),
     ("docs/guides/clients/codex.md", "## Set it up", '("codex.md", "Set it up"'),
-    ("docs/guides/clients/codex.md", "## With its own provider", '("codex.md", "With its own provider"'),
+    ("docs/guides/clients/codex.md", "## Keep Codex's built-in provider", '("codex.md", "Keep Codex\'s'),
     ("docs/guides/clients/gemini-cli.md", "## Set it up", '("gemini-cli.md", "Set it up"'),
     ("docs/guides/clients/opencode.md", "## Set it up", '("opencode.md", "Set it up"'),
     ("docs/features/webhook-messages.md", "", "the_page_of_messages_has_the_samples"),
