@@ -238,6 +238,10 @@ async fn store_of(
 fn shown(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "-".to_owned(),
+        // Merchants choose names; the terminal must not run what they say.
+        Some(Value::String(text)) if text.contains(char::is_control) => {
+            text.escape_debug().collect()
+        }
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     }

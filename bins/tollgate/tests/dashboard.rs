@@ -39,9 +39,8 @@ const PAGES: [&str; 11] = [
     "/webhooks",
 ];
 /// The lists whose first item has its own page.
-const LISTS: [&str; 8] = [
+const LISTS: [&str; 7] = [
     "/requests",
-    "/refusals",
     "/spend-keys",
     "/meters",
     "/connections",

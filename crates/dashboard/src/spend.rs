@@ -7,7 +7,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{Interval, MerchantId, RequestStatus, TimeSpan, TimeZone, Timestamp};
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
-use tollgate_store::usage::{self, Dimension, GroupMembers, GroupedSums, RollupSums};
+use tollgate_store::usage::{self, Dimension, GroupMembers, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, respond};
@@ -78,9 +78,12 @@ impl Trend {
         span: &TimeSpan,
     ) -> Result<Self, StoreError> {
         let all = RequestFilter::default();
-        let members = usage::sums(conn, merchant_id, &all, by, span)?;
-        let members =
-            members.into_iter().map(|(members, sums)| (name_of_group(by, &members), sums));
+        // Where there are too many members, the charts show their total.
+        let groups = usage::sums(conn, merchant_id, &all, by, span)?.unwrap_or_default();
+        let columns = span.periods().len();
+        let members = groups
+            .into_iter()
+            .map(|(members, sums)| (name_of_group(by, &members), in_columns(&sums, columns)));
         Ok(Self { total: total(conn, merchant_id, span)?, members: members.collect() })
     }
 }
@@ -91,8 +94,14 @@ pub(crate) fn total(
     merchant_id: MerchantId,
     span: &TimeSpan,
 ) -> Result<Vec<RollupSums>, StoreError> {
-    let sums: GroupedSums = usage::sums(conn, merchant_id, &RequestFilter::default(), &[], span)?;
-    Ok(sums.into_values().next().unwrap_or_default())
+    let sums = usage::sums(conn, merchant_id, &RequestFilter::default(), &[], span)?;
+    let sums = sums.and_then(|sums| sums.into_values().next()).unwrap_or_default();
+    Ok(in_columns(&sums, span.periods().len()))
+}
+
+/// The sums of each column, also of those without calls.
+fn in_columns(sums: &BTreeMap<usize, RollupSums>, columns: usize) -> Vec<RollupSums> {
+    (0..columns).map(|column| sums.get(&column).copied().unwrap_or_default()).collect()
 }
 
 fn name_of_group(by: &[Dimension], members: &GroupMembers) -> String {

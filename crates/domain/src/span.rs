@@ -91,6 +91,8 @@ impl TimeZone {
     /// The instant `at`, with the offset that the zone has then.
     pub fn at(&self, at: Timestamp) -> LocalTime {
         let seconds = self.0.to_offset(self.zoned(at).timestamp()).seconds();
+        // Offsets of the nineteenth century have seconds, which cannot be written.
+        let seconds = seconds - seconds % 60;
         let offset = UtcOffset::from_whole_seconds(seconds).unwrap_or(UtcOffset::UTC);
         let at = at.to_datetime();
         LocalTime(at.checked_to_offset(offset).unwrap_or(at))
@@ -423,6 +425,17 @@ mod tests {
         );
         for text in ["", "2026", "2026-13", "2026-1", "2026-010", "26-10-1", "2026-10-01"] {
             assert_eq!(TimeSpan::of_month(text, TimeZone::UTC), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_old_offset_with_seconds_can_be_written() {
+        let zones = [("Europe/Berlin", "1880-01-01"), ("Africa/Monrovia", "1971-05-01")];
+        for (zone, day) in zones {
+            let start: Timestamp = format!("{day}T00:00:00Z").parse().unwrap();
+            let zone = TimeZone::named(zone).unwrap();
+            let span = TimeSpan::new(start, start.plus_millis(172_800_000), zone, Interval::Day);
+            assert!(!shown(&span.unwrap()).is_empty());
         }
     }
 

@@ -41,7 +41,9 @@ use crate::statements::{
     InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
     SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
 };
-pub(crate) use reading::{BoundValue, SeriesColumn, SlotRange, UsageQuery, plan};
+pub(crate) use reading::{
+    BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, UsageQuery, plan,
+};
 
 diesel::define_sql_function! {
     /// Takes a lock until the transaction ends, if it is free.

@@ -1,7 +1,7 @@
 //! The queue of refused calls in memory. The path of a call adds to it, and the database gets it in batches.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{ConnectionId, MerchantId, RefusalId, RefusalRecord, RefusedCall, Timestamp};
@@ -34,7 +34,11 @@ const MODEL_BYTES: usize = 255;
 
 /// Refused calls that are not written yet.
 #[derive(Debug, Default)]
-pub(crate) struct RefusalQueue(Mutex<RefusalBatch>);
+pub(crate) struct RefusalQueue {
+    current: Mutex<RefusalBatch>,
+    /// A batch whose write has failed, or has an unknown outcome. It stays as it is, so that the next try finds out.
+    failed: Mutex<Option<Arc<RefusalBatch>>>,
+}
 
 /// Refused calls, and their numbers.
 #[derive(Debug, Default)]
@@ -50,7 +54,11 @@ pub(crate) type RefusalCountKey = (MerchantId, i64, &'static str, CallKey, Optio
 
 impl RefusalQueue {
     fn lock(&self) -> MutexGuard<'_, RefusalBatch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<Arc<RefusalBatch>>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a refusal and returns its id. Returns `false` beside it if the refusal is only counted.
@@ -82,26 +90,23 @@ impl RefusalQueue {
         (refusal_id, true)
     }
 
-    /// Takes all that waits.
-    pub(crate) fn take(&self) -> RefusalBatch {
-        std::mem::take(&mut *self.lock())
+    /// Takes a batch to write: the one that failed, else all that waits. `None` if nothing waits.
+    pub(crate) fn take(&self) -> Option<Arc<RefusalBatch>> {
+        if let Some(batch) = self.failed().take() {
+            return Some(batch);
+        }
+        let batch = std::mem::take(&mut *self.lock());
+        (!batch.is_empty()).then(|| Arc::new(batch))
     }
 
-    /// Puts back a batch that was not written. Returns the number of records for which there is no room.
-    pub(crate) fn put_back(&self, batch: RefusalBatch) -> usize {
-        let mut waiting = self.lock();
-        for (key, count) in batch.counts {
-            *waiting.counts.entry(key).or_default() += count;
-        }
-        let room = MOST_WAITING.saturating_sub(waiting.records.len());
-        let dropped = batch.records.len().saturating_sub(room);
-        waiting.records.extend(batch.records.into_iter().take(room));
-        dropped
+    /// Puts back a batch that may not be written.
+    pub(crate) fn put_back(&self, batch: Arc<RefusalBatch>) {
+        *self.failed() = Some(batch);
     }
 }
 
 impl RefusalBatch {
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.counts.is_empty() && self.records.is_empty()
     }
 }
@@ -127,5 +132,58 @@ impl RefusalCause<'_> {
             last_at: self.at,
             call,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_domain::SecretKeyId;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
+
+    fn cause(key: CallKey) -> RefusalCause<'static> {
+        RefusalCause {
+            merchant_id: MerchantId::least(NOW),
+            key,
+            connection_id: None,
+            model: Some("m"),
+            code: "rate_limited",
+            at: NOW,
+        }
+    }
+
+    #[test]
+    fn a_batch_that_failed_comes_again_as_it_was_and_before_the_next() {
+        let queue = RefusalQueue::default();
+        let key = CallKey::Secret(SecretKeyId::least(NOW));
+        let (first, _) = queue.add(&cause(key), RefusedCall::default);
+        let batch = queue.take().unwrap();
+        queue.put_back(batch);
+        let (second, _) = queue.add(&cause(key), RefusedCall::default);
+        let ids = |batch: &RefusalBatch| -> Vec<_> {
+            batch.records.iter().map(|record| record.refusal_id).collect()
+        };
+        assert_eq!(ids(&queue.take().unwrap()), [first]);
+        assert_eq!(ids(&queue.take().unwrap()), [second]);
+        assert!(queue.take().is_none());
+    }
+
+    #[test]
+    fn a_full_queue_counts_what_it_cannot_keep() {
+        let queue = RefusalQueue::default();
+        let mut kept = 0;
+        for number in 0..MOST_WAITING + 50 {
+            let micros = i64::try_from(number).unwrap();
+            let key = CallKey::Secret(SecretKeyId::least(NOW.plus_millis(micros)));
+            let (_, is_kept) = queue.add(&cause(key), RefusedCall::default);
+            kept += usize::from(is_kept);
+        }
+        assert_eq!(kept, MOST_WAITING);
+        let batch = queue.take().unwrap();
+        assert_eq!(batch.records.len(), MOST_WAITING);
+        let counted: u64 = batch.counts.values().sum();
+        assert_eq!(usize::try_from(counted).unwrap(), MOST_WAITING + 50);
     }
 }

@@ -9,13 +9,13 @@ use tollgate_domain::{
 };
 
 use crate::conn::{Conn, each_database};
-use crate::dialect;
+use crate::dialect::{self, RefusalCountsQuery};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::page::Page;
 use crate::refusal_queue::RefusalBatch;
 use crate::rows::{RefusalCountRow, RefusalRow};
-use crate::schema::{connections, refusal_counts, refusals, spend_keys};
+use crate::schema::{connections, refusals, spend_keys};
 
 /// A filter for refused calls. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,59 +97,34 @@ pub fn list(
 
 /// The number of refused calls in a quarter hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusalCount {
+pub(crate) struct RefusalCount {
     /// The number of the quarter hour since 1970.
-    pub quarter: i64,
-    /// The code of the errors.
-    pub code: String,
-    /// The spend key, if one made the calls.
-    pub spend_key_id: Option<SpendKeyId>,
-    /// The customer of the calls.
-    pub connection_id: Option<ConnectionId>,
+    pub(crate) quarter: i64,
+    /// The spend key, if one made the calls and the counts are by key.
+    pub(crate) spend_key_id: Option<SpendKeyId>,
+    /// The customer of the calls, if the counts are by customer.
+    pub(crate) connection_id: Option<ConnectionId>,
     /// The number of calls.
-    pub count: i64,
+    pub(crate) count: i64,
 }
 
-/// Returns the numbers of a merchant's refused calls in a range of quarter hours, the end excluded.
-///
-/// # Errors
-/// [`StoreError`] when the database fails.
-pub fn counts(
+/// Returns the numbers of a merchant's refused calls in a range of quarter hours, the end excluded: of this key and this
+/// customer or of all, and by key and by customer or together.
+pub(crate) fn counts(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    (start, end): (i64, i64),
-    spend_key_id: Option<SpendKeyId>,
-    connection_id: Option<ConnectionId>,
+    quarters: (i64, i64),
+    of: (Option<SpendKeyId>, Option<ConnectionId>),
+    by: (bool, bool),
 ) -> Result<Vec<RefusalCount>, StoreError> {
-    type CountRow = (i64, String, Id<AnyId>, Id<AnyId>, i64);
-    let rows: Vec<CountRow> = each_database!(conn, conn => {
-        let mut query = refusal_counts::table
-            .filter(refusal_counts::merchant_id.eq(Id(merchant_id)))
-            .filter(refusal_counts::slot.ge(start))
-            .filter(refusal_counts::slot.lt(end))
-            .select((
-                refusal_counts::slot,
-                refusal_counts::code,
-                refusal_counts::spend_key_id,
-                refusal_counts::connection_id,
-                refusal_counts::count,
-            ))
-            .into_boxed();
-        if let Some(id) = spend_key_id {
-            query = query.filter(refusal_counts::spend_key_id.eq(Id(id)));
-        }
-        if let Some(id) = connection_id {
-            query = query.filter(refusal_counts::connection_id.eq(Id(id)));
-        }
-        query.load(conn)
-    })?;
+    let ids = (of.0.map(|id| Id(id).untyped()), of.1.map(|id| Id(id).untyped()));
+    let query = RefusalCountsQuery { merchant_id: Id(merchant_id), quarters, of: ids, by };
     let present = |id: Id<AnyId>| Some(*id.get().as_bytes()).filter(|bytes| *bytes != [0; 16]);
-    let counts = rows.into_iter().map(|(quarter, code, key, connection, count)| RefusalCount {
-        quarter,
-        code,
-        spend_key_id: present(key).map(SpendKeyId::from_bytes),
-        connection_id: present(connection).map(ConnectionId::from_bytes),
-        count,
+    let counts = query.load(conn)?.into_iter().map(|row| RefusalCount {
+        quarter: row.slot,
+        spend_key_id: row.spend_key_id.and_then(present).map(SpendKeyId::from_bytes),
+        connection_id: row.connection_id.and_then(present).map(ConnectionId::from_bytes),
+        count: row.count,
     });
     Ok(counts.collect())
 }
@@ -157,6 +132,12 @@ pub fn counts(
 /// Writes a batch. A call of a spend key is one of the customer on whose wallet the key draws, under the key's meter. A
 /// customer that a credential names and that the merchant does not have is left out.
 pub(crate) fn write(conn: &mut Conn, batch: &RefusalBatch) -> Result<(), StoreError> {
+    // The answer to an earlier commit of the batch may have been lost.
+    if let Some(first) = batch.records.first()
+        && find(conn, first.merchant_id, first.refusal_id)?.is_some()
+    {
+        return Ok(());
+    }
     let (keys, customers) = (keys(conn, batch)?, customers(conn, batch)?);
     let customer =
         |merchant_id: MerchantId, key: Option<SpendKeyId>, named: Option<ConnectionId>| {

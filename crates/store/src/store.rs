@@ -235,20 +235,15 @@ impl Store {
     pub async fn write_refusals(&self) -> Result<(), StoreError> {
         // A second caller finds an empty queue, and waits until the first batch is written.
         let _in_turn = self.0.context.refusals_in_turn.lock().await;
-        let batch = Arc::new(self.0.context.refusals.take());
-        if batch.is_empty() {
-            return Ok(());
+        while let Some(batch) = self.0.context.refusals.take() {
+            let written = Arc::clone(&batch);
+            let done = self.write_outside_calls(move |conn| refusals::write(conn, &written)).await;
+            if done.is_err() {
+                self.0.context.refusals.put_back(batch);
+                return done;
+            }
         }
-        let written = Arc::clone(&batch);
-        let done = self.write_outside_calls(move |conn| refusals::write(conn, &written)).await;
-        if done.is_err()
-            && let Some(batch) = Arc::into_inner(batch)
-        {
-            let dropped = self.0.context.refusals.put_back(batch);
-            let dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
-            self.0.context.metrics.refusals_dropped.inc_by(dropped);
-        }
-        done
+        Ok(())
     }
 
     /// Deletes refusals from before an instant.

@@ -44,12 +44,15 @@ pub enum Dimension {
 /// none.
 pub type GroupMembers = Vec<Option<String>>;
 
-/// The sums of each group, for each period of a span.
-pub type GroupedSums = BTreeMap<GroupMembers, Vec<RollupSums>>;
+/// The sums of each group, by the number of the period in its span. Periods without calls are absent.
+pub type GroupedSums = BTreeMap<GroupMembers, BTreeMap<usize, RollupSums>>;
+
+/// The most sums that a query returns, of all groups and periods together.
+pub const MOST_SUMS: usize = 100_000;
 
 /// The sums of a merchant's ended calls that pass the filter, by at most two dimensions, for each period of the span.
 ///
-/// A group without calls is absent. Without dimensions there is one group.
+/// A group without calls is absent. `None` if there are more than [`MOST_SUMS`].
 ///
 /// Call it in a snapshot.
 ///
@@ -61,7 +64,7 @@ pub fn sums(
     filter: &RequestFilter,
     group_by: &[Dimension],
     span: &TimeSpan,
-) -> Result<GroupedSums, StoreError> {
+) -> Result<Option<GroupedSums>, StoreError> {
     let mut query = UsageReader { merchant_id, filter, group_by, periods: Periods::of(span) };
     let mut found = GroupedSums::new();
     let pairs: BTreeSet<_> = filter.metadata.iter().collect();
@@ -79,15 +82,16 @@ pub fn sums(
             _ => query.read_records(conn, &mut found)?,
         }
     }
-    found.retain(|_, sums| sums.iter().any(|sums| *sums != RollupSums::default()));
-    if group_by.is_empty() {
-        found.entry(Vec::new()).or_insert_with(|| query.periods.zeros());
+    for sums in found.values_mut() {
+        sums.retain(|_, sums| *sums != RollupSums::default());
     }
-    Ok(found)
+    found.retain(|_, sums| !sums.is_empty());
+    let count: usize = found.values().map(BTreeMap::len).sum();
+    Ok((count <= MOST_SUMS).then_some(found))
 }
 
-/// The numbers of refused calls of each group, for each period of a span.
-pub type GroupedCounts = BTreeMap<GroupMembers, Vec<i64>>;
+/// The numbers of refused calls of each group, by the number of the period in its span.
+pub type GroupedCounts = BTreeMap<GroupMembers, BTreeMap<usize, i64>>;
 
 /// The numbers of a merchant's refused calls, by the dimensions, for each period of the span. `None` for a filter or a
 /// dimension that refused calls do not have: they have a customer and a spend key only.
@@ -111,17 +115,18 @@ pub fn refused(
     let periods = Periods::of(span);
     let quarters = span.quarters();
     let mut counts = GroupedCounts::new();
-    for one in refusals::counts(conn, merchant_id, quarters, spend_key_id, connection_id)? {
+    let by = |dimension: &Dimension| group_by.contains(dimension);
+    let by = (by(&Dimension::SpendKey), by(&Dimension::Connection));
+    let found = refusals::counts(conn, merchant_id, quarters, (spend_key_id, connection_id), by)?;
+    for one in found {
         let members = group_by.iter().map(|dimension| match dimension {
             Dimension::Connection => one.connection_id.map(|id| id.to_string()),
             _ => one.spend_key_id.map(|id| id.to_string()),
         });
-        let of_group = counts.entry(members.collect());
-        let of_group = of_group.or_insert_with(|| vec![0; periods.starts.len()]);
-        let period = periods.of_slot(one.quarter).and_then(|period| of_group.get_mut(period));
-        if let Some(count) = period {
-            *count = count.saturating_add(one.count);
-        }
+        let Some(period) = periods.of_slot(one.quarter) else { continue };
+        let count: &mut i64 =
+            counts.entry(members.collect()).or_default().entry(period).or_default();
+        *count = count.saturating_add(one.count);
     }
     Ok(Some(counts))
 }
@@ -146,6 +151,7 @@ pub fn plan(
         ranges: &run.ranges,
         origin: run.origin,
         step: run.step,
+        limit: MOST_SUMS,
     };
     Ok(query.plan(conn)?)
 }
@@ -187,19 +193,21 @@ impl UsageReader<'_> {
             let places: Vec<_> = (0..self.group_by.len())
                 .filter(|place| self.group_by.get(*place).is_some_and(is_of_key))
                 .collect();
-            let has_value = found.iter().map(|(members, sums)| {
+            for (members, sums) in found.iter() {
                 let others =
                     members.iter().enumerate().filter(|(place, _)| !places.contains(place));
-                (others.map(|(_, member)| member.clone()).collect::<Vec<_>>(), sums.clone())
-            });
-            for (others, sums) in has_value.collect::<Vec<_>>() {
-                let all = all.entry(others).or_insert_with(|| self.periods.zeros());
-                all.iter_mut().zip(sums).for_each(|(all, sums)| *all = *all - sums);
+                let others = others.map(|(_, member)| member.clone()).collect::<Vec<_>>();
+                let all = all.entry(others).or_default();
+                for (period, sums) in sums {
+                    let rest = all.entry(*period).or_default();
+                    *rest = *rest - *sums;
+                }
             }
             for (mut members, sums) in all {
                 places.iter().for_each(|place| members.insert(*place, None));
-                let group = found.entry(members).or_insert_with(|| self.periods.zeros());
-                group.iter_mut().zip(sums).for_each(|(group, sums)| *group += sums);
+                let group = found.entry(members).or_default();
+                sums.into_iter()
+                    .for_each(|(period, sums)| *group.entry(period).or_default() += sums);
             }
         }
         self.read_queue(conn, found)
@@ -223,6 +231,7 @@ impl UsageReader<'_> {
                 ranges: &run.ranges,
                 origin: run.origin,
                 step: run.step,
+                limit: MOST_SUMS + 1,
             };
             for row in query.load(conn)? {
                 let sums = RollupSums::from(&row.sums);
@@ -274,12 +283,8 @@ impl UsageReader<'_> {
         period: Option<usize>,
         more: RollupSums,
     ) {
-        let Some(period) = period.filter(|period| *period < self.periods.starts.len()) else {
-            return;
-        };
-        let periods = found.entry(members).or_insert_with(|| self.periods.zeros());
-        if let Some(sums) = periods.get_mut(period) {
-            *sums += more;
+        if let Some(period) = period.filter(|period| *period < self.periods.starts.len()) {
+            *found.entry(members).or_default().entry(period).or_default() += more;
         }
     }
 }
@@ -383,10 +388,6 @@ impl Periods {
     fn of(span: &TimeSpan) -> Self {
         let (start, end) = span.quarters();
         Self { start, end, starts: span.period_starts() }
-    }
-
-    fn zeros(&self) -> Vec<RollupSums> {
-        vec![RollupSums::default(); self.starts.len()]
     }
 
     /// The number of the period that contains a slot.

@@ -348,14 +348,15 @@ pub(crate) async fn responses_upgrade(
     http: HttpRequest,
     app: web::Data<App>,
 ) -> Result<HttpResponse, ApiError> {
-    let refused = async {
+    let refused = answer(&app, async |facts| {
         let credential = Credential::of_sdk(&request_head(&http))?;
-        app.gateway.owner_of(&credential.key).await?;
+        let owner = app.gateway.owner_of(&credential.key).await?;
+        facts.owned(owner, credential.connection_id());
         let message = "WebSockets are not supported here. Send the request as POST /v1/responses.";
         Err(ApiError::new(ErrorCode::UpgradeNotSupported, message)
             .header(CONNECTION, HeaderValue::from_static("close")))
-    };
-    refused.await.map_err(|error: ApiError| error.for_sdk(RequestFormat::ShapeA))
+    });
+    refused.await.map_err(|error| error.for_sdk(RequestFormat::ShapeA))
 }
 
 async fn drop_in(

@@ -9,9 +9,9 @@ use serde_json::Value;
 use tollgate_domain::{
     Interval, Issue, LocalTime, MerchantId, Metadata, TimeSpan, TimeSpanError, TimeZone, Timestamp,
 };
+use tollgate_store::Conn;
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{self, Dimension, GroupedCounts, GroupedSums, RollupSums};
-use tollgate_store::{Conn, StoreError};
 use utoipa::{IntoParams, ToSchema};
 
 use super::requests::{RecordQuery, filter};
@@ -219,12 +219,8 @@ pub(crate) async fn get(
     if format == AnswerFormat::Csv {
         return csv::respond("usage.csv", &report.columns, &report.view.items);
     }
-    let items = report.view.items.len();
-    if items > MOST_ITEMS {
-        let message = format!(
-            "has {items} items, and at most {MOST_ITEMS} are returned; choose a longer interval, a filter, or format=csv"
-        );
-        return Err(ApiError::invalid(vec![Issue::at(["group_by"], message)]));
+    if report.view.items.len() > MOST_ITEMS {
+        return Err(too_many(MOST_ITEMS));
     }
     Ok(HttpResponse::Ok().json(report.view))
 }
@@ -244,16 +240,18 @@ impl UsageRequest {
         Some(Self { filter, dimensions, span: span? })
     }
 
-    fn read(&self, conn: &mut Conn, merchant_id: MerchantId) -> Result<UsageReport, StoreError> {
+    fn read(&self, conn: &mut Conn, merchant_id: MerchantId) -> Result<UsageReport, ApiError> {
         let Self { filter, dimensions, span } = self;
         let sums = usage::sums(conn, merchant_id, filter, dimensions, span)?;
+        let sums = sums.ok_or_else(|| too_many(usage::MOST_SUMS))?;
         let refused = usage::refused(conn, merchant_id, filter, dimensions, span)?;
         let items = items(span, dimensions, &sums, refused.as_ref());
         let mut totals = RollupSums::default();
-        sums.values().flatten().for_each(|sums| totals += *sums);
+        sums.values().flat_map(BTreeMap::values).for_each(|sums| totals += *sums);
+        let all_refused = |all: &GroupedCounts| all.values().flat_map(BTreeMap::values).sum();
         let totals = TotalsView {
             sums: SumsView::from(&totals),
-            refused: refused.map(|refused| refused.values().flatten().sum()),
+            refused: refused.as_ref().map(all_refused),
         };
         let names = ["date", "start", "end"].map(str::to_owned).into_iter();
         let groups = dimensions.iter().map(|dimension| format!("group.{}", name(dimension)));
@@ -262,6 +260,12 @@ impl UsageRequest {
         let view = UsageView { start: span.start(), end: span.end(), items, totals };
         Ok(UsageReport { view, columns })
     }
+}
+
+/// The error of sums of which there are more than can be returned.
+fn too_many(most: usize) -> ApiError {
+    let message = format!("has more than {most} items; choose a longer interval or a filter");
+    ApiError::invalid(vec![Issue::at(["group_by"], message)])
 }
 
 /// The sums of a merchant's calls, as `GET /v1/usage` answers with them.
@@ -285,7 +289,7 @@ impl UsageReport {
         let mut issues = Vec::new();
         let request = UsageRequest::of(query, now, &mut issues);
         match request.filter(|_| issues.is_empty()) {
-            Some(request) => Ok(request.read(conn, merchant_id)?),
+            Some(request) => request.read(conn, merchant_id),
             None => Err(ApiError::invalid(issues)),
         }
     }
@@ -311,33 +315,36 @@ fn items(
     sums: &GroupedSums,
     refused: Option<&GroupedCounts>,
 ) -> Vec<ItemView> {
-    let with_calls = sums.keys().chain(refused.into_iter().flat_map(BTreeMap::keys));
-    let groups: BTreeSet<_> = with_calls.collect();
-    let mut items = Vec::new();
-    for (place, period) in span.periods().into_iter().enumerate() {
-        for &members in &groups {
-            let sums = sums.get(members).and_then(|periods| periods.get(place));
-            let sums = sums.copied().unwrap_or_default();
-            let refused = refused.map(|groups| {
-                let of_period = groups.get(members).and_then(|periods| periods.get(place));
-                of_period.copied().unwrap_or_default()
-            });
-            let is_empty = sums == RollupSums::default() && refused.unwrap_or_default() == 0;
-            if !dimensions.is_empty() && is_empty {
-                continue;
-            }
-            let group = dimensions.iter().map(name).zip(members.iter().cloned());
-            items.push(ItemView {
-                date: period.date.to_string(),
-                start: period.start,
-                end: period.end,
-                group: (!dimensions.is_empty()).then(|| group.collect()),
-                sums: SumsView::from(&sums),
-                refused,
-            });
-        }
+    let periods = span.periods();
+    let mut places = BTreeSet::new();
+    if dimensions.is_empty() {
+        let nothing: &[Option<String>] = &[];
+        places.extend((0..periods.len()).map(|period| (period, nothing)));
     }
-    items
+    for (members, of_group) in sums {
+        places.extend(of_group.keys().map(|period| (*period, members.as_slice())));
+    }
+    for (members, of_group) in refused.into_iter().flatten() {
+        places.extend(of_group.keys().map(|period| (*period, members.as_slice())));
+    }
+    let item = |(place, members): (usize, &[Option<String>])| {
+        let period = periods.get(place)?;
+        let sums = sums.get(members).and_then(|of_group| of_group.get(&place));
+        let refused = refused.map(|groups| {
+            let of_period = groups.get(members).and_then(|of_group| of_group.get(&place));
+            of_period.copied().unwrap_or_default()
+        });
+        let group = dimensions.iter().map(name).zip(members.iter().cloned());
+        Some(ItemView {
+            date: period.date.to_string(),
+            start: period.start,
+            end: period.end,
+            group: (!dimensions.is_empty()).then(|| group.collect()),
+            sums: SumsView::from(&sums.copied().unwrap_or_default()),
+            refused,
+        })
+    };
+    places.into_iter().filter_map(item).collect()
 }
 
 /// The name of a dimension.

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, BoxedSqlQuery, Query, QueryFragment, QueryId, SqlQuery};
-use diesel::sql_types::{Binary, Nullable, SmallInt, Text, Untyped};
+use diesel::sql_types::{BigInt, Binary, Nullable, SmallInt, Text, Untyped};
 use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
+
+use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
@@ -81,6 +83,8 @@ pub(crate) struct UsageQuery<'a> {
     pub(crate) origin: i64,
     /// The length of a part in quarter hours.
     pub(crate) step: i64,
+    /// The most rows of the answer.
+    pub(crate) limit: usize,
 }
 
 /// The sums of a part of a group.
@@ -207,7 +211,7 @@ impl UsageQuery<'_> {
         if self.key == ":calls" {
             sql.push_str(" AND s.key = ':calls'");
         }
-        sql.push_str(" GROUP BY 1, 2, 3, 4, 5, 6, 7");
+        let _ = write!(sql, " GROUP BY 1, 2, 3, 4, 5, 6, 7 LIMIT {}", self.limit);
         sql
     }
 }
@@ -273,3 +277,61 @@ impl<Q> Query for ExplainQuery<Q> {
 }
 
 impl<Q, C> RunQueryDsl<C> for ExplainQuery<Q> {}
+
+/// The numbers of refused calls by quarter hour, and by key and customer where that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RefusalCountsQuery {
+    pub(crate) merchant_id: Id<MerchantId>,
+    /// The first quarter hour, and the first after the range.
+    pub(crate) quarters: (i64, i64),
+    /// Only the counts of this spend key, and of this customer.
+    pub(crate) of: (Option<Id<AnyId>>, Option<Id<AnyId>>),
+    /// Whether to group by spend key, and by customer.
+    pub(crate) by: (bool, bool),
+}
+
+/// A number of refused calls.
+#[derive(Clone, Debug, QueryableByName)]
+pub(crate) struct RefusalCountSum {
+    #[diesel(sql_type = BigInt)]
+    pub(crate) slot: i64,
+    #[diesel(sql_type = Nullable<Binary>)]
+    pub(crate) spend_key_id: Option<Id<AnyId>>,
+    #[diesel(sql_type = Nullable<Binary>)]
+    pub(crate) connection_id: Option<Id<AnyId>>,
+    #[diesel(sql_type = BigInt)]
+    pub(crate) count: i64,
+}
+
+impl RefusalCountsQuery {
+    pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<RefusalCountSum>> {
+        match conn {
+            Conn::Sqlite(conn) => diesel::sql_query(self.sql('?', ""))
+                .bind::<Binary, _>(self.merchant_id)
+                .bind::<Nullable<Binary>, _>(self.of.0)
+                .bind::<Nullable<Binary>, _>(self.of.1)
+                .load(conn),
+            Conn::Postgres(conn) => diesel::sql_query(self.sql('$', "::bigint"))
+                .bind::<Binary, _>(self.merchant_id)
+                .bind::<Nullable<Binary>, _>(self.of.0)
+                .bind::<Nullable<Binary>, _>(self.of.1)
+                .load(conn),
+        }
+    }
+
+    fn sql(&self, mark: char, cast: &str) -> String {
+        let column = |is_grouped: bool, name: &str| match is_grouped {
+            true => name.to_owned(),
+            false => format!("CAST(NULL AS bytea) AS {name}"),
+        };
+        let key = column(self.by.0, "spend_key_id");
+        let connection = column(self.by.1, "connection_id");
+        let (first, past) = self.quarters;
+        format!(
+            "SELECT slot, {key}, {connection}, sum(count){cast} AS count FROM refusal_counts \
+             WHERE merchant_id = {mark}1 AND slot >= {first} AND slot < {past} \
+             AND ({mark}2 IS NULL OR spend_key_id = {mark}2) \
+             AND ({mark}3 IS NULL OR connection_id = {mark}3) GROUP BY 1, 2, 3"
+        )
+    }
+}

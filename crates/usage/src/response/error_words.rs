@@ -29,10 +29,12 @@ impl ErrorWords {
             body => body,
         };
         let error = body.get("error").or_else(|| body.get("detail")).unwrap_or(body);
+        // FastAPI lists what is wrong with a request.
+        let error = error.as_array().and_then(|all| all.first()).unwrap_or(error);
         let word = |names: &[&str]| {
             let mut found = names.iter().filter_map(|name| error.get(name));
             let found = found.find_map(as_word)?;
-            Some(without_credentials(&first_chars(&found, WORD_CHARS)))
+            Some(first_chars(&without_credentials(&found), WORD_CHARS))
         };
         let message = match error {
             Value::String(message) => Some(message.clone()),
@@ -91,14 +93,25 @@ fn without_credentials(text: &str) -> String {
     cleaned
 }
 
+/// Whether a word, or a part of a URL or of an assignment in it, looks like a credential.
 fn is_credential(word: &str) -> bool {
-    let has_prefix = KEY_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
-    let run = |run: &str| {
-        run.len() >= LONG_RUN
-            && run.bytes().any(|byte| byte.is_ascii_digit())
-            && run.bytes().any(|byte| byte.is_ascii_alphabetic())
-    };
-    (has_prefix && word.len() > 8) || word.split(['-', '.', '/', '=']).any(run)
+    word.split(['=', '/']).any(|part| {
+        let has_prefix = KEY_PREFIXES.iter().any(|prefix| part.starts_with(prefix));
+        (has_prefix && part.len() > 8) || is_uuid(part) || part.split(['-', '.']).any(is_long_run)
+    })
+}
+
+fn is_long_run(run: &str) -> bool {
+    run.len() >= LONG_RUN
+        && run.bytes().any(|byte| byte.is_ascii_digit())
+        && run.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Whether a text has the form of a UUID, as some providers' keys do.
+fn is_uuid(text: &str) -> bool {
+    let lengths: Vec<usize> = text.trim_end_matches('.').split('-').map(str::len).collect();
+    lengths == [8, 4, 4, 4, 12]
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-' || byte == b'.')
 }
 
 #[cfg(test)]
@@ -123,6 +136,10 @@ mod tests {
             (r#"{"message":"invalid api token"}"#, (None, None, Some("invalid api token"))),
             (r#"{"error":"Model not found"}"#, (None, None, Some("Model not found"))),
             (r#"{"detail":"Not Found"}"#, (None, None, Some("Not Found"))),
+            (
+                r#"{"detail":[{"type":"missing","msg":"Field required"}]}"#,
+                (Some("missing"), None, Some("Field required")),
+            ),
             (r#"{"err_code":"INVALID_AUTH","err_msg":"x"}"#, (None, Some("INVALID_AUTH"), None)),
         ];
         for (body, (kind, code, message)) in cases {
@@ -147,6 +164,9 @@ mod tests {
             ("no model claude-3-5-sonnet-20241022", "no model claude-3-5-sonnet-20241022"),
             ("deployment gpt-4o-mini-2024-07-18?", "deployment gpt-4o-mini-2024-07-18?"),
             ("ünïcode stays", "ünïcode stays"),
+            ("api_key=sk-abcd1234efgh is bad", "*** is bad"),
+            ("at https://x.example/y?key=AIzaSyD3adBeef99 now", "at https://x.example/y?*** now"),
+            ("key 123e4567-e89b-12d3-a456-426614174000.", "key ***"),
         ] {
             assert_eq!(without_credentials(text), expected);
         }
