@@ -368,15 +368,22 @@ class Site:
         }
 
 
+GIVEN_PORTS = set()
+
+
 def free_port():
     """A port that nobody has, below those that the system gives to connections."""
     while True:
         port = random.randrange(20_000, 32_000)
+        # Another session may have been given it and not use it yet.
+        if port in GIVEN_PORTS:
+            continue
         with socket.socket() as one:
             try:
                 one.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            GIVEN_PORTS.add(port)
             return port
 
 

@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::csv::{self, AnswerFormat, FormatQuery};
 use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::NonNegativeAmount;
 use crate::http::list::{ListView, PageQuery, Query, respond_page};
 use crate::openapi::fields::MetadataFilters;
 use crate::openapi::marks::refused;
@@ -198,7 +199,7 @@ struct ListQuery {
     #[param(minimum = 100, maximum = 599)]
     provider_status: Option<u16>,
     /// Only records whose `total_request_cost` is at least this amount.
-    min_cost: Option<Amount>,
+    min_cost: Option<NonNegativeAmount>,
     /// Only the record of usage that you reported under this id.
     reference_id: Option<String>,
 }
@@ -225,13 +226,18 @@ fn list_filter(query: &Query, issues: &mut Vec<Issue>) -> ListFilter {
             None
         }
     };
-    let min_cost = query.get("min_cost").map(str::parse::<Amount>).transpose();
-    if min_cost.is_err() {
-        issues.push(Issue::at(["min_cost"], "must be a decimal amount, such as 0.05"));
-    }
+    let min_cost = match query.get("min_cost").map(str::parse::<Amount>) {
+        None => None,
+        Some(Ok(amount)) if amount >= Amount::ZERO => Some(amount),
+        Some(_) => {
+            let message = "must be a decimal amount of at least 0, such as 0.05";
+            issues.push(Issue::at(["min_cost"], message));
+            None
+        }
+    };
     let mut instant = |name| time(query, name, issues).ok().flatten().map(LocalTime::instant);
     let (start, end) = (instant("start"), instant("end"));
-    ListFilter { calls, status, provider_status, min_cost: min_cost.ok().flatten(), start, end }
+    ListFilter { calls, status, provider_status, min_cost, start, end }
 }
 
 /// The filters of the list of records, as documents have them; [`filter`] reads them.
