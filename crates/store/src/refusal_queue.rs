@@ -26,7 +26,7 @@ pub struct RefusalCause<'a> {
 }
 
 /// The refusals of a key for one reason that have rows of their own between two batches. The others share a row.
-const ALONE: u32 = 100;
+const ALONE: u64 = 100;
 /// The most rows that wait. Refusals beyond are only counted.
 const MOST_WAITING: usize = 10_000;
 /// The longest model name that is kept apart, in bytes.
@@ -44,9 +44,15 @@ pub(crate) struct RefusalQueue {
 #[derive(Debug, Default)]
 pub(crate) struct RefusalBatch {
     pub(crate) records: Vec<RefusalRecord>,
-    pub(crate) counts: HashMap<RefusalCountKey, u64>,
-    /// The refusals of each key and code in this batch, and the place of the record that the later ones share.
-    of_cause: HashMap<(CallKey, &'static str), (u32, Option<usize>)>,
+    pub(crate) counts: HashMap<RefusalCountKey, CauseCount>,
+}
+
+/// The number of refusals for one cause in a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CauseCount {
+    pub(crate) count: u64,
+    /// The place of the record that the later ones share.
+    shared: Option<usize>,
 }
 
 /// The merchant, slot, code, key and connection of a number of refused calls.
@@ -70,11 +76,10 @@ impl RefusalQueue {
         let RefusalCause { merchant_id, key, connection_id, code, at, .. } = *cause;
         let mut batch = self.lock();
         let batch = &mut *batch;
-        let count = (merchant_id, slot(at.unix_micros()), code, key, connection_id);
-        *batch.counts.entry(count).or_default() += 1;
-        let (of_cause, shared) = batch.of_cause.entry((key, code)).or_default();
-        *of_cause = of_cause.saturating_add(1);
-        if let Some(record) = shared.and_then(|place| batch.records.get_mut(place)) {
+        let cause_key = (merchant_id, slot(at.unix_micros()), code, key, connection_id);
+        let of_cause = batch.counts.entry(cause_key).or_default();
+        of_cause.count = of_cause.count.saturating_add(1);
+        if let Some(record) = of_cause.shared.and_then(|place| batch.records.get_mut(place)) {
             record.count = record.count.saturating_add(1);
             record.last_at = at;
             return (record.refusal_id, true);
@@ -83,18 +88,20 @@ impl RefusalQueue {
         if batch.records.len() >= MOST_WAITING {
             return (refusal_id, false);
         }
-        if *of_cause > ALONE {
-            *shared = Some(batch.records.len());
+        if of_cause.count > ALONE {
+            of_cause.shared = Some(batch.records.len());
         }
         batch.records.push(cause.record(refusal_id, call()));
         (refusal_id, true)
     }
 
-    /// Takes a batch to write: the one that failed, else all that waits. `None` if nothing waits.
+    /// Takes the batch that may not be written.
+    pub(crate) fn take_failed(&self) -> Option<Arc<RefusalBatch>> {
+        self.failed().take()
+    }
+
+    /// Takes all that waits. `None` if nothing does.
     pub(crate) fn take(&self) -> Option<Arc<RefusalBatch>> {
-        if let Some(batch) = self.failed().take() {
-            return Some(batch);
-        }
         let batch = std::mem::take(&mut *self.lock());
         (!batch.is_empty()).then(|| Arc::new(batch))
     }
@@ -165,7 +172,8 @@ mod tests {
         let ids = |batch: &RefusalBatch| -> Vec<_> {
             batch.records.iter().map(|record| record.refusal_id).collect()
         };
-        assert_eq!(ids(&queue.take().unwrap()), [first]);
+        assert_eq!(ids(&queue.take_failed().unwrap()), [first]);
+        assert!(queue.take_failed().is_none());
         assert_eq!(ids(&queue.take().unwrap()), [second]);
         assert!(queue.take().is_none());
     }
@@ -183,7 +191,7 @@ mod tests {
         assert_eq!(kept, MOST_WAITING);
         let batch = queue.take().unwrap();
         assert_eq!(batch.records.len(), MOST_WAITING);
-        let counted: u64 = batch.counts.values().sum();
+        let counted: u64 = batch.counts.values().map(|of_cause| of_cause.count).sum();
         assert_eq!(usize::try_from(counted).unwrap(), MOST_WAITING + 50);
     }
 }

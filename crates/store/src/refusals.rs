@@ -157,7 +157,7 @@ pub(crate) fn write(conn: &mut Conn, batch: &RefusalBatch) -> Result<(), StoreEr
         .collect();
     dialect::insert_refusals(conn, &rows)?;
     let mut counts: BTreeMap<_, i64> = BTreeMap::new();
-    for ((merchant_id, slot, code, key, named), count) in &batch.counts {
+    for ((merchant_id, slot, code, key, named), of_cause) in &batch.counts {
         let key = match key {
             CallKey::Spend(id, _) => Some(*id),
             CallKey::Secret(_) => None,
@@ -167,7 +167,7 @@ pub(crate) fn write(conn: &mut Conn, batch: &RefusalBatch) -> Result<(), StoreEr
         let spend_key_id = key.map(|id| Id(id).untyped()).unwrap_or_default();
         let of_row = (Id(*merchant_id), *slot, *code, spend_key_id, connection_id);
         let sum = counts.entry(of_row).or_default();
-        *sum = sum.saturating_add(i64::try_from(*count).unwrap_or(i64::MAX));
+        *sum = sum.saturating_add(i64::try_from(of_cause.count).unwrap_or(i64::MAX));
     }
     let counts: Vec<_> = counts
         .into_iter()

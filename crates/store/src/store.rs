@@ -21,7 +21,7 @@ use crate::journal::JournalEntry;
 use crate::ledger::{self, Ledger, LedgerContext, ReportOutcome, ReportedUsage, SettleOutcome};
 use crate::ledger_metrics::LedgerMetrics;
 use crate::readers::Readers;
-use crate::refusal_queue::RefusalCause;
+use crate::refusal_queue::{RefusalBatch, RefusalCause};
 use crate::subscriptions::{self, RenewalScope};
 use crate::{audit, nodes, partitions, refusals, rollups, serving};
 
@@ -235,15 +235,24 @@ impl Store {
     pub async fn write_refusals(&self) -> Result<(), StoreError> {
         // A second caller finds an empty queue, and waits until the first batch is written.
         let _in_turn = self.0.context.refusals_in_turn.lock().await;
-        while let Some(batch) = self.0.context.refusals.take() {
-            let written = Arc::clone(&batch);
-            let done = self.write_outside_calls(move |conn| refusals::write(conn, &written)).await;
-            if done.is_err() {
-                self.0.context.refusals.put_back(batch);
-                return done;
-            }
+        let queue = &self.0.context.refusals;
+        if let Some(batch) = queue.take_failed() {
+            self.write_refusal_batch(batch).await?;
         }
-        Ok(())
+        // One batch at a time: in a storm there are new ones at once, and each has rows of its own.
+        match queue.take() {
+            Some(batch) => self.write_refusal_batch(batch).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_refusal_batch(&self, batch: Arc<RefusalBatch>) -> Result<(), StoreError> {
+        let written = Arc::clone(&batch);
+        let done = self.write_outside_calls(move |conn| refusals::write(conn, &written)).await;
+        if done.is_err() {
+            self.0.context.refusals.put_back(batch);
+        }
+        done
     }
 
     /// Deletes refusals from before an instant.
