@@ -95,8 +95,8 @@ fn a_refusal_is_explained_a_day_later() {
 #[test]
 fn calls_of_unknown_keys_and_failures_of_providers_are_no_refusals() {
     each_gateway(async |gateway| {
-        let nobody = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
-        let answer = chat_with(gateway, nobody.reveal()).send().await;
+        let unknown = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
+        let answer = chat_with(gateway, unknown.reveal()).send().await;
         assert_eq!(answer.status, 401);
         assert!(answer.json()["error"].get("refusal_id").is_none());
         gateway.provider.push(ScriptedResponse::json(500, json!({"error": {"message": "no"}})));

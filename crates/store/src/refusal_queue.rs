@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{ConnectionId, MerchantId, RefusalId, RefusalRecord, RefusedCall, Timestamp};
 
-use crate::rollups::slot;
+use crate::rollups::{is_indexed, slot};
 
 /// A refusal of a call whose key is known.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +29,6 @@ pub struct RefusalCause<'a> {
 const ALONE: u64 = 100;
 /// The most rows that wait. Refusals beyond are only counted.
 const MOST_WAITING: usize = 10_000;
-/// The longest model name that is kept apart, in bytes.
-const MODEL_BYTES: usize = 255;
 
 /// Refused calls that are not written yet.
 #[derive(Debug, Default)]
@@ -124,8 +122,6 @@ impl RefusalCause<'_> {
             CallKey::Spend(id, _) => (Some(id), None),
             CallKey::Secret(id) => (None, Some(id)),
         };
-        let is_name =
-            |model: &&str| model.len() <= MODEL_BYTES && !model.contains(char::is_control);
         RefusalRecord {
             refusal_id,
             merchant_id: self.merchant_id,
@@ -133,7 +129,7 @@ impl RefusalCause<'_> {
             spend_key_id,
             secret_key_id,
             connection_id: self.connection_id,
-            model: self.model.filter(is_name).map(str::to_owned),
+            model: self.model.filter(|model| is_indexed(model)).map(str::to_owned),
             count: 1,
             first_at: self.at,
             last_at: self.at,

@@ -30,7 +30,8 @@ use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
 use crate::tables::webhooks;
 
 pub(crate) use queue::{
-    CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY, queued, queued_since,
+    CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY, is_indexed, queued,
+    queued_since,
 };
 pub(crate) use series::{ALL, CALLS, series_of};
 pub use sums::RollupSums;

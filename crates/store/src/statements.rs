@@ -20,7 +20,8 @@ use crate::rows::{
 };
 
 /// Parts of the statements that add to a row of the roll-ups. A sum that would leave the range of its column is clamped.
-/// SQLite returns such a sum as a real number.
+/// SQLite returns such a sum as a real number. The merchant of a series never changes; it is set again only so that each
+/// sum can follow a comma.
 macro_rules! sums_in_statements {
     ($($sum:ident),*) => {
         const SUM_COLUMNS: &str = concat!($( ", ", stringify!($sum) ),*);

@@ -18,6 +18,7 @@ use crate::ids::Id;
 use crate::refusals;
 use crate::requests::{self, RequestFilter};
 use crate::rollups::{self, ALL, CALLS, QueuedCall, WIDTHS, slot};
+use crate::rows::{time, word};
 
 pub use crate::rollups::RollupSums;
 
@@ -264,7 +265,7 @@ impl UsageReader<'_> {
             filter,
             start_of(start)..start_of(end),
             |row| {
-                let call = QueuedCall::settled(&row.settled_call(None)?, row_time(row.created_at));
+                let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
                 self.add_call(found, &call);
                 Ok(())
             },
@@ -314,20 +315,13 @@ impl Dimension {
             (Self::Meter, BoundValue::Id(id)) => {
                 Some(MeterId::from_bytes(*id.get().as_bytes()).to_string())
             }
-            (Self::Status, BoundValue::Code(code)) => RequestStatus::of(code).map(status_name),
+            (Self::Status, BoundValue::Code(code)) => {
+                RequestStatus::of(code).map(|status| word(&status))
+            }
             (_, BoundValue::Text(text)) => Some(text),
             _ => None,
         }
     }
-}
-
-fn status_name(status: RequestStatus) -> String {
-    match status {
-        RequestStatus::Pending => "pending",
-        RequestStatus::Completed => "completed",
-        RequestStatus::Error => "error",
-    }
-    .to_owned()
 }
 
 impl QueuedCall {
@@ -339,7 +333,7 @@ impl QueuedCall {
             Dimension::Meter => self.meter_id.map(|id| id.to_string()),
             Dimension::Provider => Some(self.provider.clone()),
             Dimension::Model => self.model.clone(),
-            Dimension::Status => Some(status_name(self.status())),
+            Dimension::Status => Some(word(&self.status())),
             Dimension::Metadata(key) => self.metadata.get(key).cloned(),
         }
     }
@@ -462,11 +456,7 @@ fn cover(edges: &[i64]) -> Vec<SlotRange> {
 }
 
 fn start_of(slot: i64) -> Timestamp {
-    Timestamp::from_unix_micros(slot.saturating_mul(15 * 60 * 1_000_000))
-}
-
-fn row_time(micros: i64) -> Timestamp {
-    Timestamp::from_unix_micros(micros)
+    time(slot.saturating_mul(15 * 60 * 1_000_000))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(crate) const FAILURE: (&str, &str) = (":status", "error");
 const MODEL_BYTES: usize = 255;
 
 /// Whether a model has sums and index entries of its own.
-fn is_indexed(model: &str) -> bool {
+pub(crate) fn is_indexed(model: &str) -> bool {
     model.len() <= MODEL_BYTES && !model.contains(char::is_control)
 }
 
