@@ -3,7 +3,7 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 50] = [
+const TYPES: [&str; 51] = [
     "Amount",
     "BillingInterval",
     "ConnectionId",
@@ -51,6 +51,7 @@ const TYPES: [&str; 50] = [
     "TokenBasis",
     "TransactionId",
     "TransactionKind",
+    "UpgradeRule",
     "UsageSource",
     "WalletId",
     "WebhookId",

@@ -35,7 +35,8 @@ class Caller:
     def __call__(self, operation, body=None, **parameters):
         """What was sent and answered is kept, unless the operation has been called before."""
         method, path = OPERATIONS[operation]
-        if operation.startswith("list"):
+        # Months are no pages.
+        if operation.startswith("list") and operation != "listStatements":
             parameters["limit"] = 2
         query = {name: value for name, value in parameters.items() if "{" + name + "}" not in path}
         encoded = "?" + urllib.parse.urlencode(query) if query else ""
@@ -196,6 +197,8 @@ call("getRequest", id=request_id)
 end = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 call("getUsage", start=f"{end - timedelta(days=1):%FT%TZ}", end=f"{end:%FT%TZ}")
 call("listTransactions", id=wallet_id)
+month = call("listStatements", id=connection_id)["data"][0]["month"]
+call("getStatement", id=connection_id, month=month)
 
 # What ends.
 call("cancelSubscription", id=subscription_id)

@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::Value;
 use tollgate_api::Query;
 use tollgate_api::operations::{UsageReport, list_requests, requests_to_csv};
-use tollgate_domain::{Clock, MerchantId, RequestId, TimeSpan, TimeZone};
+use tollgate_domain::{Clock, MerchantId, Month, RequestId, TimeSpan, TimeZone};
 use tollgate_store::{Conn, Page, Store, merchants};
 
 use crate::config::TollgateConfig;
@@ -59,8 +59,9 @@ impl ReportArgs {
         };
         let (start, end) = match &self.month {
             Some(month) => {
-                let span = TimeSpan::of_month(month, zone)
-                    .ok_or_else(|| anyhow!("{month} is no month, such as 2026-11"))?;
+                let parsed = month.parse::<Month>();
+                let parsed = parsed.map_err(|_| anyhow!("{month} is no month, such as 2026-11"))?;
+                let span = TimeSpan::of_month(parsed, zone);
                 (Some(span.start().to_string()), Some(span.end().to_string()))
             }
             None => (self.start.clone(), self.end.clone()),

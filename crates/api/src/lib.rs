@@ -64,6 +64,7 @@ pub mod operations {
     pub use crate::resources::spend_keys::{
         make as make_spend_key, new_key as read_new_spend_key, not_found as spend_key_not_found,
     };
+    pub use crate::resources::statements::StatementDocument;
     pub use crate::resources::subscriptions::not_found as subscription_not_found;
     pub use crate::resources::usage::UsageReport;
     pub use crate::resources::wallets::not_found as wallet_not_found;

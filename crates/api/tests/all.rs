@@ -26,6 +26,7 @@ mod refusals;
 mod reports;
 mod resources;
 mod spend_keys;
+mod statements;
 mod subscriptions;
 mod support;
 mod tenants;

@@ -963,8 +963,9 @@ fn credit_that_a_call_holds_survives_an_upgrade() {
             change_to(gateway, &subscription, &big).await.expect(200);
         })
         .await;
-        assert_credits(&shown(gateway, &customer).await, 50, 0);
-        assert_eq!(wallet(gateway, &customer).await, [usd(10), usd(0), usd(60)]);
+        // The call has used 4 of 25; the rest stays.
+        assert_credits(&shown(gateway, &customer).await, 71, 0);
+        assert_eq!(wallet(gateway, &customer).await, [usd(10), usd(0), usd(81)]);
     });
 }
 
@@ -1241,24 +1242,92 @@ fn an_upgrade_takes_effect_at_once_and_starts_a_new_cycle() {
     each_gateway_by_the_stores_clock(async |gateway| {
         let big = json!({"name": "Big", "period_amount": "50", "rollover_type": "none"});
         let big = new_config(gateway, &big).await;
-        for (rollover, credit) in [("full", 75), ("none", 50)] {
+        let upgrades = [
+            // The rule and the rollover; then the credit after, lost and due.
+            (json!({}), "full", 75, 0, 50),
+            (json!({}), "none", 75, 0, 50),
+            (json!({"on_upgrade": "carry"}), "none", 75, 0, 50),
+            (json!({"on_upgrade": "expire"}), "full", 50, 25, 50),
+            // 6 of 30 days of 25 dollars are left.
+            (json!({"on_upgrade": "prorate"}), "none", 75, 0, 45),
+        ];
+        for (rule, rollover, credit, lost, due) in upgrades {
             let customer = new_customer(gateway, "0").await;
-            let small = new_config(gateway, &json!({"rollover_type": rollover})).await;
-            let subscription = subscribe(gateway, &customer, &small).await;
-            pass_days(gateway, 10).await;
-            let changed = change_to(gateway, &subscription, &big).await.expect(200);
+            let config = json!({
+                "rollover_type": rollover, "billing_interval": "week", "period_amount": "25"
+            });
+            let config = match rule["on_upgrade"] == "prorate" {
+                true => new_config(gateway, &json!({"rollover_type": rollover})).await,
+                false => new_config(gateway, &config).await,
+            };
+            let subscription = subscribe(gateway, &customer, &config).await;
+            let cycle = ["cycle_start_at", "cycle_end_at"].map(|name| {
+                let at = text(&subscription, name);
+                at.parse::<tollgate_domain::Timestamp>().unwrap().unix_micros()
+            });
+            let passed = match rule["on_upgrade"] == "prorate" {
+                true => (cycle[1] - cycle[0]) / 1_000 * 4 / 5,
+                false => DAY,
+            };
+            gateway.store.clock.advance_millis(passed);
+            let path = format!("{}/change", path_of(&subscription));
+            let body =
+                with(json!({"subscription_config_id": big["subscription_config_id"]}), &rule);
+            let before = ledger(gateway, &customer).await;
+            let preview = with(body.clone(), &json!({"preview": true}));
+            let preview = gateway.post(&path, &preview).await.expect(200);
+            assert_eq!(names(&preview), ["preview"]);
+            let preview = &preview["preview"];
+            assert_eq!(ledger(gateway, &customer).await, before, "nothing is written");
+            assert_eq!(shown(gateway, &customer).await["name"], "Pro");
+
+            let changed = gateway.post(&path, &body).await.expect(200);
             let now = &changed["subscription"];
             assert_credits(now, credit, 0);
+            assert_eq!(preview["credits_after"], now["credits"]);
+            assert_eq!(preview["effective_at"], now["cycle_start_at"]);
+            assert_eq!(preview["amount_due"], usd(due), "{rule}");
+            assert_eq!(preview["credit_lost"], usd(lost), "{rule}");
+            assert_eq!(preview["credit_carried"], usd(25 - lost), "{rule}");
+            let events = gateway.store.store.clone();
+            let merchant_id = gateway.merchant.merchant.merchant_id;
+            let page = tollgate_store::Page { after: None, limit: 1 };
+            let last = events
+                .read(move |conn| tollgate_store::events::list(conn, merchant_id, &page))
+                .await
+                .unwrap();
+            let told = last[0].payload.charge().unwrap().amount_due;
+            assert_eq!(told.to_string(), usd(due), "{rule}");
             assert_eq!(now["subscription_id"], subscription["subscription_id"]);
             assert_eq!(now["subscription_config_id"], big["subscription_config_id"]);
             assert_eq!([&now["name"], &now["period_amount"]], [&json!("Big"), &json!(usd(50))]);
             assert_eq!(now["pending_change"], json!(null));
             assert_eq!(now["started_at"], subscription["started_at"]);
-            if rollover == "full" {
-                assert_cycle(now, "2026-12-01", "2027-01-01");
-            } else {
-                assert_cycle(now, "2026-12-11", "2027-01-11");
-            }
+        }
+    });
+}
+
+#[test]
+fn a_preview_of_a_change_that_cannot_be_made_is_the_same_error() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        let customer = new_customer(gateway, "0").await;
+        let config = new_config(gateway, &json!({})).await;
+        let subscription = subscribe(gateway, &customer, &config).await;
+        let path = format!("{}/change", path_of(&subscription));
+        let unknown = json!({"subscription_config_id": "sbc_01M7XPE601MDSSSD1354KJFSJ9"});
+        let bad = json!({"on_upgrade": "keep", "preview": "yes"});
+        let bad = with(json!({"subscription_config_id": config["subscription_config_id"]}), &bad);
+        assert_issues(&gateway.post(&path, &bad).await, &["on_upgrade", "preview"]);
+        for more in [json!({}), json!({"preview": true})] {
+            let answer = gateway.post(&path, &with(unknown.clone(), &more)).await;
+            assert_refused(&answer, 404, "subscription_config_not_found");
+            let answer = gateway
+                .post(
+                    "/subscriptions/sub_01M7XPE601MDSSSD1354KJFSJ9/change",
+                    &with(unknown.clone(), &more),
+                )
+                .await;
+            assert_eq!(answer.status, 404);
         }
     });
 }

@@ -136,6 +136,7 @@ impl Tenant {
     fn path(&self, route: &str, deliveries_of: &Self) -> String {
         let noun = route.split('/').nth(1).unwrap();
         let path = route.replace("{delivery_id}", deliveries_of.id("deliveries"));
+        let path = path.replace("{month}", "2026-11");
         if path.contains("{id}") { path.replace("{id}", self.id(noun)) } else { path }
     }
 

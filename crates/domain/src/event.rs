@@ -147,6 +147,17 @@ pub enum EventPayload {
     },
 }
 
+/// An amount that the merchant has to collect: for a cycle of a plan, or for bought credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanCharge<'a> {
+    /// The subscription.
+    pub subscription: &'a SubscriptionState,
+    /// The name of the plan or of the bundle.
+    pub name: &'a str,
+    /// The amount.
+    pub amount_due: Amount,
+}
+
 impl EventPayload {
     /// The kind of the event.
     pub const fn kind(&self) -> EventKind {
@@ -168,6 +179,22 @@ impl EventPayload {
             Self::RequestSuspicious { .. } => EventKind::RequestSuspicious,
             Self::WebhookTest { .. } => EventKind::WebhookTest,
         }
+    }
+
+    /// The amount that the merchant has to collect because of the event. `None` for an event without one.
+    pub fn charge(&self) -> Option<PlanCharge<'_>> {
+        let (subscription, name, amount_due) = match self {
+            Self::SubscriptionCreated { subscription, amount_due }
+            | Self::SubscriptionRenewed { subscription, amount_due }
+            | Self::SubscriptionChanged { subscription, amount_due } => {
+                (subscription, &subscription.plan.name, amount_due)
+            }
+            Self::CreditBundlePurchased { credit_bundle, subscription, amount_due } => {
+                (subscription, &credit_bundle.name, amount_due)
+            }
+            _ => return None,
+        };
+        Some(PlanCharge { subscription, name, amount_due: *amount_due })
     }
 
     /// The resource of the event, as text. Events of one resource are sent in their order.

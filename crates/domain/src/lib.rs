@@ -21,6 +21,7 @@ mod merchant;
 mod metadata;
 mod meter;
 mod missing_price;
+mod plan_change;
 mod quote;
 mod rate_limit;
 mod record;
@@ -31,6 +32,7 @@ pub mod settlement;
 mod span;
 mod spend_counters;
 mod spend_key;
+mod statement;
 mod subscription;
 mod subscription_config;
 mod subscription_state;
@@ -46,7 +48,7 @@ pub use cycle::{Cycle, PerCycle};
 pub use delivery::{
     Attempt, Delivery, DeliveryFault, DeliveryStatus, Jitter, MAX_ANSWER_BYTES, OVERTAKEN_AFTER,
 };
-pub use event::{Event, EventPayload};
+pub use event::{Event, EventPayload, PlanCharge};
 pub use event_kind::EventKind;
 pub use id::{
     ConnectionId, CreditBundleId, DeliveryId, EventId, Id, MerchantId, MeterId, NodeId,
@@ -59,6 +61,7 @@ pub use merchant::{Merchant, SecretKey};
 pub use metadata::{Metadata, MetadataError};
 pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
 pub use missing_price::MissingPrice;
+pub use plan_change::{ChangePreview, UpgradeRule};
 pub use quote::{FeeModel, Payer, PricingTerms, Quote, ServiceCharge};
 pub use rate_limit::{Gcra, RateExceeded};
 pub use record::{
@@ -67,11 +70,14 @@ pub use record::{
 };
 pub use refused_call::{LimitQuantity, LimitState, RefusalRecord, RefusedCall};
 pub use session::{Session, SessionHash, SessionToken};
-pub use span::{Interval, LocalTime, Period, TimeSpan, TimeSpanError, TimeZone};
+pub use span::{Interval, LocalTime, Month, Period, TimeSpan, TimeSpanError, TimeZone};
 pub use spend_counters::{SpendCounters, SpendLimit};
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestFormat, RequestLimit, RequestShape, SpendKey,
     SpendKeyChanges, SpendKeyStatus, SpendRules,
+};
+pub use statement::{
+    CreditSummary, ModelUsage, MonthCorrection, Statement, StatementCharge, StatementFault,
 };
 pub use subscription::{
     CreditMovement, PendingChange, Subscriber, Subscription, SubscriptionTransition,

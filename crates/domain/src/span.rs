@@ -1,6 +1,7 @@
 //! A span of time in the hours, days, weeks or months of a time zone.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use jiff::civil;
@@ -63,6 +64,54 @@ impl fmt::Display for LocalTime {
 }
 
 impl Serialize for LocalTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A calendar month, such as `2026-11`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Month(civil::Date);
+
+impl Month {
+    /// The month of an instant by the clocks of a zone.
+    pub fn of(at: Timestamp, zone: &TimeZone) -> Self {
+        Self(zone.zoned(at).date().first_of_month())
+    }
+
+    /// The instants of the month by the clocks of a zone, from its first one to its end, exclusive.
+    pub fn range(self, zone: &TimeZone) -> Range<Timestamp> {
+        let past = self.0.saturating_add(1.months());
+        let start_of = |day| at_quarter(quarter(instant(&zone.start_of(day))));
+        start_of(self.0)..start_of(past)
+    }
+}
+
+impl FromStr for Month {
+    type Err = ParseTimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts =
+            text.split_once('-').filter(|(year, month)| year.len() == 4 && month.len() == 2);
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let parts = parts.filter(|(year, month)| digits(year) && digits(month));
+        let number = |text: &str| text.parse().ok();
+        let date = parts.and_then(|(year, month)| {
+            let month = i8::try_from(number(month)?).ok()?;
+            civil::Date::new(number(year)?, month, 1).ok()
+        });
+        // The end of the last month of all cannot be written.
+        date.filter(|date| date.year() < 9_999).map(Self).ok_or(ParseTimestampError)
+    }
+}
+
+impl fmt::Display for Month {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}", self.0.year(), self.0.month())
+    }
+}
+
+impl Serialize for Month {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -241,14 +290,10 @@ impl TimeSpan {
         Self { start, end, zone, interval }
     }
 
-    /// A calendar month, such as `2026-11`, as one period. `None` if the text is no month.
-    pub fn of_month(text: &str, zone: TimeZone) -> Option<Self> {
-        let (year, month) = text.split_once('-').filter(|_| text.len() == 7)?;
-        let first = civil::Date::new(year.parse().ok()?, month.parse().ok()?, 1).ok()?;
-        let past = first.checked_add(1.months()).ok()?;
-        let [start, end] =
-            [first, past].map(|day| at_quarter(quarter(instant(&zone.start_of(day)))));
-        Some(Self { start, end, zone, interval: Interval::None })
+    /// A calendar month as one period.
+    pub fn of_month(month: Month, zone: TimeZone) -> Self {
+        let Range { start, end } = month.range(&zone);
+        Self { start, end, zone, interval: Interval::None }
     }
 
     /// Its first instant.
@@ -418,14 +463,29 @@ mod tests {
     #[test]
     fn a_month_begins_and_ends_by_the_clocks_of_its_zone() {
         let berlin = TimeZone::named("Europe/Berlin").unwrap();
-        let month = TimeSpan::of_month("2026-10", berlin).unwrap();
+        let month: Month = "2026-10".parse().unwrap();
+        let month = TimeSpan::of_month(month, berlin);
         assert_eq!(
             shown(&month),
             ["2026-10-01 2026-10-01T00:00:00+02:00 2026-11-01T00:00:00+01:00"]
         );
-        for text in ["", "2026", "2026-13", "2026-1", "2026-010", "26-10-1", "2026-10-01"] {
-            assert_eq!(TimeSpan::of_month(text, TimeZone::UTC), None, "{text}");
+        for text in [
+            "",
+            "2026",
+            "2026-13",
+            "2026-1",
+            "2026-010",
+            "26-10-1",
+            "2026-10-01",
+            "2026-+1",
+            "9999-12",
+        ] {
+            assert!(text.parse::<Month>().is_err(), "{text}");
         }
+        let at = "2026-10-31T23:00:00Z".parse().unwrap();
+        let auckland = TimeZone::named("Pacific/Auckland").unwrap();
+        assert_eq!(Month::of(at, &auckland).to_string(), "2026-11");
+        assert_eq!(Month::of(at, &TimeZone::UTC).to_string(), "2026-10");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use tollgate_pricing::{Amount, Overflow};
 use crate::credit::{Credit, Credits, LedgerAccount, Rollover};
 use crate::event::EventPayload;
 use crate::id::{ConnectionId, MerchantId, MeterId, SubscriptionId, WalletId};
-use crate::subscription_config::{ConfigTerms, CreditBundle, SubscriptionConfig};
+use crate::plan_change::{ChangePreview, EndedCycle, UpgradeRule};
+use crate::subscription_config::{CreditBundle, SubscriptionConfig};
 use crate::subscription_state::{
     PendingKind, PendingState, Plan, SubscriptionState, SubscriptionStatus,
 };
@@ -156,7 +157,8 @@ impl Subscription {
         if pending == Some(PendingChange::Cancellation) {
             return self.end(credits, at);
         }
-        let mut movements = end_cycle(credits, self.config.terms_at(at));
+        let terms = self.config.terms_at(at);
+        let mut movements = end_cycle(credits, terms.rollover_type, terms.bundle_rollover_type);
         let is_changed = pending.is_some();
         if let Some(PendingChange::Downgrade(config)) = pending {
             if config.billing_interval != self.config.billing_interval {
@@ -195,11 +197,12 @@ impl Subscription {
     }
 
     /// Changes to another configuration. A change to a more expensive one takes effect at once,
-    /// with a new cycle, and returns its transition. Any other change takes effect when the cycle ends. A
-    /// change to the present configuration cancels the pending change.
+    /// with a new cycle by the rule of an upgrade, and returns its transition. Any other change takes
+    /// effect when the cycle ends. A change to the present configuration cancels the pending change.
     pub fn change(
         &mut self,
         to: SubscriptionConfig,
+        on_upgrade: UpgradeRule,
         credits: &mut Credits,
         now: Timestamp,
     ) -> Option<SubscriptionTransition> {
@@ -211,15 +214,61 @@ impl Subscription {
             self.pending_change = Some(PendingChange::Downgrade(Box::new(to)));
             return None;
         }
-        let mut movements = end_cycle(credits, self.config.terms_at(now));
+        let amount_due = match on_upgrade {
+            UpgradeRule::Carry | UpgradeRule::Expire => to.period_amount,
+            UpgradeRule::Prorate => self.present_cycle(now).prorated(to.period_amount),
+        };
+        let included = match on_upgrade {
+            UpgradeRule::Carry | UpgradeRule::Prorate => Rollover::Full,
+            UpgradeRule::Expire => Rollover::None,
+        };
+        let bought = self.config.terms_at(now).bundle_rollover_type;
+        let mut movements = end_cycle(credits, included, bought);
         self.config = to;
         self.restart_cycles(now);
         movements.extend(self.begin_cycle(credits));
-        let news = EventPayload::SubscriptionChanged {
-            subscription: Box::new(self.state(credits)),
-            amount_due: self.config.period_amount,
-        };
+        let subscription = Box::new(self.state(credits));
+        let news = EventPayload::SubscriptionChanged { subscription, amount_due };
         Some(SubscriptionTransition { at: now, movements, payload: news })
+    }
+
+    /// The effect that [`Subscription::change`] would have. Changes nothing.
+    pub fn preview_change(
+        &self,
+        to: SubscriptionConfig,
+        on_upgrade: UpgradeRule,
+        credits: &Credits,
+        now: Timestamp,
+    ) -> ChangePreview {
+        let (mut after, mut left) = (self.clone(), *credits);
+        let mut step = after.change(to, on_upgrade, &mut left, now);
+        if after.pending_change.is_some() {
+            step = Some(after.complete_cycle(&mut left));
+        }
+        let movements = step.iter().flat_map(|step| &step.movements);
+        let expired = movements.filter(|movement| movement.kind == TransactionKind::CreditExpiry);
+        let credit_lost =
+            expired.fold(Amount::ZERO, |sum, movement| sum.saturating_sub(movement.amount));
+        let due = step.as_ref().and_then(|step| step.payload.charge());
+        ChangePreview {
+            effective_at: step.as_ref().map_or(now, |step| step.at),
+            amount_due: due.map_or(Amount::ZERO, |charge| charge.amount_due),
+            credit_lost,
+            credit_carried: credits.remaining().saturating_sub(credit_lost),
+            after: after.state(&left),
+        }
+    }
+
+    /// The present cycle as a change at `now` ends it.
+    fn present_cycle(&self, now: Timestamp) -> EndedCycle {
+        const MICROS: i64 = 1_000_000;
+        let until_end =
+            |from: Timestamp| self.cycle_end_at.unix_micros().saturating_sub(from.unix_micros());
+        EndedCycle {
+            price: self.config.period_amount,
+            seconds: until_end(self.cycle_start_at) / MICROS,
+            seconds_left: until_end(now) / MICROS,
+        }
     }
 
     /// Adds the credit of a bought bundle.
@@ -309,13 +358,13 @@ impl Subscription {
     }
 }
 
-/// Ends a cycle of credit. Each of the two accounts rolls over or expires, and the next cycle is
-/// counted.
-fn end_cycle(credits: &mut Credits, terms: &ConfigTerms) -> Vec<CreditMovement> {
+/// Ends a cycle of credit. The credit that it included and bought credit roll over or expire, and the
+/// next cycle is counted.
+fn end_cycle(credits: &mut Credits, included: Rollover, bought: Rollover) -> Vec<CreditMovement> {
     let cycle = credits.cycles;
     let each = [
-        (LedgerAccount::CycleCredit, &mut credits.cycle, terms.rollover_type),
-        (LedgerAccount::BundleCredit, &mut credits.bundle, terms.bundle_rollover_type),
+        (LedgerAccount::CycleCredit, &mut credits.cycle, included),
+        (LedgerAccount::BundleCredit, &mut credits.bundle, bought),
     ];
     let mut movements = Vec::new();
     for (account, credit, rule) in each {

@@ -253,15 +253,18 @@ fn a_dearer_plan_begins_at_once_and_a_cheaper_one_when_the_cycle_ends() {
     account.use_up("15");
     let dearer = config("50", BillingInterval::Year, terms("60", Rollover::None, Rollover::Full));
     let now = at("2026-02-10T06:00:00Z");
-    let step = account.subscription.change(dearer, &mut account.credits, now);
+    let step = account.subscription.change(dearer, UpgradeRule::Carry, &mut account.credits, now);
     account.book(step);
-    assert_eq!(account.left().0, amount("70"), "by the rule of the plan that it had");
+    assert_eq!(account.left().0, amount("70"), "unused credit stays");
     assert_eq!(account.cycle(), (now, at("2027-02-10T06:00:00Z")));
     assert_eq!(account.told_since(1), ["subscription.changed"]);
 
     let cheaper = config("50", BillingInterval::Month, terms("10", Rollover::Full, Rollover::Full));
     let id = cheaper.subscription_config_id;
-    assert_eq!(account.subscription.change(cheaper, &mut account.credits, now), None);
+    assert_eq!(
+        account.subscription.change(cheaper, UpgradeRule::Carry, &mut account.credits, now),
+        None
+    );
     let pending = account.subscription.state(&account.credits).pending_change.unwrap();
     assert_eq!(
         (pending.kind, pending.effective_at),
@@ -279,7 +282,12 @@ fn a_dearer_plan_begins_at_once_and_a_cheaper_one_when_the_cycle_ends() {
 #[test]
 fn a_cheaper_plan_of_the_same_length_keeps_the_day_that_cycles_are_counted_from() {
     let mut account = SubscriptionAccount::of(monthly("25", Rollover::None));
-    account.subscription.change(monthly("5", Rollover::None), &mut account.credits, at(START));
+    account.subscription.change(
+        monthly("5", Rollover::None),
+        UpgradeRule::Carry,
+        &mut account.credits,
+        at(START),
+    );
     account.pass_to("2026-02-28T12:00:00Z");
     assert_eq!(account.cycle().1, at("2026-03-31T12:00:00Z"));
 }
@@ -291,13 +299,30 @@ fn what_is_pending_is_undone_by_the_present_plan_and_replaced_by_another() {
     account.subscription.cancel();
     account.subscription.cancel();
     assert_eq!(account.subscription.pending_change, Some(PendingChange::Cancellation));
-    assert_eq!(account.subscription.change(present.clone(), &mut account.credits, at(START)), None);
+    assert_eq!(
+        account.subscription.change(
+            present.clone(),
+            UpgradeRule::Carry,
+            &mut account.credits,
+            at(START)
+        ),
+        None
+    );
     assert_eq!(account.subscription.pending_change, None);
-    account.subscription.change(monthly("5", Rollover::None), &mut account.credits, at(START));
+    account.subscription.change(
+        monthly("5", Rollover::None),
+        UpgradeRule::Carry,
+        &mut account.credits,
+        at(START),
+    );
     account.subscription.cancel();
     assert_eq!(account.subscription.pending_change, Some(PendingChange::Cancellation));
-    let step =
-        account.subscription.change(monthly("50", Rollover::None), &mut account.credits, at(START));
+    let step = account.subscription.change(
+        monthly("50", Rollover::None),
+        UpgradeRule::Carry,
+        &mut account.credits,
+        at(START),
+    );
     account.book(step);
     assert_eq!(account.subscription.pending_change, None);
     assert_eq!(account.subscription.status, SubscriptionStatus::Active);
@@ -346,4 +371,84 @@ fn an_event_reads_back_as_it_was_written() {
     };
     let json = serde_json::to_string(&news).unwrap();
     assert_eq!(serde_json::from_str::<EventPayload>(&json).unwrap(), news);
+}
+
+/// A subscription of 20 USD a month with 5 of 20 USD of included credit and 7 USD of bought credit left,
+/// at half of its cycle.
+fn half_used(rollover: Rollover, bundle_rollover: Rollover) -> (SubscriptionAccount, Timestamp) {
+    let plan = config("20", BillingInterval::Month, terms("20", rollover, bundle_rollover));
+    let mut account = SubscriptionAccount::of(plan);
+    account.use_up("15");
+    account.buy("7");
+    // 14 of 28 days.
+    (account, at("2026-02-14T12:00:00Z"))
+}
+
+#[test]
+fn an_upgrade_keeps_expires_or_prorates_and_its_preview_says_so() {
+    let upgrades = [
+        // Rule, rollover of included and of bought credit; then left of both, lost, and due.
+        (UpgradeRule::Carry, Rollover::None, Rollover::Full, "65", "7", "0", "49"),
+        (UpgradeRule::Carry, Rollover::Full, Rollover::None, "65", "0", "7", "49"),
+        (UpgradeRule::Expire, Rollover::None, Rollover::Full, "60", "7", "5", "49"),
+        (UpgradeRule::Expire, Rollover::Full, Rollover::Full, "60", "7", "5", "49"),
+        (UpgradeRule::Prorate, Rollover::None, Rollover::Full, "65", "7", "0", "39"),
+    ];
+    for (rule, rollover, bundle_rollover, cycle, bundle, lost, due) in upgrades {
+        let (mut account, now) = half_used(rollover, bundle_rollover);
+        let plan = terms("60", Rollover::None, Rollover::None);
+        let dearer = config("49", BillingInterval::Month, plan);
+        let before = (account.subscription.clone(), account.credits);
+        let preview =
+            account.subscription.preview_change(dearer.clone(), rule, &account.credits, now);
+        assert_eq!((&account.subscription, account.credits), (&before.0, before.1));
+        let step = account.subscription.change(dearer, rule, &mut account.credits, now).unwrap();
+        assert_eq!(step.payload.charge().unwrap().amount_due, amount(due), "{rule:?}");
+        account.book([step]);
+        assert_eq!(account.left(), (amount(cycle), amount(bundle)), "{rule:?} {rollover:?}");
+        let carried = amount("12").checked_sub(amount(lost)).unwrap();
+        assert_eq!((preview.credit_lost, preview.credit_carried), (amount(lost), carried));
+        assert_eq!((preview.effective_at, preview.amount_due), (now, amount(due)));
+        assert_eq!(preview.after, account.subscription.state(&account.credits));
+        // The kept credit is used or lost in the new cycle, as credit of that cycle.
+        account.pass_to("2026-03-14T12:00:00Z");
+        assert_eq!(account.left(), (amount("60"), Amount::ZERO));
+    }
+}
+
+#[test]
+fn the_preview_of_a_later_change_is_of_the_end_of_the_cycle() {
+    let (account, now) = half_used(Rollover::None, Rollover::Full);
+    let plan = terms("3", Rollover::Full, Rollover::Full);
+    let cheaper = config("9", BillingInterval::Year, plan);
+    let preview =
+        account.subscription.preview_change(cheaper, UpgradeRule::Prorate, &account.credits, now);
+    assert_eq!(preview.effective_at, at("2026-02-28T12:00:00Z"));
+    assert_eq!((preview.amount_due, preview.credit_lost), (amount("9"), amount("5")));
+    assert_eq!(preview.credit_carried, amount("7"));
+    let after = preview.after;
+    assert_eq!((after.cycle_remaining, after.bundle_remaining), (amount("3"), amount("7")));
+    assert_eq!(after.cycle_end_at, at("2027-02-28T12:00:00Z"));
+
+    let present = account.subscription.config.clone();
+    let preview =
+        account.subscription.preview_change(present, UpgradeRule::Carry, &account.credits, now);
+    assert_eq!((preview.effective_at, preview.amount_due), (now, Amount::ZERO));
+    assert_eq!((preview.credit_lost, preview.credit_carried), (Amount::ZERO, amount("12")));
+    assert_eq!(preview.after, account.subscription.state(&account.credits));
+}
+
+#[test]
+fn credit_reserved_by_a_call_survives_an_upgrade_whatever_its_rule() {
+    for (rule, after) in [(UpgradeRule::Carry, "83"), (UpgradeRule::Expire, "60")] {
+        let mut account = SubscriptionAccount::of(monthly("25", Rollover::None));
+        let hold = account.credits.reserve(amount("10")).unwrap();
+        let dearer =
+            config("50", BillingInterval::Month, terms("60", Rollover::None, Rollover::Full));
+        account.subscription.change(dearer, rule, &mut account.credits, at(START));
+        assert_eq!(account.credits.held(), amount("10"));
+        let drawn = account.credits.settle(hold, amount("2")).unwrap();
+        assert_eq!((drawn.cycle, drawn.balance), (amount("2"), Amount::ZERO));
+        assert_eq!(account.credits.remaining(), amount(after), "{rule:?}");
+    }
 }

@@ -13,6 +13,7 @@ use tollgate_pricing::Amount;
 
 mod findings;
 mod rollups;
+mod statements;
 
 pub use findings::{Audit, Difference};
 use findings::{CHUNK, OwnerNames};
@@ -147,6 +148,7 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
         audit.compare_spend(id, &kept, &recomputed);
     }
     rollups::compare(conn, sums.rollups, &mut audit)?;
+    statements::check(conn, &mut audit)?;
     Ok(audit)
 }
 

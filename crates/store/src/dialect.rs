@@ -24,6 +24,11 @@ use tollgate_domain::{
 
 use crate::conn::Conn;
 use crate::ids::Id;
+use crate::prepared::{
+    AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
+    InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
+    SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
+};
 use crate::rows::{
     AnswerRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow, EventRow,
     MissingPriceRow, OpenCallRow, RefusalCountRow, RefusalRow, ReportedUsageRow, RepricingRow,
@@ -35,11 +40,6 @@ use crate::schema::{
     open_calls, refusal_counts, refusals, reported_usage, repricings, request_index, requests,
     rollup_queue, secret_keys, spend_counters, spend_keys, subscription_config_versions,
     subscription_configs, subscriptions, usage_series, wallets, webhooks,
-};
-use crate::statements::{
-    AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
-    InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
-    SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
 };
 pub(crate) use reading::{
     BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, UsageQuery, plan,

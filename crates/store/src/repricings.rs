@@ -26,6 +26,7 @@ use crate::requests::to_records;
 use crate::rows::{RepricingRow, RequestRow, to_json};
 use crate::schema::requests;
 use crate::store::Store;
+use crate::subscriptions;
 use crate::tables::repricings::{RepricingTotals, repricing_totals};
 use crate::write_set::{LedgerWallets, MovementReason, WriteSet, lock_wallets, out_of_range};
 
@@ -279,6 +280,8 @@ fn book_batch(
         }
         reckoned.push((row, earlier.number.saturating_add(1), repricing(record, outcome)));
     }
+    // Cycles that have ended are booked first, so that the lines of a wallet are in the order of their times.
+    subscriptions::renew(conn, &Vec::from_iter(wallet_ids.iter().copied()), now)?;
     let mut books = RepricingWriteSet {
         wallets: lock_wallets(conn, wallet_ids)?,
         changes: WriteSet::new(now),

@@ -362,16 +362,16 @@ const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 /// The number of records that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
 /// The most by which an id and the time of its record are expected to differ: a day.
-const CLOCK_DIFFERENCE_MS: i64 = 24 * 60 * 60 * 1_000;
+pub(crate) const CLOCK_DIFFERENCE_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// Calls `each` with every settled record of a span that passes the filter, and with some of a day before and after it.
-/// Call it in a snapshot.
+/// The records are given in parts, as they were settled first, without corrections. Call it in a snapshot.
 pub(crate) fn for_each_settled(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     span: Range<Timestamp>,
-    mut each: impl FnMut(RequestRow) -> Result<(), StoreError>,
+    mut each: impl FnMut(&mut Conn, Vec<RequestRow>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     // An id begins with the time at which its call was made. It is ahead of the record when a clock was set back within
     // an hour, and behind it when the last call of the spend key was later by the clock of another node.
@@ -379,9 +379,8 @@ pub(crate) fn for_each_settled(
     let past = span.end.plus_millis(CLOCK_DIFFERENCE_MS);
     let [from, past] = [from, past].map(|at| Id(RequestId::least(at)));
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
-        let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
-        records::correct(conn, &mut rows)?;
-        rows.into_iter().try_for_each(&mut each)
+        let rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
+        each(conn, rows)
     };
     let queued = rollups::queued(conn)?.into_iter();
     let queued = queued.filter(|call| call.passes(merchant_id, filter));

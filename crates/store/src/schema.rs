@@ -412,6 +412,19 @@ diesel::table! {
 }
 
 diesel::table! {
+    plan_charges (wallet_id, charged_at, event_id) {
+        wallet_id -> Binary,
+        charged_at -> BigInt,
+        event_id -> Binary,
+        merchant_id -> Binary,
+        subscription_id -> Binary,
+        kind -> Text,
+        name -> Text,
+        amount -> BigInt,
+    }
+}
+
+diesel::table! {
     refusals (merchant_id, refusal_id) {
         merchant_id -> Binary,
         refusal_id -> Binary,

@@ -1,450 +1,394 @@
-//! The statements that write the changes of calls, each prepared once per connection.
-//!
-//! Diesel prepares an `UPDATE` again each time, because its builder cannot know the columns that it will set. The same
-//! holds for an `INSERT` of several rows, because its text depends on their number. These statements always set the
-//! same columns. On SQLite there is one for each row, or for several. On PostgreSQL all rows of a batch are one
-//! parameter, a JSON list.
+//! Monthly statements of customers, from the ledger lines of their wallets and the records of their calls.
 
-use diesel::QueryResult;
-use diesel::pg::Pg;
-use diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
-use diesel::sql_types::{BigInt, Binary, Bool, Integer, Nullable, SmallInt, Text};
-use diesel::sqlite::Sqlite;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
-use tollgate_domain::RequestId;
-
-use crate::ids::Id;
-use crate::rows::{
-    OpenCallRow, QueueRow, RequestIndexRow, RequestRow, RollupRow, SpendCountersRow,
-    TierCounterRow, TransactionRow, WalletRow, to_json, with_sums,
+use diesel::prelude::*;
+use tollgate_domain::{
+    Connection, ConnectionId, CreditSummary, LedgerAccount, MerchantId, ModelUsage, Month,
+    MonthCorrection, RequestId, Statement, StatementCharge, TimeZone, Timestamp, TransactionKind,
+    WalletId,
 };
+use tollgate_pricing::Amount;
 
-/// Parts of the statements that add to a row of the roll-ups. A sum that would leave the range of its column is clamped.
-/// SQLite returns such a sum as a real number. The merchant of a series never changes; it is set again only so that each
-/// sum can follow a comma.
-macro_rules! sums_in_statements {
-    ($($sum:ident),*) => {
-        const SUM_COLUMNS: &str = concat!($( ", ", stringify!($sum) ),*);
+use crate::codes::EnumCode;
+use crate::conn::Conn;
+use crate::dialect::{self, RowLock};
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::requests::{self, CLOCK_DIFFERENCE_MS, RequestFilter};
+use crate::rollups::RollupSums;
+use crate::rows::{PlanChargeRow, RequestRow, TransactionRow, from_word, time};
+use crate::schema::{plan_charges, transactions, wallets};
 
-        const ADDED_ON_SQLITE: &str = concat!("merchant_id = excluded.merchant_id" $(, ", ", stringify!($sum),
-            " = CASE WHEN typeof(", stringify!($sum), " + excluded.", stringify!($sum), ") = 'integer' THEN ",
-            stringify!($sum), " + excluded.", stringify!($sum), " WHEN excluded.", stringify!($sum),
-            " > 0 THEN 9223372036854775807 ELSE -9223372036854775808 END"
-        )*);
+/// The number of ledger lines that are read at once.
+const LINES_AT_ONCE: i64 = 5_000;
 
-        const ADD_ON_POSTGRES: &str = concat!(
-            " ON CONFLICT (series_id, width, slot) DO UPDATE SET merchant_id = excluded.merchant_id"
-            $(, ", ", stringify!($sum), " = least(greatest(usage_rollups.", stringify!($sum),
-            "::numeric + excluded.", stringify!($sum), ", -9223372036854775808), 9223372036854775807)::bigint"
-        )*);
-    };
+/// Returns the months in which a wallet has movements or charges, newest first, by the clocks of a zone.
+///
+/// Its subscription must have been [renewed](crate::Store::renew). Call it in a snapshot.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn months(
+    conn: &mut Conn,
+    wallet_id: WalletId,
+    zone: &TimeZone,
+) -> Result<Vec<Month>, StoreError> {
+    let mut months = BTreeSet::new();
+    let lines = WalletLines::of(conn, wallet_id)?;
+    let mut number = 1;
+    while let Some(at) = lines.time(conn, number)? {
+        let month = Month::of(at, zone);
+        months.insert(month);
+        number = lines.first_from(conn, month.range(zone).end)?.max(number.saturating_add(1));
+    }
+    let charged: Vec<i64> = plan_charges::table
+        .filter(plan_charges::wallet_id.eq(Id(wallet_id)))
+        .select(plan_charges::charged_at)
+        .load(conn)?;
+    months.extend(charged.into_iter().map(|at| Month::of(time(at), zone)));
+    Ok(months.into_iter().rev().collect())
 }
 
-with_sums!(sums_in_statements);
-
-/// Reads a number that changes when another connection has written to the SQLite file.
-pub(crate) struct DataVersion;
-
-impl QueryId for DataVersion {
-    type QueryId = Self;
-    const HAS_STATIC_QUERY_ID: bool = true;
+/// A customer, as statements need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CustomerAccount {
+    /// The merchant.
+    pub merchant_id: MerchantId,
+    /// The customer.
+    pub connection_id: ConnectionId,
+    /// The customer's wallet.
+    pub wallet_id: WalletId,
 }
 
-impl Query for DataVersion {
-    type SqlType = Integer;
-}
-
-impl QueryFragment<Sqlite> for DataVersion {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        out.push_sql("PRAGMA data_version");
-        Ok(())
+impl From<&Connection> for CustomerAccount {
+    fn from(customer: &Connection) -> Self {
+        let Connection { merchant_id, connection_id, wallet_id, .. } = *customer;
+        Self { merchant_id, connection_id, wallet_id }
     }
 }
 
-impl diesel::RunQueryDsl<diesel::SqliteConnection> for DataVersion {}
+/// Returns the statement of a customer for a month, by the clocks of a zone.
+///
+/// The customer's subscription must have been [renewed](crate::Store::renew). Call it in a snapshot.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn read(
+    conn: &mut Conn,
+    customer: CustomerAccount,
+    month: Month,
+    zone: &TimeZone,
+) -> Result<Statement, StoreError> {
+    let mut sums = StatementSums::new(customer, month, zone);
+    sums.read_lines(conn)?;
+    sums.read_records(conn)?;
+    let charges = charges(conn, customer.wallet_id, &sums.range)?;
+    Ok(sums.statement(charges))
+}
 
-macro_rules! fixed_statement {
-    ($(
-        $(#[$doc:meta])*
-        $Statement:ident($row:ident: $Row:ty) = $( $sql:literal $value:expr => $Type:ty ),+ ; $tail:expr ;
-    )*) => { $(
-        $(#[$doc])*
-        pub(crate) struct $Statement<'a>(pub(crate) &'a $Row);
+/// The ledger lines of a wallet. Their times ascend with their numbers, but for the differences of clocks, which are
+/// less than a day: the end of a cycle is booked before any other line.
+struct WalletLines {
+    wallet_id: Id<WalletId>,
+    /// The number of the last one.
+    last: i64,
+}
 
-        impl QueryId for $Statement<'_> {
-            type QueryId = $Statement<'static>;
-            const HAS_STATIC_QUERY_ID: bool = true;
-        }
+impl WalletLines {
+    fn of(conn: &mut Conn, wallet_id: WalletId) -> Result<Self, StoreError> {
+        let wallet_id = Id(wallet_id);
+        let last =
+            wallets::table.find(wallet_id).select(wallets::transactions).first(conn).optional()?;
+        Ok(Self { wallet_id, last: last.unwrap_or_default() })
+    }
 
-        impl QueryFragment<Sqlite> for $Statement<'_> {
-            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-                let $row = self.0;
-                $(
-                    out.push_sql($sql);
-                    out.push_bind_param::<$Type, _>($value)?;
-                )+
-                out.push_sql($tail);
-                Ok(())
+    /// The time of a line. `None` after the last one.
+    fn time(&self, conn: &mut Conn, number: i64) -> Result<Option<Timestamp>, StoreError> {
+        let at: Option<i64> = transactions::table
+            .filter(transactions::wallet_id.eq(self.wallet_id))
+            // A line that is missing, which the audit reports, has the time of the next one.
+            .filter(transactions::number.ge(number))
+            .order(transactions::number)
+            .select(transactions::created_at)
+            .first(conn)
+            .optional()?;
+        Ok(at.map(time))
+    }
+
+    /// The number of the first line from an instant on; one more than the last if there is none.
+    fn first_from(&self, conn: &mut Conn, at: Timestamp) -> Result<i64, StoreError> {
+        let (mut low, mut high) = (1, self.last.saturating_add(1));
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.time(conn, middle)?.is_some_and(|time| time < at) {
+                true => low = middle.saturating_add(1),
+                false => high = middle,
             }
         }
+        Ok(low)
+    }
 
-        impl diesel::RunQueryDsl<diesel::SqliteConnection> for $Statement<'_> {}
-    )* };
-}
+    /// The balance of an account before a line.
+    fn balance_before(
+        &self,
+        conn: &mut Conn,
+        account: LedgerAccount,
+        number: i64,
+    ) -> Result<i64, StoreError> {
+        let balance = transactions::table
+            .filter(transactions::wallet_id.eq(self.wallet_id))
+            .filter(transactions::number.lt(number))
+            .filter(transactions::account.eq(EnumCode(account)))
+            .order(transactions::number.desc())
+            .select(transactions::balance_after)
+            .first(conn)
+            .optional()?;
+        Ok(balance.unwrap_or_default())
+    }
 
-fixed_statement! {
-    /// Writes a wallet.
-    SaveWallet(row: WalletRow) =
-        "UPDATE wallets SET balance = " &row.balance => BigInt,
-        ", held = " &row.held => BigInt,
-        ", overdraft_limit = " &row.overdraft_limit => Nullable<BigInt>,
-        ", low_balance_threshold = " &row.low_balance_threshold => Nullable<BigInt>,
-        ", subscription_id = " &row.subscription_id => Nullable<Binary>,
-        ", cycle_credit = " &row.cycle_credit => BigInt,
-        ", cycle_held = " &row.cycle_held => BigInt,
-        ", cycle_expired = " &row.cycle_expired => BigInt,
-        ", bundle_credit = " &row.bundle_credit => BigInt,
-        ", bundle_held = " &row.bundle_held => BigInt,
-        ", bundle_expired = " &row.bundle_expired => BigInt,
-        ", cycles = " &row.cycles => BigInt,
-        ", transactions = " &row.transactions => BigInt,
-        ", records = " &row.records => BigInt,
-        " WHERE wallet_id = " &row.wallet_id => Binary; "";
-
-    /// Deletes the row of a call that is settled.
-    DeleteOpenCall(id: Id<RequestId>) =
-        "DELETE FROM open_calls WHERE request_id = " id => Binary; "";
-
-    /// Writes the counters of a spend key.
-    SaveSpendCounters(row: SpendCountersRow) =
-        "UPDATE spend_counters SET day_spent = " &row.day_spent => BigInt,
-        ", week_spent = " &row.week_spent => BigInt,
-        ", month_spent = " &row.month_spent => BigInt,
-        ", total_spent = " &row.total_spent => BigInt,
-        ", day_held = " &row.day_held => BigInt,
-        ", week_held = " &row.week_held => BigInt,
-        ", month_held = " &row.month_held => BigInt,
-        ", total_held = " &row.total_held => BigInt,
-        ", day_requests = " &row.day_requests => BigInt,
-        ", week_requests = " &row.week_requests => BigInt,
-        ", month_requests = " &row.month_requests => BigInt,
-        ", total_requests = " &row.total_requests => BigInt,
-        ", day_told = " &row.day_told => Integer,
-        ", week_told = " &row.week_told => Integer,
-        ", month_told = " &row.month_told => Integer,
-        ", total_told = " &row.total_told => Integer,
-        ", bucket_full_at = " &row.bucket_full_at => BigInt,
-        ", last_used_at = " &row.last_used_at => Nullable<BigInt>,
-        " WHERE spend_key_id = " &row.spend_key_id => Binary; "";
-
-    /// Writes a tier counter, or creates it.
-    SaveCounter(row: TierCounterRow) =
-        "INSERT INTO tier_counters (merchant_id, owner_id, meter_id, period, used) VALUES (" &row.merchant_id => Binary,
-        ", " &row.owner_id => Binary,
-        ", " &row.meter_id => Binary,
-        ", " &row.period => Text,
-        ", " &row.used => BigInt; ") ON CONFLICT DO UPDATE SET used = excluded.used";
-}
-
-/// Adds to a row of the roll-ups of SQLite, or creates it.
-pub(crate) struct AddRollup<'a>(pub(crate) &'a RollupRow);
-
-impl QueryId for AddRollup<'_> {
-    type QueryId = AddRollup<'static>;
-    const HAS_STATIC_QUERY_ID: bool = true;
-}
-
-impl QueryFragment<Sqlite> for AddRollup<'_> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        let row = self.0;
-        out.push_sql("INSERT INTO usage_rollups (merchant_id, series_id, width, slot");
-        out.push_sql(SUM_COLUMNS);
-        out.push_sql(") VALUES (");
-        out.push_bind_param::<Binary, _>(&row.merchant_id)?;
-        out.push_sql(", ");
-        out.push_bind_param::<Binary, _>(&row.series_id)?;
-        out.push_sql(", ");
-        out.push_bind_param::<Integer, _>(&row.width)?;
-        out.push_sql(", ");
-        out.push_bind_param::<BigInt, _>(&row.slot)?;
-        for sum in row.sums() {
-            out.push_sql(", ");
-            out.push_bind_param::<BigInt, _>(sum)?;
-        }
-        out.push_sql(") ON CONFLICT (series_id, width, slot) DO UPDATE SET ");
-        out.push_sql(ADDED_ON_SQLITE);
-        Ok(())
+    fn page(
+        &self,
+        conn: &mut Conn,
+        numbers: Range<i64>,
+    ) -> Result<Vec<TransactionRow>, StoreError> {
+        let rows = transactions::table
+            .filter(transactions::wallet_id.eq(self.wallet_id))
+            .filter(transactions::number.ge(numbers.start))
+            .filter(transactions::number.lt(numbers.end))
+            .order(transactions::number)
+            .limit(LINES_AT_ONCE)
+            .select(TransactionRow::as_select())
+            .load(conn)?;
+        Ok(rows)
     }
 }
 
-impl diesel::RunQueryDsl<diesel::SqliteConnection> for AddRollup<'_> {}
+/// The sums of a statement while its lines and records are read. Amounts are in units, which no sum overflows.
+struct StatementSums<'a> {
+    customer: CustomerAccount,
+    month: Month,
+    zone: &'a TimeZone,
+    range: Range<Timestamp>,
+    opening: AccountSums,
+    /// The movements of the month.
+    moved: AccountSums,
+    credits: i128,
+    debits: i128,
+    usage: AccountSums,
+    corrections: BTreeMap<Month, AccountSums>,
+    granted: i128,
+    expired: i128,
+    rolled_over: i128,
+    by_model: HashMap<Option<String>, RollupSums>,
+}
 
-/// The number of rows of one insert on SQLite. The fixed cost of a statement is about that of a row.
-pub(crate) const ROWS_AT_ONCE: usize = 8;
+/// A sum for the balance, and one for both credits.
+#[derive(Clone, Copy, Debug, Default)]
+struct AccountSums {
+    balance: i128,
+    credit: i128,
+}
 
-/// Statements that insert `N` rows into a table of SQLite. If a row cannot be inserted, the rows before it stay
-/// inserted, and the transaction around the statement must be rolled back. With `OR FAIL`, SQLite need not copy each
-/// page that it changes to be able to undo the statement.
-macro_rules! insert_some {
-    ($(
-        $(#[$doc:meta])*
-        $Statement:ident($Row:ident) = $table:literal {
-            $first:ident: $First:ty, $( $column:ident: $Type:ty, )+
+impl AccountSums {
+    fn add(&mut self, account: LedgerAccount, units: i64) {
+        let sum = match account {
+            LedgerAccount::Balance => &mut self.balance,
+            LedgerAccount::CycleCredit | LedgerAccount::BundleCredit => &mut self.credit,
+        };
+        *sum += i128::from(units);
+    }
+}
+
+impl<'a> StatementSums<'a> {
+    fn new(customer: CustomerAccount, month: Month, zone: &'a TimeZone) -> Self {
+        Self {
+            customer,
+            month,
+            zone,
+            range: month.range(zone),
+            opening: AccountSums::default(),
+            moved: AccountSums::default(),
+            credits: 0,
+            debits: 0,
+            usage: AccountSums::default(),
+            corrections: BTreeMap::new(),
+            granted: 0,
+            expired: 0,
+            rolled_over: 0,
+            by_model: HashMap::new(),
         }
-    )*) => { $(
-        $(#[$doc])*
-        pub(crate) struct $Statement<'a, const N: usize>(pub(crate) &'a [$Row; N]);
+    }
 
-        impl<const N: usize> QueryId for $Statement<'_, N> {
-            type QueryId = $Statement<'static, N>;
-            const HAS_STATIC_QUERY_ID: bool = true;
+    /// Adds the ledger lines of the month.
+    fn read_lines(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        let lines = WalletLines::of(conn, self.customer.wallet_id)?;
+        let from = self.range.start.plus_millis(-CLOCK_DIFFERENCE_MS);
+        let past = self.range.end.plus_millis(CLOCK_DIFFERENCE_MS);
+        let [mut next, past] = [lines.first_from(conn, from)?, lines.first_from(conn, past)?];
+        for account in
+            [LedgerAccount::Balance, LedgerAccount::CycleCredit, LedgerAccount::BundleCredit]
+        {
+            self.opening.add(account, lines.balance_before(conn, account, next)?);
         }
+        while next < past {
+            let page = lines.page(conn, next..past)?;
+            let Some(last) = page.last() else { break };
+            next = last.number.saturating_add(1);
+            let earlier = self.calls_of_other_months(conn, &page)?;
+            for line in &page {
+                self.add_line(line, &earlier);
+            }
+        }
+        Ok(())
+    }
 
-        impl<const N: usize> QueryFragment<Sqlite> for $Statement<'_, N> {
-            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-                out.push_sql(concat!(
-                    "INSERT OR FAIL INTO ", $table, " (", stringify!($first), $( ", ", stringify!($column), )+
-                    ") VALUES "
-                ));
-                let mut separator = "(";
-                // This pattern names every column of the row.
-                for $Row { $first, $( $column ),+ } in self.0 {
-                    out.push_sql(separator);
-                    out.push_bind_param::<$First, _>($first)?;
-                    $(
-                        out.push_sql(", ");
-                        out.push_bind_param::<$Type, _>($column)?;
-                    )+
-                    separator = "), (";
+    fn add_line(&mut self, line: &TransactionRow, others: &HashMap<Id<RequestId>, Month>) {
+        let at = time(line.created_at);
+        let (account, amount) = (line.account.0, line.amount);
+        if at < self.range.start {
+            self.opening.add(account, amount);
+        }
+        if !self.range.contains(&at) {
+            return;
+        }
+        let units = i128::from(amount);
+        self.moved.add(account, amount);
+        match line.kind.0 {
+            TransactionKind::Credit => self.credits += units,
+            TransactionKind::Debit => self.debits += units,
+            TransactionKind::CreditGrant | TransactionKind::BundlePurchase => self.granted += units,
+            TransactionKind::CreditExpiry => self.expired -= units,
+            TransactionKind::Rollover => self.rolled_over += units.max(0),
+            kind @ (TransactionKind::Usage | TransactionKind::Correction) => {
+                let month = line.request_id.and_then(|id| others.get(&id)).copied();
+                if kind == TransactionKind::Usage && month.is_none() {
+                    self.usage.add(account, amount);
+                } else {
+                    let month = month.unwrap_or(self.month);
+                    self.corrections.entry(month).or_default().add(account, amount);
                 }
-                out.push_sql(")");
-                Ok(())
             }
         }
-
-        impl<const N: usize> diesel::RunQueryDsl<diesel::SqliteConnection> for $Statement<'_, N> {}
-    )* };
-}
-
-insert_some! {
-    /// Inserts open calls.
-    InsertSomeOpenCalls(OpenCallRow) = "open_calls" {
-        request_id: Binary,
-        merchant_id: Binary,
-        node_id: Binary,
-        connection_id: Nullable<Binary>,
-        spend_key_id: Nullable<Binary>,
-        wallet_id: Nullable<Binary>,
-        merchant_wallet_id: Binary,
-        meter_id: Nullable<Binary>,
-        meter_version: Nullable<Integer>,
-        disable_billing: Bool,
-        spend_hold: BigInt,
-        wallet_hold: BigInt,
-        cycle_hold: BigInt,
-        bundle_hold: BigInt,
-        credit_cycle: Nullable<BigInt>,
-        merchant_hold: BigInt,
-        forwarded: Text,
-        created_at: BigInt,
     }
 
-    /// Inserts records of settled calls.
-    InsertSomeRequests(RequestRow) = "requests" {
-        merchant_id: Binary,
-        request_id: Binary,
-        sequence: BigInt,
-        reference_id: Nullable<Text>,
-        connection_id: Nullable<Binary>,
-        spend_key_id: Nullable<Binary>,
-        wallet_id: Nullable<Binary>,
-        merchant_wallet_id: Binary,
-        meter_id: Nullable<Binary>,
-        meter_version: Nullable<Integer>,
-        disable_billing: Bool,
-        status: SmallInt,
-        credit_cycle: Nullable<BigInt>,
-        wallet_cost: BigInt,
-        merchant_cost: BigInt,
-        counted_units: BigInt,
-        swept: Bool,
-        forwarded: Text,
-        outcome: Text,
-        created_at: BigInt,
+    /// The months of the calls of these lines, for calls of other months.
+    fn calls_of_other_months(
+        &self,
+        conn: &mut Conn,
+        lines: &[TransactionRow],
+    ) -> Result<HashMap<Id<RequestId>, Month>, StoreError> {
+        // The id of a call begins with its time.
+        let from = RequestId::least(self.range.start.plus_millis(CLOCK_DIFFERENCE_MS));
+        let past = RequestId::least(self.range.end.plus_millis(-CLOCK_DIFFERENCE_MS));
+        let ids = lines.iter().filter_map(|line| line.request_id);
+        let ids: BTreeSet<_> = ids.filter(|id| id.get() < from || id.get() >= past).collect();
+        let ids = Vec::from_iter(ids);
+        let rows = dialect::requests(conn, self.customer.merchant_id, &ids, RowLock::No)?;
+        let others = rows.into_iter().filter_map(|row| {
+            let at = time(row.created_at);
+            let is_other = !self.range.contains(&at);
+            is_other.then(|| (row.request_id, Month::of(at, self.zone)))
+        });
+        Ok(others.collect())
     }
 
-    /// Inserts entries of the index of records.
-    InsertSomeIndexRows(RequestIndexRow) = "request_index" {
-        merchant_id: Binary,
-        key: Text,
-        value: Text,
-        request_id: Binary,
+    /// Adds the records of the month's calls.
+    fn read_records(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        let filter = RequestFilter {
+            connection_id: Some(self.customer.connection_id),
+            ..RequestFilter::default()
+        };
+        let range = self.range.clone();
+        requests::for_each_settled(conn, self.customer.merchant_id, &filter, range, |_, rows| {
+            rows.iter().try_for_each(|row| self.add_record(row))
+        })
     }
 
-    /// Inserts ledger lines.
-    InsertSomeTransactions(TransactionRow) = "transactions" {
-        transaction_id: Binary,
-        merchant_id: Binary,
-        wallet_id: Binary,
-        account: SmallInt,
-        number: BigInt,
-        kind: SmallInt,
-        amount: BigInt,
-        balance_after: BigInt,
-        request_id: Nullable<Binary>,
-        description: Nullable<Text>,
-        created_at: BigInt,
-    }
-}
-
-/// Statements that insert rows into a table of PostgreSQL. Their tail says what happens on a conflict.
-macro_rules! insert_of_rows {
-    ($(
-        $(#[$doc:meta])*
-        $Statement:ident($Row:ident) = $table:literal, $tail:expr;
-    )*) => { $(
-        $(#[$doc])*
-        pub(crate) struct $Statement(String);
-
-        impl $Statement {
-            pub(crate) fn of(rows: &[$Row]) -> Self {
-                Self(to_json(&rows))
-            }
+    fn add_record(&mut self, row: &RequestRow) -> Result<(), StoreError> {
+        let created_at = time(row.created_at);
+        if !self.range.contains(&created_at) {
+            return Ok(());
         }
-
-        impl QueryId for $Statement {
-            type QueryId = Self;
-            const HAS_STATIC_QUERY_ID: bool = true;
+        let record = row.to_record(None)?;
+        // A call that was settled later is a correction of the later month.
+        if record.settled_at.unwrap_or(created_at) >= self.range.end {
+            return Ok(());
         }
-
-        impl QueryFragment<Pg> for $Statement {
-            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-                out.push_sql(concat!(
-                    "INSERT INTO ", $table, " SELECT * FROM json_populate_recordset(NULL::", $table, ", "
-                ));
-                out.push_bind_param::<Text, _>(&self.0)?;
-                out.push_sql("::json)");
-                out.push_sql($tail);
-                Ok(())
-            }
-        }
-
-        impl diesel::RunQueryDsl<diesel::PgConnection> for $Statement {}
-    )* };
-}
-
-insert_of_rows! {
-    /// Inserts open calls.
-    InsertOpenCalls(OpenCallRow) = "open_calls", "";
-
-    /// Inserts records of settled calls.
-    InsertRequests(RequestRow) = "requests", "";
-
-    /// Inserts entries of the index of records.
-    InsertIndexRows(RequestIndexRow) = "request_index", "";
-
-    /// Inserts ledger lines.
-    InsertTransactions(TransactionRow) = "transactions", "";
-
-    /// Writes locked wallets.
-    SaveWallets(WalletRow) = "wallets",
-        " ON CONFLICT (wallet_id) DO UPDATE SET balance = excluded.balance, held = excluded.held, \
-         overdraft_limit = excluded.overdraft_limit, \
-         low_balance_threshold = excluded.low_balance_threshold, \
-         subscription_id = excluded.subscription_id, cycle_credit = excluded.cycle_credit, \
-         cycle_held = excluded.cycle_held, cycle_expired = excluded.cycle_expired, \
-         bundle_credit = excluded.bundle_credit, bundle_held = excluded.bundle_held, \
-         bundle_expired = excluded.bundle_expired, cycles = excluded.cycles, \
-         transactions = excluded.transactions, records = excluded.records";
-
-    /// Writes locked counters of spend keys.
-    SaveCountersOfKeys(SpendCountersRow) = "spend_counters",
-        " ON CONFLICT (spend_key_id) DO UPDATE SET day_spent = excluded.day_spent, \
-         week_spent = excluded.week_spent, month_spent = excluded.month_spent, \
-         total_spent = excluded.total_spent, day_held = excluded.day_held, \
-         week_held = excluded.week_held, month_held = excluded.month_held, \
-         total_held = excluded.total_held, day_requests = excluded.day_requests, \
-         week_requests = excluded.week_requests, month_requests = excluded.month_requests, \
-         total_requests = excluded.total_requests, day_told = excluded.day_told, \
-         week_told = excluded.week_told, month_told = excluded.month_told, \
-         total_told = excluded.total_told, bucket_full_at = excluded.bucket_full_at, \
-         last_used_at = excluded.last_used_at";
-
-    /// Locks and returns tier counters, and creates missing ones. A missing row cannot be locked; an update to the same
-    /// value locks an existing one.
-    LockCounters(TierCounterRow) = "tier_counters",
-        " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = tier_counters.used \
-         RETURNING merchant_id, owner_id, meter_id, period, used";
-
-    /// Writes locked tier counters.
-    SaveCounters(TierCounterRow) = "tier_counters",
-        " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = excluded.used";
-
-    /// Adds to rows of the roll-ups, or creates them.
-    AddRollups(RollupRow) = "usage_rollups",
-        ADD_ON_POSTGRES;
-}
-
-/// Inserts the settled calls of a group into the queue of the roll-ups. The database numbers them.
-pub(crate) struct QueueCalls(String);
-
-impl QueueCalls {
-    pub(crate) fn of(rows: &[QueueRow]) -> Self {
-        Self(to_json(&rows))
-    }
-}
-
-impl QueryId for QueueCalls {
-    type QueryId = Self;
-    const HAS_STATIC_QUERY_ID: bool = true;
-}
-
-impl QueryFragment<Pg> for QueueCalls {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        out.push_sql(
-            "INSERT INTO rollup_queue (calls, created_at) SELECT calls, created_at \
-             FROM json_populate_recordset(NULL::rollup_queue, ",
-        );
-        out.push_bind_param::<Text, _>(&self.0)?;
-        out.push_sql("::json)");
+        let wallet_cost = i128::from(row.wallet_cost);
+        *self.by_model.entry(record.model.clone()).or_default() +=
+            RollupSums { wallet_cost, ..RollupSums::of(&record) };
         Ok(())
     }
+
+    fn statement(self, plan_charges: Vec<StatementCharge>) -> Statement {
+        let count = |count: i128| u64::try_from(count).unwrap_or(u64::MAX);
+        let by_model = self.by_model.into_iter().map(|(model, sums)| ModelUsage {
+            model,
+            requests: count(sums.requests),
+            tokens: count(sums.tokens()),
+            amount: sums.wallet_cost,
+        });
+        let mut usage_by_model: Vec<_> = by_model.collect();
+        usage_by_model.sort_by(|one, other| {
+            other.amount.cmp(&one.amount).then_with(|| one.model.cmp(&other.model))
+        });
+        let corrections = self.corrections.into_iter();
+        let corrections_by_month: Vec<_> = corrections
+            .map(|(month, AccountSums { balance, credit })| MonthCorrection {
+                month,
+                balance,
+                credit,
+            })
+            .collect();
+        Statement {
+            month: self.month,
+            start: self.range.start,
+            end: self.range.end,
+            opening_balance: self.opening.balance,
+            credits: self.credits,
+            debits: self.debits,
+            usage: self.usage.balance,
+            corrections: corrections_by_month.iter().map(|one| one.balance).sum(),
+            closing_balance: self.opening.balance + self.moved.balance,
+            credit: CreditSummary {
+                opening: self.opening.credit,
+                granted: self.granted,
+                used: -self.usage.credit,
+                corrected: corrections_by_month.iter().map(|one| one.credit).sum(),
+                expired: self.expired,
+                rolled_over: self.rolled_over,
+                closing: self.opening.credit + self.moved.credit,
+            },
+            usage_by_model,
+            corrections_by_month,
+            plan_charges,
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use diesel::connection::SimpleConnection;
-    use diesel::sqlite::SqliteConnection;
-    use diesel::{Connection, QueryDsl, RunQueryDsl};
-
-    use tollgate_domain::{Id as _, MerchantId};
-
-    use super::*;
-    use crate::schema::request_index;
-
-    /// With `OR FAIL`, SQLite need not copy the pages that it changes.
-    #[test]
-    fn of_rows_inserted_at_once_the_transaction_takes_back_those_before_one_that_cannot_be() {
-        let mut conn = SqliteConnection::establish(":memory:").unwrap();
-        conn.batch_execute(
-            "CREATE TABLE request_index (merchant_id BLOB, key TEXT, value TEXT, request_id BLOB PRIMARY KEY)",
-        )
-        .unwrap();
-        let row = RequestIndexRow {
-            merchant_id: Id(MerchantId::from_bytes([1; 16])),
-            key: "team".to_owned(),
-            value: "red".to_owned(),
-            request_id: Id(RequestId::from_bytes([2; 16])),
-        };
-        let count = |conn: &mut SqliteConnection| {
-            request_index::table.count().get_result::<i64>(conn).unwrap()
-        };
-        let written = conn.transaction(|conn| {
-            let inserted = InsertSomeIndexRows(&[row.clone(), row]).execute(conn);
-            assert_eq!(count(conn), 1);
-            inserted
-        });
-        assert!(written.is_err());
-        assert_eq!(count(&mut conn), 0);
-    }
+/// The plan charges of a month, oldest first.
+fn charges(
+    conn: &mut Conn,
+    wallet_id: WalletId,
+    range: &Range<Timestamp>,
+) -> Result<Vec<StatementCharge>, StoreError> {
+    let rows: Vec<PlanChargeRow> = plan_charges::table
+        .filter(plan_charges::wallet_id.eq(Id(wallet_id)))
+        .filter(plan_charges::charged_at.ge(range.start.unix_micros()))
+        .filter(plan_charges::charged_at.lt(range.end.unix_micros()))
+        .order((plan_charges::charged_at, plan_charges::event_id))
+        .select(PlanChargeRow::as_select())
+        .load(conn)?;
+    let charges = rows.into_iter().map(|row| {
+        Ok(StatementCharge {
+            charged_at: time(row.charged_at),
+            kind: from_word("plan_charges.kind", &row.kind)?,
+            subscription_id: row.subscription_id.get(),
+            name: row.name,
+            amount: Amount::from_units(row.amount),
+        })
+    });
+    charges.collect()
 }

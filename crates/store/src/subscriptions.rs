@@ -4,9 +4,10 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, ConnectionStatus, CreditBundleId, Credits, MerchantId, MeterId, PendingChange,
-    PendingKind, Subscriber, Subscription, SubscriptionConfigId, SubscriptionId, SubscriptionState,
-    SubscriptionStatus, SubscriptionTransition, Timestamp, WalletId,
+    ChangePreview, ConnectionId, ConnectionStatus, CreditBundleId, Credits, MerchantId, MeterId,
+    PendingChange, PendingKind, Subscriber, Subscription, SubscriptionConfig, SubscriptionConfigId,
+    SubscriptionId, SubscriptionState, SubscriptionStatus, SubscriptionTransition, Timestamp,
+    UpgradeRule, WalletId,
 };
 
 use tollgate_pricing::Amount;
@@ -263,7 +264,32 @@ pub fn cancel(
     })
 }
 
-/// Changes a subscription to another configuration of the merchant. Call it in a write transaction.
+/// An order to change a subscription to another configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanChange {
+    /// The configuration.
+    pub config_id: SubscriptionConfigId,
+    /// The rule for a more expensive one.
+    pub on_upgrade: UpgradeRule,
+}
+
+impl PlanChange {
+    /// The configuration, if the merchant offers it. A subscription may go back to its own, even if that is not
+    /// offered any more.
+    fn target(
+        self,
+        conn: &mut Conn,
+        subscription: &Subscription,
+    ) -> Result<Option<SubscriptionConfig>, StoreError> {
+        if subscription.config.subscription_config_id == self.config_id {
+            return Ok(Some(subscription.config.clone()));
+        }
+        let offered = subscription_configs::find(conn, subscription.merchant_id, self.config_id)?;
+        Ok(offered.map(|full| full.config))
+    }
+}
+
+/// Changes a subscription. Call it in a write transaction.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
@@ -271,24 +297,49 @@ pub fn change(
     conn: &mut Conn,
     merchant_id: MerchantId,
     id: SubscriptionId,
-    config_id: SubscriptionConfigId,
+    change: PlanChange,
     now: Timestamp,
 ) -> Result<ChangeOutcome, StoreError> {
-    let offered = subscription_configs::find(conn, merchant_id, config_id)?;
-    let mut is_offered = true;
-    let changed = order(conn, merchant_id, id, now, |subscription, credits, now| {
-        // A subscription may go back to its own configuration, even if that is not offered any more.
-        let own = (subscription.config.subscription_config_id == config_id)
-            .then(|| subscription.config.clone());
-        match own.or_else(|| offered.map(|full| full.config)) {
-            Some(config) => subscription.change(config, credits, now),
-            None => {
-                is_offered = false;
-                None
-            }
-        }
-    })?;
-    Ok(if is_offered { changed } else { ChangeOutcome::NotOffered })
+    let mut locked = match lock(conn, merchant_id, id, now)? {
+        Ok(locked) => locked,
+        Err(outcome) => return Ok(outcome),
+    };
+    let target = match &locked.subscription {
+        Some(subscription) => change.target(conn, subscription)?,
+        None => None,
+    };
+    let state = match target {
+        Some(config) => locked.apply_transition(|subscription, credits, now| {
+            subscription.change(config, change.on_upgrade, credits, now)
+        })?,
+        None => None,
+    };
+    locked.save(conn)?;
+    Ok(state
+        .map_or(ChangeOutcome::NotOffered, |state| ChangeOutcome::Subscription(Box::new(state))))
+}
+
+/// The effect that [`change`] would have, or the outcome that stands against it. Call it in a write transaction.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn preview_change(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    id: SubscriptionId,
+    change: PlanChange,
+    now: Timestamp,
+) -> Result<Result<Box<ChangePreview>, ChangeOutcome>, StoreError> {
+    let locked = match lock(conn, merchant_id, id, now)? {
+        Ok(locked) => locked,
+        Err(outcome) => return Ok(Err(outcome)),
+    };
+    let Some(subscription) = &locked.subscription else { return Ok(Err(ChangeOutcome::NotFound)) };
+    let Some(config) = change.target(conn, subscription)? else {
+        return Ok(Err(ChangeOutcome::NotOffered));
+    };
+    let credits = &locked.wallet.wallet.credits;
+    Ok(Ok(Box::new(subscription.preview_change(config, change.on_upgrade, credits, now))))
 }
 
 /// Buys a bundle that the subscription's configuration offers. Call it in a write transaction.

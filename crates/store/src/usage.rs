@@ -15,10 +15,10 @@ use crate::conn::Conn;
 use crate::dialect::{BoundValue, SeriesColumn, SlotRange, UsageQuery};
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::refusals;
 use crate::requests::{self, RequestFilter};
 use crate::rollups::{self, ALL, CALLS, QueuedCall, WIDTHS, slot};
 use crate::rows::{time, word};
+use crate::{records, refusals};
 
 pub use crate::rollups::RollupSums;
 
@@ -264,9 +264,12 @@ impl UsageReader<'_> {
             merchant_id,
             filter,
             start_of(start)..start_of(end),
-            |row| {
-                let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-                self.add_call(found, &call);
+            |conn, mut rows| {
+                records::correct(conn, &mut rows)?;
+                for row in rows {
+                    let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+                    self.add_call(found, &call);
+                }
                 Ok(())
             },
         )

@@ -14,6 +14,7 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{TransactionRow, WalletRow};
 use crate::schema::{merchants, transactions, wallets};
+use crate::subscriptions;
 use crate::write_set::{LedgerWallet, LedgerWallets, MovementReason, WriteSet, lock_wallets};
 
 /// Makes an empty wallet. A connection's may not be overdrawn; a merchant's own has no limit.
@@ -147,6 +148,11 @@ pub fn book(
     movement: &WalletMovement,
     now: Timestamp,
 ) -> Result<MovementOutcome, StoreError> {
+    if find(conn, merchant_id, wallet_id)?.is_none() {
+        return Ok(MovementOutcome::NotFound);
+    }
+    // Cycles that have ended are booked first, so that the lines of a wallet are in the order of their times.
+    subscriptions::renew(conn, &[wallet_id], now)?;
     let mut wallets = lock_wallets(conn, [wallet_id])?;
     let Some(locked) = of_merchant(&mut wallets, merchant_id, wallet_id) else {
         return Ok(MovementOutcome::NotFound);

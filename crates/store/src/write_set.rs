@@ -18,7 +18,7 @@ use tollgate_domain::{
 use tollgate_pricing::{Amount, Overflow};
 
 use crate::error::StoreError;
-use crate::rows::{CounterKey, EventRow, TransactionRow};
+use crate::rows::{CounterKey, EventRow, PlanChargeRow, TransactionRow};
 use crate::settled_call::SettledCall;
 pub(crate) use wallets::{LedgerWallet, LedgerWallets, lock_wallets};
 
@@ -128,6 +128,7 @@ pub(crate) struct WriteSet {
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     lines: Vec<LedgerLine>,
     events: Vec<EventRow>,
+    plan_charges: Vec<PlanChargeRow>,
     /// The holds of opened calls, less the holds of ended calls.
     holds: BTreeMap<WalletId, WalletHolds>,
     keys: BTreeMap<SpendKeyId, SpendKeyChange>,
@@ -152,6 +153,7 @@ impl WriteSet {
             subscriptions: BTreeMap::new(),
             lines: Vec::new(),
             events: Vec::new(),
+            plan_charges: Vec::new(),
             holds: BTreeMap::new(),
             keys: BTreeMap::new(),
             taken: BTreeMap::new(),
@@ -374,6 +376,9 @@ impl WriteSet {
                 self.add_line(locked, movement.account, amount, left, reason, step.at)?;
             }
             let event = EventRow::new(locked.wallet.merchant_id, &step.payload, step.at, self.now);
+            let wallet_id = locked.wallet.wallet_id;
+            let charge = step.payload.charge().filter(|charge| charge.amount_due.is_positive());
+            self.plan_charges.extend(charge.map(|due| PlanChargeRow::new(wallet_id, &event, due)));
             self.events.push(event);
         }
         Ok(())

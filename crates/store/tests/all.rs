@@ -15,6 +15,7 @@ mod sessions;
 mod single_writer;
 mod spend_keys;
 mod sqlite;
+mod statements;
 mod subscription_model;
 mod subscription_races;
 mod subscriptions;

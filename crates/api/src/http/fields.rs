@@ -11,7 +11,7 @@ use deserr::{
 use serde::Serialize;
 use tollgate_domain::{
     BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, Payer, RequestShape, Rollover,
-    SpendKeyStatus, TierPeriod,
+    SpendKeyStatus, TierPeriod, UpgradeRule,
 };
 use tollgate_pricing::{Amount, Rate, RateType, TierUnit, TokenBasis};
 
@@ -288,6 +288,7 @@ words! {
     Cycle { Daily, Weekly, Monthly, Total }
     BillingInterval { Day, Week, Month, Year }
     Rollover { Full, None }
+    UpgradeRule { Carry, Expire, Prorate }
 }
 
 impl EnumWords for EventKind {

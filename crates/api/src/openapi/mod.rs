@@ -36,8 +36,8 @@ use crate::metrics::page as metrics;
 use crate::resources::requests::report;
 use crate::resources::{
     connections, credit_bundles, health, merchants, meters, models, prices, quote, refusals,
-    requests, secret_keys, spend_keys, subscription_configs, subscriptions, usage, wallets,
-    webhooks,
+    requests, secret_keys, spend_keys, statements, subscription_configs, subscriptions, usage,
+    wallets, webhooks,
 };
 
 operations! {
@@ -65,6 +65,7 @@ operations! {
         (name = "quote", description = "The cost of a call before it is made."),
         (name = "usage", description = "Sums over records."),
         (name = "connections", description = "Your customers."),
+        (name = "statements", description = "The monthly statements of your customers."),
         (name = "subscription_configs", description = "The plans that you sell."),
         (name = "credit_bundles", description = "Credit that subscribers can buy."),
         (name = "subscriptions", description = "The plans of your customers."),
@@ -97,6 +98,7 @@ operations! {
     usage::get,
     connections::create, connections::list, connections::get, connections::update,
     connections::delete,
+    statements::list, statements::get,
     subscriptions::get_of_connection,
     subscription_configs::create, subscription_configs::list, subscription_configs::get,
     subscription_configs::update, subscription_configs::delete,

@@ -106,6 +106,7 @@ words! {
     TierUnitSchema = tollgate_pricing::TierUnit;
     TokenBasisSchema = tollgate_pricing::TokenBasis;
     TransactionKindSchema = tollgate_domain::TransactionKind;
+    UpgradeRuleSchema = tollgate_domain::UpgradeRule;
     UsageSourceSchema = tollgate_domain::UsageSource;
 }
 

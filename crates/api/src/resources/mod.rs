@@ -12,17 +12,19 @@ pub(crate) mod refusals;
 pub(crate) mod requests;
 pub(crate) mod secret_keys;
 pub(crate) mod spend_keys;
+pub(crate) mod statements;
 pub(crate) mod subscription_configs;
 pub(crate) mod subscriptions;
 pub(crate) mod usage;
 pub(crate) mod wallets;
 pub(crate) mod webhooks;
 
+use std::fmt;
 use std::str::FromStr;
 
 use deserr::Deserr;
-use serde::Serialize;
-use tollgate_domain::{ConnectionId, Issue, LocalTime};
+use serde::{Serialize, Serializer};
+use tollgate_domain::{ConnectionId, Issue, LocalTime, TimeZone};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::body::Input;
@@ -99,4 +101,38 @@ fn time(query: &Query, name: &str, issues: &mut Vec<Issue>) -> Result<Option<Loc
             "must be a date-time with an offset, such as 2026-11-21T00:00:00+01:00",
         ));
     })
+}
+
+/// A sum of amounts, which may be larger than any amount. It is written like one.
+#[derive(Clone, Copy)]
+struct LargeAmount(i128);
+
+impl fmt::Display for LargeAmount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS_PER_USD: u128 = 10_000_000_000;
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let units = self.0.unsigned_abs();
+        let (usd, rest) = (units / UNITS_PER_USD, units % UNITS_PER_USD);
+        write!(f, "{sign}{usd}.{rest:010}")
+    }
+}
+
+impl Serialize for LargeAmount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+// It has the name of an amount, because both are alike in JSON.
+looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
+
+/// The time zone of the query; `Err` if it is unknown.
+fn time_zone(query: &Query, issues: &mut Vec<Issue>) -> Result<Option<TimeZone>, ()> {
+    let Some(name) = query.get("time_zone") else { return Ok(None) };
+    let zone = TimeZone::named(name);
+    if zone.is_none() {
+        let message = "is no time zone of the IANA database; one is Europe/Berlin";
+        issues.push(Issue::at(["time_zone"], message));
+    }
+    zone.map(Some).ok_or(())
 }

@@ -5,13 +5,14 @@ use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::{
-    BillingInterval, ConnectionId, CreditBundleId, Issue, PendingKind, PendingState, Rollover,
-    SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
+    BillingInterval, ChangePreview, ConnectionId, CreditBundleId, Issue, PendingKind, PendingState,
+    Rollover, SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus,
+    Timestamp, UpgradeRule,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::connections;
 use tollgate_store::subscriptions::{
-    self, ChangeOutcome, RenewalScope, SubscribeOutcome, SubscriptionFilter,
+    self, ChangeOutcome, PlanChange, RenewalScope, SubscribeOutcome, SubscriptionFilter,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -22,7 +23,7 @@ use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Issues, NameField};
+use crate::http::fields::{EnumField, Issues, NameField};
 use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, Query, respond};
 use crate::openapi::marks::refused;
@@ -155,6 +156,63 @@ impl OwnSubscriptionView {
     }
 }
 
+/// The answer to a change: the subscription, or with `preview` the effect.
+#[derive(ToSchema)]
+#[schema(as = SubscriptionChange)]
+#[expect(dead_code, reason = "read by its derive only")]
+pub(crate) struct ChangeAnswer {
+    /// The subscription. Absent for a preview.
+    #[schema(nullable = false)]
+    subscription: Option<SubscriptionView>,
+    /// The effect that the change would have. Only for a preview.
+    #[schema(nullable = false)]
+    preview: Option<PreviewView>,
+}
+
+#[derive(Serialize)]
+struct PreviewAnswer {
+    preview: PreviewView,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = SubscriptionChangePreview)]
+struct PreviewView {
+    /// The time of effect: now, or the end of the cycle.
+    effective_at: Timestamp,
+    /// The amount that you have to collect at that time.
+    amount_due: Amount,
+    /// The credit that expires with the change.
+    credit_lost: Amount,
+    /// The credit that stays. For a change at the end of the cycle: if no more is used until then.
+    credit_carried: Amount,
+    /// The credit right after the change.
+    credits_after: CreditsView,
+}
+
+impl PreviewView {
+    fn of(preview: &ChangePreview) -> Self {
+        Self {
+            effective_at: preview.effective_at,
+            amount_due: preview.amount_due,
+            credit_lost: preview.credit_lost,
+            credit_carried: preview.credit_carried,
+            credits_after: CreditsView::of(&preview.after),
+        }
+    }
+}
+
+impl CreditsView {
+    fn of(state: &SubscriptionState) -> Self {
+        Self {
+            total_remaining: state.cycle_remaining.saturating_add(state.bundle_remaining),
+            cycle_remaining: state.cycle_remaining,
+            bundle_remaining: state.bundle_remaining,
+            cycle_rollover: state.cycle_rollover,
+            bundle_rollover: state.bundle_rollover,
+        }
+    }
+}
+
 impl TermsView {
     fn of(state: &SubscriptionState) -> Self {
         let plan = &state.plan;
@@ -167,13 +225,7 @@ impl TermsView {
             included_credit: plan.included_credit,
             cycle_start_at: state.cycle_start_at,
             cycle_end_at: state.cycle_end_at,
-            credits: CreditsView {
-                total_remaining: state.cycle_remaining.saturating_add(state.bundle_remaining),
-                cycle_remaining: state.cycle_remaining,
-                bundle_remaining: state.bundle_remaining,
-                cycle_rollover: state.cycle_rollover,
-                bundle_rollover: state.bundle_rollover,
-            },
+            credits: CreditsView::of(state),
             pending_change: state.pending_change.as_ref().map(PendingChangeView::of),
         }
     }
@@ -371,6 +423,16 @@ pub(crate) struct ChangePlan {
     /// The subscription configuration (the plan).
     #[schema(value_type = SubscriptionConfigId)]
     subscription_config_id: NameField,
+    /// The rule of a change to a more expensive configuration. `carry`, the default: unused cycle credit stays until
+    /// the new cycle ends. `expire`: it expires. `prorate`: it stays, and the price of the unused part of the old
+    /// cycle is subtracted from the new price.
+    #[deserr(default)]
+    #[schema(value_type = Option<UpgradeRule>)]
+    on_upgrade: Option<EnumField<UpgradeRule>>,
+    /// Whether to answer with the effect of the change, without making it.
+    #[deserr(default)]
+    #[schema(nullable = false, default = false)]
+    preview: Option<bool>,
 }
 
 impl Input for ChangePlan {}
@@ -378,7 +440,8 @@ impl Input for ChangePlan {}
 /// Change the configuration of a subscription.
 ///
 /// A change to a more expensive one takes effect at once, to another when the cycle ends. A change to the
-/// present one cancels a pending change.
+/// present one cancels a pending change. With `preview: true` nothing is changed: the answer says what the change
+/// would do.
 #[utoipa::path(
     post,
     path = "/subscriptions/{id}/change",
@@ -386,7 +449,7 @@ impl Input for ChangePlan {}
     params(("id" = SubscriptionId, Path), IdempotencyHeader),
     request_body = ChangePlan,
     responses(
-        (status = 200, description = "The subscription", body = SubscriptionAnswer),
+        (status = 200, description = "The subscription, or the preview", body = ChangeAnswer),
         ApiError, refused::SubscriptionNotFound, refused::SubscriptionConfigNotFound,
     ),
 )]
@@ -398,8 +461,19 @@ pub(crate) async fn change(
     let id: SubscriptionId = id.parse().map_err(|_| not_found())?;
     let config_id = asked.what.subscription_config_id.0.parse().map_err(|_| config_not_found())?;
     let (merchant_id, now) = (asked.caller.merchant_id, app.clock.now());
+    let on_upgrade = asked.what.on_upgrade.map(|rule| rule.0).unwrap_or_default();
+    let (change, is_preview) =
+        (PlanChange { config_id, on_upgrade }, asked.what.preview == Some(true));
     app.write(asked.idempotency_key, move |conn| {
-        let changed = subscriptions::change(conn, merchant_id, id, config_id, now)?;
+        if is_preview {
+            let preview = subscriptions::preview_change(conn, merchant_id, id, change, now)?;
+            let preview = match preview {
+                Ok(preview) => PreviewView::of(&preview),
+                Err(refused) => return Err(refusal(refused, config_not_found)),
+            };
+            return Ok(ApiResponse::ok(&PreviewAnswer { preview }));
+        }
+        let changed = subscriptions::change(conn, merchant_id, id, change, now)?;
         Ok(ApiResponse::ok(&answer(&*done(changed, config_not_found)?)))
     })
     .await
@@ -451,16 +525,23 @@ fn done(
 ) -> Result<Box<SubscriptionState>, ApiError> {
     match changed {
         ChangeOutcome::Subscription(state) => Ok(state),
-        ChangeOutcome::NotFound => Err(not_found()),
-        ChangeOutcome::Ended(_) => Err(ApiError::new(
+        refused => Err(refusal(refused, not_offered)),
+    }
+}
+
+/// The error of a change that was not made.
+fn refusal(outcome: ChangeOutcome, not_offered: impl FnOnce() -> ApiError) -> ApiError {
+    match outcome {
+        ChangeOutcome::NotFound | ChangeOutcome::Subscription(_) => not_found(),
+        ChangeOutcome::Ended(_) => ApiError::new(
             ErrorCode::SubscriptionNotFound,
             "This subscription has ended. Subscribe the connection again.",
-        )),
-        ChangeOutcome::NotOffered => Err(not_offered()),
-        ChangeOutcome::OutOfRange => Err(ApiError::invalid(vec![Issue::at(
+        ),
+        ChangeOutcome::NotOffered => not_offered(),
+        ChangeOutcome::OutOfRange => ApiError::invalid(vec![Issue::at(
             ["credit_bundle_id"],
             "would take the credit beyond 922337203.6854775807 USD",
-        )])),
+        )]),
     }
 }
 

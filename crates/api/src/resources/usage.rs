@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 use tollgate_domain::{
     Interval, Issue, LocalTime, MerchantId, Metadata, TimeSpan, TimeSpanError, TimeZone, Timestamp,
@@ -15,7 +15,7 @@ use tollgate_store::usage::{self, Dimension, GroupedCounts, GroupedSums, RollupS
 use utoipa::{IntoParams, ToSchema};
 
 use super::requests::{RecordQuery, filter};
-use super::{ConnectionQuery, time};
+use super::{ConnectionQuery, LargeAmount, time, time_zone};
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::csv::{self, AnswerFormat, FormatQuery};
@@ -144,22 +144,6 @@ sums_view! {
     /// Output tokens of audio.
     output_audio_tokens: i128 = |sums| sums.output_audio_tokens;
 }
-
-/// A sum of amounts, which may be larger than any amount. It is written like one.
-struct LargeAmount(i128);
-
-impl Serialize for LargeAmount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const UNITS_PER_USD: u128 = 10_000_000_000;
-        let sign = if self.0 < 0 { "-" } else { "" };
-        let units = self.0.unsigned_abs();
-        let (usd, rest) = (units / UNITS_PER_USD, units % UNITS_PER_USD);
-        serializer.collect_str(&format_args!("{sign}{usd}.{rest:010}"))
-    }
-}
-
-// It has the name of an amount, because both are alike in JSON.
-looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 
 /// The parameters of the sums, as documents have them; [`UsageRequest`] reads them.
 #[derive(IntoParams)]
@@ -409,23 +393,11 @@ fn span(query: &Query, now: Timestamp, issues: &mut Vec<Issue>) -> Option<TimeSp
             None
         }
     };
-    let zone = match query.get("time_zone") {
-        None => Some(None),
-        Some(name) => match TimeZone::named(name) {
-            Some(zone) => Some(Some(zone)),
-            None => {
-                issues.push(Issue::at(
-                    ["time_zone"],
-                    "is no time zone of the IANA database; one is Europe/Berlin",
-                ));
-                None
-            }
-        },
-    };
+    let zone = time_zone(query, issues);
     let mut given = |name| time(query, name, issues);
     let (start, end) = (given("start"), given("end"));
     let (start, end) = (start.ok()?, end.ok()?);
-    let zone = zone?.unwrap_or_else(|| start.or(end).map_or(TimeZone::UTC, LocalTime::zone));
+    let zone = zone.ok()?.unwrap_or_else(|| start.or(end).map_or(TimeZone::UTC, LocalTime::zone));
     let end = end.map_or(now, LocalTime::instant);
     let start = start.map_or(end.plus_millis(-DEFAULT_DAYS * 86_400_000), LocalTime::instant);
     let errors = match TimeSpan::new(start, end, zone, interval?) {

@@ -18,15 +18,15 @@ use tollgate_domain::{MerchantId, RequestId, SpendKeyId, WalletId};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::prepared::{
+    DeleteOpenCall, InsertOpenCalls, InsertRequests, InsertSomeOpenCalls, InsertSomeRequests,
+    InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfKeys, SaveWallets,
+};
 use crate::rows::{
     OpenCallRow, QueueRow, RequestRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
     from_json,
 };
 use crate::schema::{rollup_queue, tier_counters};
-use crate::statements::{
-    DeleteOpenCall, InsertOpenCalls, InsertRequests, InsertSomeOpenCalls, InsertSomeRequests,
-    InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfKeys, SaveWallets,
-};
 
 /// The rows that a group needs. Their ids ascend.
 #[derive(Debug, Default)]

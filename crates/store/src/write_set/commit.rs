@@ -16,7 +16,7 @@ use crate::rows::{
     CorrectionRow, OpenCallRow, QueueRow, RequestRow, SpendCountersRow, SubscriptionRow,
     TierCounterRow, TransactionKeyRow, TransactionRow, WalletRow, to_json,
 };
-use crate::schema::transaction_keys;
+use crate::schema::{plan_charges, transaction_keys};
 use crate::tables::subscriptions;
 
 impl From<&LedgerLine> for TransactionRow {
@@ -58,6 +58,9 @@ impl WriteSet {
         }
         if !self.events.is_empty() {
             dialect::insert_events(conn, &self.events)?;
+        }
+        for charge in &self.plan_charges {
+            diesel::insert_into(plan_charges::table).values(charge).execute(conn)?;
         }
         if !self.corrections.is_empty() {
             let rows = self.corrections.iter();

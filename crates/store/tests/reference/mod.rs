@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use tollgate_domain::{BillingInterval, LedgerAccount, TransactionKind};
+use tollgate_domain::{BillingInterval, LedgerAccount, TransactionKind, UpgradeRule};
 
 pub(crate) const DAY: i64 = 24 * 60 * 60 * 1_000;
 
@@ -162,7 +162,8 @@ impl ReferenceModel {
         if pending == Some(ReferencePending::Cancellation) {
             return self.end_subscription();
         }
-        self.roll_over_or_expire();
+        let present = self.active().unwrap().config;
+        self.roll_over_or_expire(self.configs[present].rolls_over);
         let mut kind = "subscription.renewed";
         if let Some(ReferencePending::Downgrade(to)) = pending {
             kind = "subscription.changed";
@@ -176,10 +177,10 @@ impl ReferenceModel {
                 (subscription.anchor, subscription.count) = (now, 0);
             }
         }
-        self.begin_cycle(kind);
+        self.begin_cycle(kind, self.price());
     }
 
-    fn begin_cycle(&mut self, kind: &str) {
+    fn begin_cycle(&mut self, kind: &str, amount_due: i64) {
         let now = self.now;
         let config = self.configs[self.active().unwrap().config].clone();
         let subscription = self.active_mut();
@@ -188,11 +189,14 @@ impl ReferenceModel {
         subscription.cycle_end = end_of(subscription.anchor, config.interval, subscription.count);
         self.free[CYCLE] += config.included;
         self.line(LedgerAccount::CycleCredit, TransactionKind::CreditGrant, config.included);
-        self.tell(kind, Some(config.price));
+        self.tell(kind, Some(amount_due));
     }
 
-    fn roll_over_or_expire(&mut self) {
-        let rolls_over = self.configs[self.active().unwrap().config].rolls_over;
+    fn price(&self) -> i64 {
+        self.configs[self.active().unwrap().config].price
+    }
+
+    fn roll_over_or_expire(&mut self, rolls_over: [bool; 2]) {
         for (credit, account) in CREDITS.into_iter().enumerate() {
             if rolls_over[credit] {
                 let whole = self.remaining()[credit];
@@ -241,7 +245,7 @@ impl ReferenceModel {
             cycle_end: self.now,
             pending: None,
         });
-        self.begin_cycle("subscription.created");
+        self.begin_cycle("subscription.created", self.price());
         OrderOutcome::Done
     }
 
@@ -253,7 +257,7 @@ impl ReferenceModel {
         OrderOutcome::Done
     }
 
-    pub(crate) fn change(&mut self, to: usize) -> OrderOutcome {
+    pub(crate) fn change(&mut self, to: usize, rule: UpgradeRule) -> OrderOutcome {
         let Some(present) = self.active().map(|one| one.config) else { return OrderOutcome::Ended };
         if to == present {
             self.active_mut().pending = None;
@@ -262,15 +266,34 @@ impl ReferenceModel {
         } else if self.configs[to].price <= self.configs[present].price {
             self.active_mut().pending = Some(ReferencePending::Downgrade(to));
         } else {
-            self.roll_over_or_expire();
+            let [_, bought] = self.configs[present].rolls_over;
+            let price = self.configs[to].price;
+            let due = self.due_on_upgrade(self.configs[present].price, price, rule);
+            self.roll_over_or_expire([rule != UpgradeRule::Expire, bought]);
             let now = self.now;
             let subscription = self.active_mut();
             subscription.pending = None;
             subscription.config = to;
             (subscription.anchor, subscription.count) = (now, 0);
-            self.begin_cycle("subscription.changed");
+            self.begin_cycle("subscription.changed", due);
         }
         OrderOutcome::Done
+    }
+
+    /// The price in cents, by the fraction of the cycle that is left.
+    fn due_on_upgrade(&self, old: i64, new: i64, rule: UpgradeRule) -> i64 {
+        let active = self.active().unwrap();
+        if rule != UpgradeRule::Prorate {
+            return new;
+        }
+        let seconds = |millis: i64| i128::from(millis / 1_000);
+        let whole = seconds(active.cycle_end - active.cycle_start);
+        let left = seconds(active.cycle_end - self.now);
+        let doubled = 2 * (i128::from(new) * whole - i128::from(old) * left);
+        // Half-even: the greatest n with n - 1/2 <= the exact value, or < it for an odd n.
+        let floor = (doubled + whole).div_euclid(2 * whole);
+        let is_half = (doubled + whole).rem_euclid(2 * whole) == 0;
+        i64::try_from(if is_half && floor % 2 != 0 { floor - 1 } else { floor }).unwrap()
     }
 
     pub(crate) fn buy(&mut self, config: usize, bundle: usize) -> OrderOutcome {
