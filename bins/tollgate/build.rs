@@ -1,5 +1,5 @@
-//! Sets the commit of the build: `BUILD_COMMIT` of the environment; else the output of git; else, without
-//! git, the files of the repository; else `unknown`.
+//! Sets the commit of the build and its day: `BUILD_COMMIT` of the environment; else the output of git; else, without
+//! git, the files of the repository; else `unknown`. The day is known from git only.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,4 +37,6 @@ fn main() {
     let commit =
         given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"])).or_else(current_commit);
     println!("cargo::rustc-env=BUILD_COMMIT={}", commit.unwrap_or("unknown".to_owned()));
+    let day = git(&["log", "-1", "--format=%cs"]);
+    println!("cargo::rustc-env=BUILD_DAY={}", day.unwrap_or_default());
 }

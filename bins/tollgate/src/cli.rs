@@ -24,9 +24,10 @@ const EVERYWHERE: &str = "Options of every command";
 #[derive(Parser)]
 #[command(version = VERSION, after_help = ABOUT)]
 pub(crate) struct Cli {
-    /// The configuration file (TOML). Without it the defaults and the environment apply; the demo and
-    /// the simulator read none.
-    #[arg(long, global = true, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
+    /// The configuration file (TOML), also named by the variable TOLLGATE_CONFIG. Without it the defaults and
+    /// the environment apply; the demo and the simulator read none.
+    // With `env`, the usage lines of errors would have the option as if it were required.
+    #[arg(long, global = true, value_name = "FILE", help_heading = EVERYWHERE)]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<OsString>,
     /// Print JSON instead of text.
@@ -41,8 +42,8 @@ Try it, with nothing configured:
   tollgate demo
 
 Begin:
-  tollgate config check                What is wrong with the configuration
-  tollgate merchant create \"My shop\"   A merchant, and its first secret key
+  tollgate init                        A configuration, a merchant and its secret key, by four questions
+  tollgate doctor                      Whether everything that the service needs is there
   tollgate serve                       The service
 
 Every key of the configuration is also an environment variable, such as TOLLGATE_LISTEN.
@@ -50,6 +51,20 @@ Exit codes: 0 done; 1 failed, or found what it looks for (differences, refused c
 
 /// Examples of each command that takes arguments.
 mod examples {
+    pub(super) const INIT: &str = "\
+Examples:
+  tollgate init                                   Writes tollgate.toml
+  tollgate init --config /etc/tollgate/tollgate.toml
+
+An empty answer takes the default in brackets. A file that exists is not replaced.";
+    pub(super) const DOCTOR: &str = "\
+Examples:
+  tollgate doctor --config /etc/tollgate/tollgate.toml
+  tollgate doctor --json
+
+Checks the configuration, the database, the disk, the limit of open files, the age of the prices, the keys of
+providers (by their lists of models), the clock, and the URLs of webhooks (by HEAD requests). Also beside a service
+that runs.";
     pub(super) const SERVE: &str = "\
 Examples:
   tollgate serve --config /etc/tollgate/tollgate.toml
@@ -136,6 +151,12 @@ Examples:
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Ask four questions, write a configuration, and create a merchant with a secret key.
+    #[command(after_help = examples::INIT)]
+    Init,
+    /// Check what a service depends on: a line for each check; exit with 1 if one fails.
+    #[command(after_help = examples::DOCTOR)]
+    Doctor,
     /// Run the service.
     #[command(after_help = examples::SERVE)]
     Serve,

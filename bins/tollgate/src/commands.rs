@@ -19,7 +19,7 @@ use tollgate_store::{DatabaseUrl, Options, Page, Store, StoreError};
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::TollgateConfig;
 use crate::database::{open, open_or_create};
-use crate::output::{self, print, print_secret};
+use crate::output::{self, print, print_list, print_secret};
 use crate::progress::Progress;
 
 /// Reports that a configuration is valid; reading it has checked it.
@@ -190,17 +190,18 @@ async fn list_merchants(config: &TollgateConfig, json: bool) -> anyhow::Result<(
     if merchants.is_empty() && !json {
         output::print_line("There is no merchant yet: `tollgate merchant create NAME` makes one.")?;
     }
-    for merchant in merchants {
+    let items = merchants.into_iter().map(|merchant| {
         let value = json!({
             "merchant_id": merchant.merchant_id,
             "name": merchant.name,
             "wallet_id": merchant.wallet_id,
             "created_at": merchant.created_at,
         });
-        let text = format!("{}  {}  {}", merchant.merchant_id, merchant.wallet_id, merchant.name);
-        print(json, &value, &text)?;
-    }
-    Ok(())
+        let ids = [merchant.merchant_id.to_string(), merchant.wallet_id.to_string()];
+        let [id, wallet_id] = ids;
+        (value, [id, wallet_id, merchant.name])
+    });
+    print_list(json, ["MERCHANT", "WALLET", "NAME"], items.collect())
 }
 
 fn no_merchant(merchant: MerchantId) -> anyhow::Error {
@@ -244,16 +245,16 @@ pub(crate) async fn key(
                 None => Ok::<_, StoreError>(None),
             });
             let keys = keys.await?.ok_or_else(|| no_merchant(merchant))?;
-            for key in keys {
+            let items = keys.into_iter().map(|key| {
                 let value = json!({
                     "secret_key_id": key.secret_key_id,
                     "name": key.name,
                     "key_preview": key.key_preview,
                     "created_at": key.created_at,
                 });
-                let text = format!("{}  {}  {}", key.secret_key_id, key.key_preview, key.name);
-                print(json, &value, &text)?;
-            }
+                (value, [key.secret_key_id.to_string(), key.key_preview, key.name])
+            });
+            print_list(json, ["SECRET KEY", "PREVIEW", "NAME"], items.collect())?;
         }
         KeyCommand::Revoke { merchant, key } => {
             let deletion = store

@@ -5,6 +5,8 @@ mod commands;
 mod config;
 mod database;
 mod demo;
+mod doctor;
+mod init;
 mod logging;
 mod output;
 mod prices;
@@ -47,7 +49,8 @@ async fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
     // An empty variable counts as not set: containers pass on variables without a value.
-    let file = cli.config.as_deref().filter(|file| !file.is_empty()).map(Path::new);
+    let file = cli.config.clone().or_else(|| std::env::var_os("TOLLGATE_CONFIG"));
+    let file = file.as_deref().filter(|file| !file.is_empty()).map(Path::new);
     match cli.command {
         Command::Demo { listen } => demo::run(listen.as_deref(), cli.json).await,
         Command::Simulator { listen, set } => commands::simulate(&listen, &set, cli.json).await,
@@ -59,6 +62,11 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Config { command: ConfigCommand::Check } => {
             commands::check_config(&TollgateConfig::read(file)?, cli.json)
+        }
+        Command::Init => init::run(file, cli.json).await,
+        Command::Doctor => {
+            let is_well = doctor::run(&TollgateConfig::read(file)?, cli.json).await?;
+            if is_well { Ok(()) } else { std::process::exit(1) }
         }
         Command::Serve => serve::run(TollgateConfig::read(file)?, cli.json).await,
         Command::Health { address, timeout_ms } => {

@@ -1,7 +1,7 @@
 //! Standard output. A reader that closes it early, such as `head`, is not an error; a full disk is one.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use anyhow::{Context, anyhow};
 use serde_json::Value;
@@ -15,6 +15,43 @@ pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
 /// Prints lines.
 pub(crate) fn print_lines(lines: &[String]) -> anyhow::Result<()> {
     lines.iter().try_for_each(print_line)
+}
+
+/// Aligns columns: the first `texts` to the left, and the figures after them to the right.
+pub(crate) fn table(rows: &[Vec<String>], texts: usize) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            match column < texts {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Prints a list: JSON lines, or on a terminal columns below a header. Without a terminal there is no header, so that
+/// each line is an item.
+pub(crate) fn print_list<const N: usize>(
+    json: bool,
+    header: [&str; N],
+    items: Vec<(Value, [String; N])>,
+) -> anyhow::Result<()> {
+    if json {
+        return items.iter().try_for_each(|(value, _)| print_line(value));
+    }
+    let rows = items.into_iter().map(|(_, row)| row.to_vec());
+    let header = header.map(str::to_owned).to_vec();
+    let header = std::io::stdout().is_terminal().then_some(header);
+    let rows: Vec<_> = header.into_iter().chain(rows).collect();
+    print_lines(&table(&rows, N))
 }
 
 /// Prints `value` as JSON, or `text` for people.

@@ -204,6 +204,15 @@ pub(crate) async fn run(
             let usage =
                 tollgate_api::usage(serde_json::to_value(&what.usage)?).map_err(with_issues)?;
             let (priced, reason) = tariff.price_stated(served, usage);
+            if let Some((provider, model)) = served
+                && priced.price_source == PriceSource::Unpriced
+                && reason.applied.is_empty()
+            {
+                bail!(
+                    "there is no price for {provider} {model}: `tollgate prices list --provider \
+                     {provider}` shows the models that have one"
+                );
+            }
             let quote = Quote::new(&usage, priced.base, &terms)
                 .map_err(|_| anyhow!("that costs more than an amount can say"))?;
             let view = QuoteView::of(&priced, &quote, meter.as_ref(), config.settings.shape);

@@ -10,7 +10,7 @@ use tollgate_store::{Conn, Page, Store, merchants};
 
 use crate::config::TollgateConfig;
 use crate::database::open;
-use crate::output::{print_bytes, print_line, print_lines, with_issues};
+use crate::output::{print_bytes, print_line, print_lines, table, with_issues};
 
 /// The merchant, the calls and the form of a report.
 #[derive(Args)]
@@ -246,24 +246,4 @@ fn shown(value: Option<&Value>) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     }
-}
-
-/// Aligns columns: the first `texts` to the left, and the figures after them to the right.
-fn table(rows: &[Vec<String>], texts: usize) -> Vec<String> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            match column < texts {
-                true => format!("{cell:<width$}"),
-                false => format!("{cell:>width$}"),
-            }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
 }

@@ -6,6 +6,7 @@ mod circles;
 mod dashboard;
 mod deaths;
 mod disk;
+mod first_steps;
 mod language;
 mod layers;
 mod nodes;

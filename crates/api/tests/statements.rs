@@ -1,10 +1,6 @@
 //! `GET /connections/{id}/statements`: months, figures, CSV and the page for printing.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails by panicking"
-)]
+#![expect(clippy::indexing_slicing, reason = "a helper of tests fails by panicking")]
 
 use serde_json::{Value, json};
 use tollgate_testkit::ScriptedResponse;

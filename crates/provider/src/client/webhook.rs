@@ -163,20 +163,40 @@ impl WebhookClient {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<WebhookResponse, DeliveryFault> {
+        let response = self.send(Method::POST, url, headers, body).await?;
+        Ok(WebhookResponse { status: response.status().as_u16(), body: beginning(response).await })
+    }
+
+    /// Asks for the head of a URL, and returns the status. It shows whether messages would get there.
+    ///
+    /// # Errors
+    /// [`DeliveryFault`] if there is no answer. An answer with an error status is no fault.
+    pub async fn probe(&self, url: &str) -> Result<u16, DeliveryFault> {
+        let response = self.send(Method::HEAD, url, HeaderMap::new(), Bytes::new()).await?;
+        Ok(response.status().as_u16())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<ClientResponse, DeliveryFault> {
         let WebhookUrl(uri) =
             WebhookUrl::parse(url, self.reach).map_err(|_| DeliveryFault::UrlRefused)?;
         let target = pool_uri(&uri).ok_or(DeliveryFault::UrlRefused)?;
         let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let is_secure = uri.scheme_str() == Some("https");
         let client = if is_secure { &self.secure } else { &self.plain };
-        let mut request = client.request(Method::POST, target).no_decompress().force_close();
+        let mut request = client.request(method, target).no_decompress().force_close();
         *request.headers_mut() = headers;
         request.headers_mut().insert(header::HOST, host.ok_or(DeliveryFault::UrlRefused)?);
-        let sent = timeout(ANSWER_WITHIN, request.send_body(body)).await;
-        let response = sent
-            .map_err(|_| DeliveryFault::TimedOut)?
-            .map_err(|error| fault(send_error(&error)))?;
-        Ok(WebhookResponse { status: response.status().as_u16(), body: beginning(response).await })
+        let sent = match body.is_empty() {
+            true => timeout(ANSWER_WITHIN, request.send()).await,
+            false => timeout(ANSWER_WITHIN, request.send_body(body)).await,
+        };
+        sent.map_err(|_| DeliveryFault::TimedOut)?.map_err(|error| fault(send_error(&error)))
     }
 }
 
