@@ -25,25 +25,26 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
 /// Every page of the navigation.
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 12] = [
     "",
-    "/spend",
+    "/usage",
     "/requests",
     "/refusals",
     "/in-flight",
     "/spend-keys",
-    "/meters",
-    "/connections",
+    "/pricing",
+    "/customers",
     "/wallets",
     "/subscriptions",
     "/webhooks",
+    "/developers",
 ];
 /// The lists whose first item has its own page.
 const LISTS: [&str; 7] = [
     "/requests",
     "/spend-keys",
-    "/meters",
-    "/connections",
+    "/pricing",
+    "/customers",
     "/wallets",
     "/subscriptions",
     "/webhooks",
@@ -354,15 +355,15 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
             client.refresh().await.unwrap();
         }
 
-        client.goto(&format!("{dashboard}/meters")).await.unwrap();
-        browser.click("td a.main").await;
+        client.goto(&format!("{dashboard}/pricing")).await.unwrap();
+        browser.click("#meters td a.main").await;
         browser.fill("#input", "1500").await;
         browser.click("#preview button").await;
         browser.wait_for_text("0.0125000000").await;
 
         browser.click("form[action='/dashboard/sign-out'] button").await;
         browser.wait_for_text("Sign in with a secret key").await;
-        client.goto(&format!("{dashboard}/spend")).await.unwrap();
+        client.goto(&format!("{dashboard}/usage")).await.unwrap();
         browser.wait_for_text("Sign in with a secret key").await;
 
         let log = browser.driver_command("se/log", json!({"type": "browser"})).await;
@@ -375,7 +376,7 @@ fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
 /// The pages of the demo that the documentation shows, and their images in `docs/images`.
 const IMAGES: [(&str, &str, &str); 3] = [
     ("", "Newest requests", "dashboard.png"),
-    ("/spend", "Spend, 30 days", "spend.png"),
+    ("/usage", "Spend, 30 days", "spend.png"),
     ("/spend-keys", "Research agent", "spend-keys.png"),
 ];
 

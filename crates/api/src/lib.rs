@@ -19,6 +19,7 @@ mod access;
 mod app;
 mod client_connections;
 mod delivery;
+mod form_operations;
 mod forward;
 pub mod html;
 mod http;
@@ -55,6 +56,7 @@ const ASSETS: &str = "/docs";
 
 /// The functions of operations that pages call too.
 pub mod operations {
+    pub use crate::form_operations::perform;
     pub use crate::resources::connections::not_found as connection_not_found;
     pub use crate::resources::meters::not_found as meter_not_found;
     pub use crate::resources::quote::{QuotedUsage, quote_usage};
@@ -65,6 +67,7 @@ pub mod operations {
         make as make_spend_key, new_key as read_new_spend_key, not_found as spend_key_not_found,
     };
     pub use crate::resources::statements::StatementDocument;
+    pub use crate::resources::subscription_configs::not_found as plan_not_found;
     pub use crate::resources::subscriptions::not_found as subscription_not_found;
     pub use crate::resources::usage::UsageReport;
     pub use crate::resources::wallets::not_found as wallet_not_found;

@@ -160,7 +160,7 @@ fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
         gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
         let browser = Browser::sign_in(gateway, gateway.key()).await;
-        let nothing = [("GET", "/nothing"), ("DELETE", "/spend"), ("GET", "/requests/req_x")];
+        let nothing = [("GET", "/nothing"), ("DELETE", "/usage"), ("GET", "/requests/req_x")];
         for (method, path) in pages().into_iter().chain(nothing) {
             let answer = browser.call(method, &path_of(path)).send().await;
             let policy = answer.header("content-security-policy").unwrap();
@@ -184,7 +184,7 @@ fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
             }
         }
         assert_eq!(browser.get("/nothing").await.status, 404);
-        assert_eq!(browser.call("DELETE", "/spend").send().await.status, 405);
+        assert_eq!(browser.call("DELETE", "/usage").send().await.status, 405);
     });
 }
 
@@ -219,7 +219,7 @@ fn a_request_page_explains_its_price_in_the_exact_figures_of_the_record() {
         }
         let listed = browser.show("/requests").await;
         assert!(listed.contains(&money(&record["total_request_cost"])), "{listed}");
-        let spend = browser.show("/spend").await;
+        let spend = browser.show("/usage").await;
         assert!(spend.contains("house/m-1-2026"), "{spend}");
         for name in ["total_request_cost", "total_wallet_cost", "total_merchant_cost"] {
             assert!(spend.contains(&money(&record[name])), "{name} in {spend}");
@@ -473,14 +473,14 @@ fn what_others_chose_is_shown_as_it_is_and_never_as_markup() {
         gateway.chat().json(&with(chat_body(), &json!({"model": "m-x"}))).send().await.expect(200);
         gateway.records().await;
         let browser = Browser::sign_in(gateway, gateway.key()).await;
-        let connection = format!("/connections/{}", text(&made, "connection_id"));
+        let connection = format!("/customers/{}", text(&made, "connection_id"));
         let shown =
-            ["", "/spend", "/requests", "/connections", &connection, "/wallets", "/spend-keys"];
+            ["", "/usage", "/requests", "/customers", &connection, "/wallets", "/spend-keys"];
         for path in shown {
             let page = browser.show(path).await;
             assert!(!page.contains("<script") && !page.contains("'&<"), "{path}: {page}");
         }
-        assert!(browser.show("/spend").await.contains("&#60;script&#62;alert(1)"));
+        assert!(browser.show("/usage").await.contains("&#60;script&#62;alert(1)"));
     });
 }
 
@@ -501,14 +501,14 @@ fn lists_go_on_where_the_last_page_ended_and_keep_their_filters() {
         }
         let browser = Browser::sign_in(gateway, gateway.key()).await;
         let ids = |page: &str| -> Vec<String> {
-            let links = page.split("<a class=\"main\" href=\"/dashboard/connections/").skip(1);
+            let links = page.split("<a class=\"main\" href=\"/dashboard/customers/").skip(1);
             links.map(|link| link.split('"').next().unwrap().to_owned()).collect()
         };
         let older = |page: &str| {
             let link = page.split("href=\"").find(|link| link.contains("rel=\"next\""))?;
             Some(link.split('"').next()?.strip_prefix("/dashboard")?.replace("&#38;", "&"))
         };
-        let first = browser.show("/connections").await;
+        let first = browser.show("/customers?sort=newest").await;
         let second = browser.show(&older(&first).unwrap()).await;
         let mut all = [ids(&first), ids(&second)].concat();
         assert_eq!((ids(&first).len(), all.len()), (25, 31));
@@ -568,19 +568,175 @@ fn who_has_nothing_yet_is_told_what_to_do_next() {
         let browser = Browser::sign_in(gateway, new.key.reveal()).await;
         for (path, next) in [
             ("", "curl http://test/v1/chat/completions"),
-            ("/spend", "Nothing in this time."),
+            ("/usage", "Nothing in this time."),
             ("/requests", "curl http://test/v1/chat/completions"),
             ("/refusals", "There is no such refusal."),
             ("/in-flight", "None, just now."),
             ("/spend-keys", "Make a spend key"),
-            ("/meters", "curl http://test/v1/meters"),
-            ("/connections", "curl http://test/v1/connections"),
+            ("/pricing", "A plan costs a price per cycle"),
+            ("/customers", "A customer (a connection in the API)"),
+            ("/developers", "this session"),
             ("/wallets", "Make a connection"),
             ("/subscriptions", "curl http://test/v1/subscription_configs"),
-            ("/webhooks", "curl http://test/v1/webhooks"),
+            ("/webhooks", "There are no webhooks yet."),
         ] {
             let shown = browser.show(path).await;
             assert!(shown.contains(next), "{path}: {shown}");
+        }
+    });
+}
+
+/// Sends the form of an operation, and returns the page that it leads to.
+async fn act(browser: &Browser<'_>, operation: &str, fields: &[(&str, &str)]) -> String {
+    let answer = browser.send(&format!("/actions/{operation}"), fields).await;
+    assert_eq!(answer.status, 303, "{operation}: {}", answer.text());
+    answer.header("location").unwrap().strip_prefix("/dashboard").unwrap().to_owned()
+}
+
+#[test]
+fn a_customer_is_made_gets_money_a_plan_an_upgrade_and_a_statement_on_its_pages() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let next = ("_next", "/dashboard/pricing");
+        let meter = [
+            next,
+            ("name", "Retail"),
+            ("rate_type", "percentage"),
+            ("tier_type", "tokens_1m"),
+            ("tiers.0.start", "0"),
+            ("tiers.0.rate", "25"),
+        ];
+        act(&browser, "createMeter", &meter).await;
+        let plan = async |name: &str, price: &str, credit: &str| {
+            let fields = [
+                ("_next", "/dashboard/plans/{subscription_config_id}"),
+                ("name", name),
+                ("period_amount", price),
+                ("billing_interval", "month"),
+                ("included_credit", credit),
+                ("rollover_type", "none"),
+                ("product_ids:list", ""),
+                ("credit_bundles.0.name", ""),
+            ];
+            act(&browser, "createSubscriptionConfig", &fields).await
+        };
+        let basic = plan("Basic", "10", "5").await;
+        let pro = plan("Pro", "20", "30").await;
+        let shown = browser.show("/pricing").await;
+        // The gateway has another meter with a fee per unit, so what full use costs is not known.
+        assert!(shown.contains("Basic") && shown.contains("depends on use"), "{shown}");
+        assert!(browser.show(&pro).await.contains("has a fee per unit"));
+
+        let fields = [
+            ("_next", "/dashboard/customers/{connection_id}"),
+            ("name", "Globex <b>"),
+            ("reference_id", "customer-8"),
+            ("email", ""),
+        ];
+        let page = act(&browser, "createConnection", &fields).await;
+        let id = page.strip_prefix("/customers/").unwrap();
+        let made = gateway.get(&format!("/connections/{id}")).await.expect(200);
+        assert_eq!((&made["reference_id"], &made["email"]), (&json!("customer-8"), &json!(null)));
+        let wallet = text(&made, "wallet_id");
+        let here = format!("/dashboard{page}");
+        let next = ("_next", here.as_str());
+        let credit = [next, ("_id", wallet.as_str()), ("amount", "25"), ("description", "Top-up")];
+        assert_eq!(act(&browser, "creditWallet", &credit).await, page);
+        let basic = basic.strip_prefix("/plans/").unwrap();
+        let subscribe = [next, ("connection_id", id), ("subscription_config_id", basic)];
+        act(&browser, "createSubscription", &subscribe).await;
+
+        let shown = browser.show(&page).await;
+        for text in ["Globex &#60;b&#62;", "$25.00", "Basic", "$5.00 of $5.00 left"] {
+            assert!(shown.contains(text), "{text}: {shown}");
+        }
+        let pro = pro.strip_prefix("/plans/").unwrap();
+        let change = format!("{page}?plan={pro}&on_upgrade=carry");
+        let preview = browser.show(&change).await;
+        for text in ["Change to Pro", "$20.00", "$35.00"] {
+            assert!(preview.contains(text), "{text}: {preview}");
+        }
+        let subscription =
+            gateway.get(&format!("/connections/{id}/subscription")).await.expect(200);
+        assert_eq!(subscription["subscription"]["name"], "Basic", "a preview changes nothing");
+        let subscription_id = text(&subscription["subscription"], "subscription_id");
+        let upgrade = [
+            next,
+            ("_id", subscription_id.as_str()),
+            ("subscription_config_id", pro),
+            ("on_upgrade", "carry"),
+        ];
+        act(&browser, "changeSubscription", &upgrade).await;
+        let shown = browser.show(&page).await;
+        assert!(shown.contains("$35.00 of $35.00 left"), "{shown}");
+        let month = &text(&made, "created_at")[..7];
+        let statement = browser.show(&format!("{page}/statements/{month}")).await;
+        for text in ["Acme", "Globex &#60;b&#62;", "Plan charges", "30.00", "25.00"] {
+            assert!(statement.contains(text), "{text}: {statement}");
+        }
+        let list = browser.show("/customers?q=GLOB").await;
+        assert!(list.contains(&page) && list.contains(">Pro<"), "{list}");
+        assert!(browser.show("/customers?q=initech").await.contains("No customer matches."));
+
+        // Errors of the interface are shown with their issues, and nothing is made twice.
+        let wrong = [next, ("_id", wallet.as_str()), ("amount", "-1")];
+        let answer = browser.send("/actions/creditWallet", &wrong).await;
+        assert!(answer.status == 400 && answer.text().contains("amount"), "{}", answer.text());
+        let token = form_token(&browser.show(&page).await);
+        let once = browser.send_with(&token, "/actions/creditWallet", &credit).await;
+        let twice = browser.send_with(&token, "/actions/creditWallet", &credit).await;
+        assert_eq!((once.status, twice.status), (303, 409));
+        let (balance, _) = {
+            let wallet = gateway.get(&format!("/wallets/{wallet}")).await.expect(200);
+            (text(&wallet, "balance"), ())
+        };
+        assert_eq!(balance, "50.0000000000");
+        let unknown = browser.send("/actions/createMerchant", &[next]).await;
+        assert_eq!(unknown.status, 404);
+    });
+}
+
+#[test]
+fn a_secret_of_a_form_is_shown_once_and_on_no_other_page() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let fields = [("_next", "/dashboard/developers"), ("name", "Backend")];
+        let made = browser.send("/actions/createSecretKey", &fields).await;
+        let page = browser.follow(&made).await;
+        let (_, after) = page.text().split_once("id=\"key\">").unwrap();
+        let key = after.split('<').next().unwrap();
+        assert!(key.starts_with("tgs_"), "{key}");
+        assert!(page.header("set-cookie").unwrap().contains("Max-Age=0"));
+        let again = made.header("location").unwrap().strip_prefix("/dashboard").unwrap();
+        let again = browser.get(again).await;
+        assert_eq!(again.header("location"), Some("/dashboard/developers"));
+        Browser::sign_in(gateway, key).await;
+        assert!(!browser.show("/developers").await.contains(key));
+    });
+}
+
+/// A form names its operation as the OpenAPI document does.
+#[test]
+fn every_form_of_a_page_performs_an_operation_of_the_interface() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/templates");
+    let mut named = std::collections::BTreeSet::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let template = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let forms = template.split("action=\"/dashboard/actions/").skip(1);
+        named.extend(forms.map(|form| form.split('"').next().unwrap().to_owned()));
+    }
+    assert!(named.len() >= 20, "{named:?}");
+    let document = tollgate_api::openapi().to_string();
+    for name in &named {
+        assert!(document.contains(&format!("\"operationId\":\"{name}\"")), "{name}");
+    }
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        for name in &named {
+            let fields = [("_id", "x"), ("nothing", "x")];
+            let answer = browser.send(&format!("/actions/{name}"), &fields).await;
+            assert!(!answer.text().contains("no such form"), "{name}: {}", answer.text());
+            assert!((400..500).contains(&answer.status), "{name}: {}", answer.text());
         }
     });
 }

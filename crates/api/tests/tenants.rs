@@ -523,7 +523,11 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
         let before = one.everything(gateway).await;
         let path = |page: &str, of: &Tenant| {
             let route = page.replace("-keys", "_keys").replace("{id:.+}", "{id}");
-            of.path(&route, of).replace("spend_keys", "spend-keys")
+            // Pages have the words of people.
+            let names = [("/plans", "/subscription_configs"), ("/customers", "/connections")];
+            let route = names.iter().fold(route, |route, (page, noun)| route.replace(page, noun));
+            let path = of.path(&route, of).replace("spend_keys", "spend-keys");
+            names.iter().fold(path, |path, (page, noun)| path.replace(noun, page))
         };
         let hides = |what: &str, shown: &str| {
             for theirs in one.ids.values().chain([&one.meter_slug, &one.reference_id]) {
@@ -534,7 +538,8 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
         let mut with_id = 0;
         for (method, page) in pages() {
             let what = format!("{method} {page}");
-            if ["/sign-in", "/sign-out"].contains(&page) {
+            // A secret is shown only after it was made.
+            if ["/sign-in", "/sign-out", "/secret"].contains(&page) {
                 continue;
             }
             if !page.contains("{id") {
@@ -569,7 +574,7 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
             format!("/requests?meter_id={}", one.id("meters")),
             format!("/requests/{}", one.reference_id),
             format!("/requests?after={}", one.id("requests")),
-            format!("/spend?by=connection&range=24h&connection_id={}", one.id("connections")),
+            format!("/usage?by=connection&range=24h&connection_id={}", one.id("connections")),
             format!(
                 "/meters/{}?input=1&connection_id={}",
                 other.id("meters"),
@@ -581,6 +586,33 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
             let shown =
                 answer.text().replace(one.id("connections"), "").replace(one.id("meters"), "");
             hides(&filter, &shown);
+        }
+        let (config, bundle) = (other.id("subscription_configs"), other.id("credit_bundles"));
+        for (operation, noun, field, value) in [
+            ("updateConnection", "connections", "name", "Taken"),
+            ("deleteConnection", "connections", "", ""),
+            ("creditWallet", "wallets", "amount", "1"),
+            ("debitWallet", "wallets", "amount", "1"),
+            ("updateWallet", "wallets", "low_balance_threshold", "1"),
+            ("updateSubscriptionConfig", "subscription_configs", "name", "Taken"),
+            ("deleteSubscriptionConfig", "subscription_configs", "", ""),
+            ("changeSubscription", "subscriptions", "subscription_config_id", config),
+            ("buyCreditBundle", "subscriptions", "credit_bundle_id", bundle),
+            ("cancelSubscription", "subscriptions", "", ""),
+            ("updateMeter", "meters", "name", "Taken"),
+            ("deleteMeter", "meters", "", ""),
+            ("updateSpendKey", "spend_keys", "name", "Taken"),
+            ("deleteSpendKey", "spend_keys", "", ""),
+            ("deleteSecretKey", "secret_keys", "", ""),
+            ("updateWebhook", "webhooks", "name", "Taken"),
+            ("testWebhook", "webhooks", "", ""),
+            ("rotateWebhook", "webhooks", "", ""),
+            ("deleteWebhook", "webhooks", "", ""),
+        ] {
+            let fields = [("_id", one.id(noun)), (field, value)];
+            let fields = if field.is_empty() { &fields[..1] } else { &fields[..] };
+            let answer = browser.send(&format!("/actions/{operation}"), fields).await;
+            assert_eq!(answer.status, 404, "{operation}: {}", answer.text());
         }
         let wallet = [("name", "Taken"), ("wallet_id", one.id("wallets"))];
         assert_eq!(browser.send("/spend-keys", &wallet).await.status, 400);

@@ -63,7 +63,7 @@ pub(crate) async fn show(
         }
     });
     respond(&InFlightPage {
-        shell: Shell::new(&visitor, DashboardSection::InFlight, "In flight"),
+        shell: Shell::new(&visitor, DashboardSection::Requests, "In flight"),
         calls: shown.collect(),
         count: calls.len(),
         held: text::money(all),

@@ -4,15 +4,18 @@
 //! calls the same functions of the store as the operations do, for the merchant of its session; its forms are read
 //! by the same types. `page.rs` has what all pages share, `session.rs` the session, `answer.rs` the answers.
 
+mod actions;
 mod answer;
 mod chart;
-mod connections;
+mod customers;
 mod demo;
+mod developers;
 mod in_flight;
 mod meters;
 mod overview;
 mod page;
 mod price;
+mod pricing;
 mod refusals;
 mod requests;
 mod session;
@@ -65,13 +68,15 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/sign-out").route(post().to(session::sign_out)))
         .service(route("/style.css").route(get().to(html::style)))
         .service(route("/icon.svg").route(get().to(html::icon)))
-        .service(route("/spend").route(get().to(spend::show)))
+        .service(route("/usage").route(get().to(spend::show)))
+        .service(route("/usage.csv").route(get().to(spend::csv)))
         .service(route("/requests").route(get().to(requests::list)))
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))
         .service(route("/refusals").route(get().to(refusals::list)))
         .service(route("/refusals/{id}").route(get().to(refusals::show)))
         .service(route("/in-flight").route(get().to(in_flight::show)))
-        .service(route("/meters").route(get().to(meters::list)))
+        .service(route("/pricing").route(get().to(pricing::show)))
+        .service(route("/plans/{id}").route(get().to(pricing::show_plan)))
         .service(route("/meters/{id}").route(get().to(meters::show)))
         .service(
             route("/spend-keys")
@@ -85,10 +90,14 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/spend-keys/{id}/rotate").route(post().to(spend_keys::rotate)))
         .service(route("/wallets").route(get().to(wallets::list)))
         .service(route("/wallets/{id}").route(get().to(wallets::show)))
-        .service(route("/connections").route(get().to(connections::list)))
-        .service(route("/connections/{id}").route(get().to(connections::show)))
+        .service(route("/customers").route(get().to(customers::list)))
+        .service(route("/customers/{id}").route(get().to(customers::show)))
+        .service(route("/customers/{id}/statements/{month}").route(get().to(customers::statement)))
+        .service(route("/actions/{operation}").route(post().to(actions::submit)))
+        .service(route("/secret").route(get().to(actions::show_secret)))
         .service(route("/subscriptions").route(get().to(subscriptions::list)))
         .service(route("/subscriptions/{id}").route(get().to(subscriptions::show)))
+        .service(route("/developers").route(get().to(developers::show)))
         .service(route("/webhooks").route(get().to(webhooks::list)))
         .service(route("/webhooks/{id}").route(get().to(webhooks::show)))
         .service(

@@ -2,12 +2,12 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{MerchantMeter, MeterId, TierPeriod};
-use tollgate_pricing::{PerUnit, PriceSource, RateType, TierUnit, Usage};
+use tollgate_domain::{MerchantMeter, MeterId, Payer, TierPeriod};
+use tollgate_pricing::{Amount, PerUnit, PriceSource, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
 use crate::answer::{PageError, issue_sentences, respond};
-use crate::page::{DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, page_of};
+use crate::page::{DashboardSection, Fact, FormChoice, Shell, connection_choices};
 use crate::price::{PriceLine, fee_line, payer};
 use crate::session::SessionUser;
 use crate::text;
@@ -15,24 +15,19 @@ use tollgate_api::operations::meter_not_found as not_found;
 use tollgate_api::operations::{QuotedUsage, quote_usage};
 use tollgate_api::{ApiError, App, Query};
 
-#[derive(Template)]
-#[template(path = "meters.html")]
-struct MetersPage {
-    shell: Shell,
-    meters: Vec<MeterItem>,
-    pager: Pager,
-}
-
-struct MeterItem {
-    id: String,
-    name: String,
-    slug: String,
-    kind: String,
-    tiers: String,
+/// A meter in a list.
+pub(crate) struct MeterItem {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) slug: String,
+    pub(crate) kind: String,
+    pub(crate) tiers: String,
+    /// The part of revenue that its first markup leaves, if it is a markup that the customer pays.
+    pub(crate) margin: String,
 }
 
 impl MeterItem {
-    fn of(meter: &MerchantMeter) -> Self {
+    pub(crate) fn of(meter: &MerchantMeter) -> Self {
         let rates = meter.model.meter.tiers().iter().map(|tier| rate(meter, tier.rate.to_string()));
         Self {
             id: meter.meter_id.to_string(),
@@ -40,8 +35,23 @@ impl MeterItem {
             slug: meter.slug.clone(),
             kind: unit(meter.model.meter.unit).to_owned(),
             tiers: rates.collect::<Vec<_>>().join(" → "),
+            margin: margin(meter).unwrap_or_else(|| "depends on use".to_owned()),
         }
     }
+}
+
+/// The fee of the first tier as a part of what the customer pays.
+fn margin(meter: &MerchantMeter) -> Option<String> {
+    let model = &meter.model;
+    let is_markup = model.meter.rate_type == RateType::Percentage;
+    let tier = model.meter.tiers().first().filter(|_| is_markup)?;
+    // The fee of a base cost of 100 USD.
+    let fee = i128::from(tier.rate.of(Amount::USD).ok()?.units());
+    let paid = match model.base_cost_payer {
+        Payer::Wallet => fee + 100 * i128::from(Amount::USD.units()),
+        Payer::Merchant => return None,
+    };
+    Some(text::percent(fee, paid))
 }
 
 /// A rate with its unit.
@@ -63,25 +73,13 @@ const fn unit(unit: TierUnit) -> &'static str {
     }
 }
 
-pub(crate) async fn list(
-    app: web::Data<App>,
-    visitor: SessionUser,
-    http: HttpRequest,
-) -> Result<HttpResponse, PageError> {
-    let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
-    let mut found = app.store.read(move |conn| meters::list(conn, merchant_id, &page)).await?;
-    let pager = Pager::cut(&http, &page, &mut found, |one| one.meter_id.to_string());
-    respond(&MetersPage {
-        shell: Shell::new(&visitor, DashboardSection::Meters, "Meters"),
-        meters: found.iter().map(MeterItem::of).collect(),
-        pager,
-    })
-}
-
 #[derive(Template)]
 #[template(path = "meter.html")]
 struct MeterPage {
     shell: Shell,
+    id: String,
+    /// The rate of a meter with one tier, which the form changes.
+    single_rate: Option<String>,
     facts: Vec<Fact>,
     tiers: Vec<(String, String)>,
     /// The unit that the meter counts, if it is not tokens.
@@ -250,7 +248,12 @@ pub(crate) async fn show(
         Fact::new("Version", meter.version.to_string()),
     ];
     respond(&MeterPage {
-        shell: Shell::new(&visitor, DashboardSection::Meters, meter.name.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Pricing, meter.name.clone()),
+        id: meter.meter_id.to_string(),
+        single_rate: match model.meter.tiers() {
+            [tier] => Some(tier.rate.to_string()),
+            _ => None,
+        },
         facts,
         tiers: tiers.collect(),
         counts: Some(unit(model.meter.unit)).filter(|_| model.meter.unit != TierUnit::Tokens),

@@ -98,7 +98,7 @@ pub(crate) async fn show(
     }
     let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
     respond(&OverviewPage {
-        shell: Shell::new(&visitor, DashboardSection::Overview, "Overview"),
+        shell: Shell::new(&visitor, DashboardSection::Home, "Home"),
         day: Totals::of(&of_day),
         month: Totals::of(&of_month.total),
         in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),

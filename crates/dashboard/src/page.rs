@@ -11,44 +11,38 @@ use tollgate_api::{ApiError, ErrorCode, Query};
 /// The section of the dashboard that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DashboardSection {
-    Overview,
-    Spend,
+    Home,
+    Usage,
     Requests,
-    InFlight,
-    SpendKeys,
-    Meters,
-    Connections,
-    Wallets,
-    Subscriptions,
+    Customers,
+    Keys,
+    Pricing,
     Webhooks,
+    Developers,
 }
 
 impl DashboardSection {
-    const ALL: [Self; 10] = [
-        Self::Overview,
-        Self::Spend,
+    const ALL: [Self; 8] = [
+        Self::Home,
+        Self::Usage,
         Self::Requests,
-        Self::InFlight,
-        Self::SpendKeys,
-        Self::Meters,
-        Self::Connections,
-        Self::Wallets,
-        Self::Subscriptions,
+        Self::Customers,
+        Self::Keys,
+        Self::Pricing,
         Self::Webhooks,
+        Self::Developers,
     ];
 
     const fn href_and_label(self) -> (&'static str, &'static str) {
         match self {
-            Self::Overview => ("/dashboard", "Overview"),
-            Self::Spend => ("/dashboard/spend", "Spend"),
+            Self::Home => ("/dashboard", "Home"),
+            Self::Usage => ("/dashboard/usage", "Usage"),
             Self::Requests => ("/dashboard/requests", "Requests"),
-            Self::InFlight => ("/dashboard/in-flight", "In flight"),
-            Self::SpendKeys => ("/dashboard/spend-keys", "Spend keys"),
-            Self::Meters => ("/dashboard/meters", "Meters"),
-            Self::Connections => ("/dashboard/connections", "Connections"),
-            Self::Wallets => ("/dashboard/wallets", "Wallets"),
-            Self::Subscriptions => ("/dashboard/subscriptions", "Subscriptions"),
+            Self::Customers => ("/dashboard/customers", "Customers"),
+            Self::Keys => ("/dashboard/spend-keys", "Keys"),
+            Self::Pricing => ("/dashboard/pricing", "Pricing"),
             Self::Webhooks => ("/dashboard/webhooks", "Webhooks"),
+            Self::Developers => ("/dashboard/developers", "Developers"),
         }
     }
 }

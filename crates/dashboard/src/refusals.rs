@@ -122,7 +122,7 @@ pub(crate) async fn show(
     facts.extend(refusal.secret_key_id.map(|id| Fact::new("Secret key", id.to_string())));
     if let Some(id) = refusal.connection_id {
         let name = customer.unwrap_or_else(|| id.to_string());
-        facts.push(Fact::leading("Customer", name, format!("/dashboard/connections/{id}")));
+        facts.push(Fact::leading("Customer", name, format!("/dashboard/customers/{id}")));
     }
     facts.extend(call.provider.clone().map(|name| Fact::new("Provider", name)));
     facts.extend(refusal.model.clone().map(|name| Fact::new("Model", name)));

@@ -274,7 +274,7 @@ pub(crate) async fn show(
     if let Some(id) = record.connection_id {
         let name = connection.and_then(|one| one.name.or(one.reference_id));
         let name = name.unwrap_or_else(|| id.to_string());
-        facts.push(Fact::leading("Connection", name, format!("/dashboard/connections/{id}")));
+        facts.push(Fact::leading("Connection", name, format!("/dashboard/customers/{id}")));
     }
     if let Some(id) = record.spend_key_id {
         let href = spend_key.as_ref().map(|_| format!("/dashboard/spend-keys/{id}"));

@@ -87,22 +87,23 @@ fn cookie<'a>(http: &'a HttpRequest, name: &str) -> Option<&'a str> {
     pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Redirects to a page that shows a new key once. The browser carries the key in a cookie that no script
+/// Redirects to a page that shows a new secret once. The browser carries it in a cookie that no script
 /// reads, so any node can show it and none has to keep it.
-pub(crate) fn redirect_with_key(
+pub(crate) fn redirect_with_secret(
     http: &HttpRequest,
     href: &str,
-    key: &Key,
+    secret: &str,
 ) -> Result<HttpResponse, PageError> {
     let mut answer = go_to(href);
-    let value = format!("{}; Max-Age=60", key.reveal());
-    set_cookie(http, &mut answer, KEY_COOKIE_NAME, &value)?;
+    set_cookie(http, &mut answer, KEY_COOKIE_NAME, &format!("{secret}; Max-Age=60"))?;
     Ok(answer)
 }
 
-/// The key to be shown once.
-pub(crate) fn key_to_show(http: &HttpRequest) -> Option<Key> {
-    Key::parse(cookie(http, KEY_COOKIE_NAME)?).ok()
+/// The secret to be shown once.
+pub(crate) fn secret_to_show(http: &HttpRequest) -> Option<String> {
+    let is_of_secret = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+/=".contains(&byte);
+    let secret = cookie(http, KEY_COOKIE_NAME)?;
+    (!secret.is_empty() && secret.bytes().all(is_of_secret)).then(|| secret.to_owned())
 }
 
 /// Removes that key from the browser.
@@ -122,6 +123,17 @@ fn origin(http: &HttpRequest) -> String {
 pub(crate) struct FormFields(Vec<(String, String)>);
 
 impl FormFields {
+    /// These fields, as a query or a test has them.
+    pub(crate) fn of(fields: &[(&str, &str)]) -> Self {
+        let fields = fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        Self(fields.collect())
+    }
+
+    /// The fields in the order of the form.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+
     /// The value of a field, if it has one.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim());

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
+use actix_web::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{Interval, MerchantId, RequestStatus, TimeSpan, TimeZone, Timestamp};
+use tollgate_domain::{Interval, MerchantId, Month, RequestStatus, TimeSpan, TimeZone, Timestamp};
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension, GroupMembers, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
@@ -15,22 +16,54 @@ use crate::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
 use crate::page::{DashboardSection, Shell};
 use crate::session::SessionUser;
 use crate::text;
+use tollgate_api::operations::UsageReport;
 use tollgate_api::{App, Query};
 
-/// A range of time to choose: its name, the interval of a column, and the number of columns.
+/// A range of time to choose: its name, the interval of a column, and its extent.
 pub(crate) struct TimeRange {
     name: &'static str,
     label: &'static str,
     interval: Interval,
-    parts: u16,
+    extent: RangeExtent,
 }
 
-const RANGES: [TimeRange; 5] = [
-    TimeRange { name: "24h", label: "24 hours", interval: Interval::Hour, parts: 24 },
-    TimeRange { name: "7d", label: "7 days", interval: Interval::Day, parts: 7 },
-    TimeRange { name: "30d", label: "30 days", interval: Interval::Day, parts: 30 },
-    TimeRange { name: "90d", label: "90 days", interval: Interval::Day, parts: 90 },
-    TimeRange { name: "12m", label: "12 months", interval: Interval::Week, parts: 52 },
+/// The extent of a range.
+enum RangeExtent {
+    /// This number of columns, with the present one.
+    Columns(u16),
+    /// The present calendar month.
+    ThisMonth,
+    /// The calendar month before it.
+    LastMonth,
+}
+
+const fn columns(
+    name: &'static str,
+    label: &'static str,
+    interval: Interval,
+    columns: u16,
+) -> TimeRange {
+    TimeRange { name, label, interval, extent: RangeExtent::Columns(columns) }
+}
+
+const RANGES: [TimeRange; 7] = [
+    columns("24h", "24 hours", Interval::Hour, 24),
+    columns("7d", "7 days", Interval::Day, 7),
+    columns("30d", "30 days", Interval::Day, 30),
+    TimeRange {
+        name: "month",
+        label: "This month",
+        interval: Interval::Day,
+        extent: RangeExtent::ThisMonth,
+    },
+    TimeRange {
+        name: "last-month",
+        label: "Last month",
+        interval: Interval::Day,
+        extent: RangeExtent::LastMonth,
+    },
+    columns("90d", "90 days", Interval::Day, 90),
+    columns("12m", "12 months", Interval::Week, 52),
 ];
 
 /// The default range.
@@ -44,7 +77,19 @@ impl TimeRange {
     }
 
     pub(crate) fn span(&self, now: Timestamp) -> TimeSpan {
-        TimeSpan::ending(now, self.interval, self.parts, TimeZone::UTC)
+        let this = Month::of(now, &TimeZone::UTC).range(&TimeZone::UTC);
+        let month = match self.extent {
+            RangeExtent::Columns(columns) => {
+                return TimeSpan::ending(now, self.interval, columns, TimeZone::UTC);
+            }
+            RangeExtent::ThisMonth => this,
+            RangeExtent::LastMonth => {
+                Month::of(this.start.plus_micros(-1), &TimeZone::UTC).range(&TimeZone::UTC)
+            }
+        };
+        let span = TimeSpan::new(month.start, month.end, TimeZone::UTC, self.interval);
+        // A month is a valid span.
+        span.unwrap_or_else(|_| TimeSpan::ending(now, self.interval, 31, TimeZone::UTC))
     }
 
     /// The labels of the columns.
@@ -60,7 +105,7 @@ pub(crate) const BY_MODEL: &[Dimension] = &[Dimension::Provider, Dimension::Mode
 const DIMENSIONS: [(&str, &str, &[Dimension]); 4] = [
     ("model", "Model", BY_MODEL),
     ("provider", "Provider", &[Dimension::Provider]),
-    ("connection", "Connection", &[Dimension::Connection]),
+    ("connection", "Customer", &[Dimension::Connection]),
     ("spend_key", "Spend key", &[Dimension::SpendKey]),
 ];
 
@@ -108,7 +153,7 @@ fn name_of_group(by: &[Dimension], members: &GroupMembers) -> String {
     let names = by.iter().zip(members).map(|(dimension, member)| match (dimension, member) {
         (_, Some(member)) => member.clone(),
         (Dimension::Model, None) => "no model".to_owned(),
-        (Dimension::Connection, None) => "No connection".to_owned(),
+        (Dimension::Connection, None) => "No customer".to_owned(),
         (Dimension::SpendKey, None) => "No spend key".to_owned(),
         (_, None) => "None".to_owned(),
     });
@@ -137,6 +182,8 @@ struct SpendPage {
     calls: Chart,
     latency: Latency,
     members: Vec<SpendRow>,
+    /// The link to the table as CSV.
+    csv: String,
 }
 
 /// A row of the table below the charts.
@@ -146,9 +193,11 @@ struct SpendRow {
     href: String,
     requests: String,
     tokens: String,
-    base: String,
+    provider_cost: String,
     fee: String,
-    service_charge: String,
+    revenue: String,
+    margin: String,
+    is_loss: bool,
     cost: String,
     share: String,
 }
@@ -256,7 +305,7 @@ pub(crate) async fn show(
     };
     let (trend, names, latency) = app.store.read_snapshot(read).await?;
     let labels = range.labels(now);
-    let link = |range: &str, by: &str| format!("/dashboard/spend?range={range}&by={by}");
+    let link = |range: &str, by: &str| format!("/dashboard/usage?range={range}&by={by}");
     let stacked = layers(&trend, &names);
     let members = members(&trend, &names, &stacked);
     let values = |of: fn(&RollupSums) -> i128| trend.total.iter().map(of).collect::<Vec<_>>();
@@ -264,7 +313,7 @@ pub(crate) async fn show(
     let layer = |name: &str, color, values| Layer { name: name.to_owned(), color, values };
     let [first, second, ..] = COLORS;
     respond(&SpendPage {
-        shell: Shell::new(&visitor, DashboardSection::Spend, "Spend"),
+        shell: Shell::new(&visitor, DashboardSection::Usage, "Usage"),
         ranges: RANGES
             .iter()
             .map(|one| ChoiceLink {
@@ -313,7 +362,35 @@ pub(crate) async fn show(
         ),
         latency,
         members,
+        csv: format!("/dashboard/usage.csv?range={}&by={by}", range.name),
     })
+}
+
+/// The table as CSV: a row for each member of the dimension, with all sums of the range.
+pub(crate) async fn csv(
+    app: web::Data<App>,
+    visitor: SessionUser,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let query = Query::of(&http);
+    let (range, by) = (TimeRange::from_query(&query), query.get("by").unwrap_or("model"));
+    let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
+    let span = range.span(now);
+    let group_by = if by == "model" { "provider,model" } else { by };
+    let asked = [
+        ("start", span.start().to_string()),
+        ("end", span.end().to_string()),
+        ("interval", "none".to_owned()),
+        ("group_by", group_by.to_owned()),
+    ];
+    let asked = Query::new(asked.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let read = move |conn: &mut Conn| UsageReport::read(conn, merchant_id, &asked, now);
+    let report = app.store.read_snapshot(read).await?;
+    let name = format!("attachment; filename=\"usage-{}-{by}.csv\"", range.name);
+    Ok(HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"))
+        .insert_header((CONTENT_DISPOSITION, name))
+        .body(report.to_csv()?))
 }
 
 fn members(trend: &Trend, names: &HashMap<String, String>, layers: &[Layer]) -> Vec<SpendRow> {
@@ -328,7 +405,7 @@ fn members(trend: &Trend, names: &HashMap<String, String>, layers: &[Layer]) -> 
         let name = name_of(id, names);
         let color = layers.iter().find(|layer| layer.name == name).map_or(GREY, |it| it.color);
         let href = match id.get(..4) {
-            Some("con_") => format!("/dashboard/connections/{id}"),
+            Some("con_") => format!("/dashboard/customers/{id}"),
             Some("spk_") => format!("/dashboard/spend-keys/{id}"),
             _ => String::new(),
         };
@@ -348,9 +425,11 @@ fn row(color: &'static str, name: String, sums: &RollupSums, all: &RollupSums) -
         href: String::new(),
         requests: text::count(sums.requests),
         tokens: text::count(sums.tokens()),
-        base: text::money_of(sums.usage_cost),
+        provider_cost: text::money_of(sums.provider_cost),
         fee: text::money_of(sums.fee),
-        service_charge: text::money_of(sums.service_charge),
+        revenue: text::money_of(sums.revenue),
+        margin: text::money_of(sums.margin()),
+        is_loss: sums.margin() < 0,
         cost: text::money_of(sums.request_cost()),
         share: text::percent(sums.request_cost(), all.request_cost()),
     }

@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value, json};
 use tollgate_domain::{
-    Key, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
+    Cycle, Key, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, SpendKeyUpdate};
@@ -14,7 +14,7 @@ use tollgate_store::{Conn, StoreError, connections, meters};
 use crate::answer::{PageError, go_to, html, issue_sentences, respond};
 use crate::page::{DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, page_of};
 use crate::session::{
-    FormFields, SessionForm, SessionUser, clear_shown_key, key_to_show, redirect_with_key,
+    FormFields, SessionForm, SessionUser, clear_shown_key, redirect_with_secret, secret_to_show,
 };
 use crate::text;
 use tollgate_api::operations::{
@@ -79,7 +79,7 @@ fn bars(key: &SpendKey, now: Timestamp) -> Vec<LimitBar> {
 }
 
 /// The state of a key: whether calls can be made with it now.
-fn state(key: &SpendKey, now: Timestamp) -> (&'static str, &'static str) {
+pub(crate) fn state(key: &SpendKey, now: Timestamp) -> (&'static str, &'static str) {
     match key.rules.status {
         SpendKeyStatus::Paused => ("warn", "paused"),
         SpendKeyStatus::Active if key.rules.expires_at.is_some_and(|at| at <= now) => {
@@ -134,7 +134,10 @@ pub(crate) async fn list(
     visitor: SessionUser,
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
-    listing(&app, &visitor, &http, Vec::new(), FormFields::default()).await
+    // A customer's page leads here with its wallet.
+    let wallet = tollgate_api::Query::of(&http).get("wallet_id").map(str::to_owned);
+    let chosen = wallet.iter().map(|id| ("wallet_id", id.as_str())).collect::<Vec<_>>();
+    listing(&app, &visitor, &http, Vec::new(), FormFields::of(&chosen)).await
 }
 
 async fn listing(
@@ -160,7 +163,7 @@ async fn listing(
     let (mut found, wallets, meters) = app.store.read(read).await?;
     let pager = Pager::cut(http, &page, &mut found, |one| one.spend_key_id.to_string());
     let page = SpendKeysPage {
-        shell: Shell::new(visitor, DashboardSection::SpendKeys, "Spend keys"),
+        shell: Shell::new(visitor, DashboardSection::Keys, "Spend keys"),
         keys: found.iter().map(|key| SpendKeyItem::of(key, now)).collect(),
         pager,
         problems,
@@ -227,7 +230,7 @@ impl NewKeyPage {
             ),
         };
         Self {
-            shell: Shell::new(visitor, DashboardSection::SpendKeys, "New key"),
+            shell: Shell::new(visitor, DashboardSection::Keys, "New key"),
             id: made.spend_key_id.to_string(),
             name: made.name.clone(),
             key: key.reveal().to_owned(),
@@ -266,7 +269,49 @@ struct SpendKeyPage {
     shell: Shell,
     line: SpendKeyItem,
     is_paused: bool,
+    form: RulesForm,
     facts: Vec<Fact>,
+}
+
+/// The rules of a key as the texts of a form.
+struct RulesForm {
+    spend_limit: String,
+    spend_cycle: String,
+    request_limit: String,
+    request_cycle: String,
+    rpm: String,
+    burst: String,
+    /// `None` for a key that may call no model, which an empty text would let call all.
+    models: Option<String>,
+}
+
+impl RulesForm {
+    fn of(key: &SpendKey) -> Self {
+        let rules = &key.rules;
+        let word = |cycle: Cycle| text::word(&cycle);
+        let spend = rules.spend_limit;
+        let requests = rules.request_limit;
+        Self {
+            spend_limit: spend.map_or_else(String::new, |limit| {
+                text::money(limit.amount).replace(['$', ','], "")
+            }),
+            spend_cycle: word(spend.map_or(Cycle::Monthly, |limit| limit.cycle)),
+            request_limit: requests.map_or_else(String::new, |limit| limit.count.to_string()),
+            request_cycle: word(requests.map_or(Cycle::Daily, |limit| limit.cycle)),
+            rpm: rules.rate_limit.map_or_else(String::new, |rate| rate.rpm.to_string()),
+            burst: rules.rate_limit.map_or_else(String::new, |rate| rate.burst.to_string()),
+            models: match &rules.allowed_models {
+                None => Some(String::new()),
+                Some(models) if models.is_empty() => None,
+                Some(models) => Some(models.join(", ")),
+            },
+        }
+    }
+
+    /// The cycles of a limit, with their labels.
+    fn cycles(&self) -> [(&'static str, &'static str); 4] {
+        [("daily", "day"), ("weekly", "week"), ("monthly", "month"), ("total", "ever")]
+    }
 }
 
 fn id_of(text: &str) -> Result<SpendKeyId, ApiError> {
@@ -329,9 +374,10 @@ pub(crate) async fn show(
         Fact::new("Made", text::time(key.created_at)),
     ]);
     respond(&SpendKeyPage {
-        shell: Shell::new(&visitor, DashboardSection::SpendKeys, key.name.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Keys, key.name.clone()),
         line: SpendKeyItem::of(&key, app.clock.now()),
         is_paused: rules.status == SpendKeyStatus::Paused,
+        form: RulesForm::of(&key),
         facts,
     })
 }
@@ -384,7 +430,7 @@ pub(crate) async fn rotate(
 }
 
 fn show_new_key(http: &HttpRequest, id: SpendKeyId, key: &Key) -> Result<HttpResponse, PageError> {
-    redirect_with_key(http, &format!("/dashboard/spend-keys/{id}/key"), key)
+    redirect_with_secret(http, &format!("/dashboard/spend-keys/{id}/key"), key.reveal())
 }
 
 /// The page that shows a new key once. Loaded again, it redirects to the page of the spend key.
@@ -398,7 +444,8 @@ pub(crate) async fn show_key(
     let find =
         move |conn: &mut Conn| spend_keys::find(conn, merchant_id, id)?.ok_or_else(not_found);
     let made = app.store.read(find).await?;
-    let Some(key) = key_to_show(&http) else {
+    let shown = secret_to_show(&http).and_then(|secret| Key::parse(&secret).ok());
+    let Some(key) = shown else {
         return Ok(go_to(&format!("/dashboard/spend-keys/{id}")));
     };
     let mut answer = respond(&NewKeyPage::of(&visitor, &made, &key))?;

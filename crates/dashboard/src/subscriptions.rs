@@ -73,7 +73,7 @@ impl SubscriptionItem {
             id: state.subscription_id.to_string(),
             plan: state.plan.name.clone(),
             connection: connection.clone(),
-            connection_href: format!("/dashboard/connections/{}", state.connection_id),
+            connection_href: format!("/dashboard/customers/{}", state.connection_id),
             is_active,
             cycle_ends: match state.cancelled_at {
                 Some(at) => format!("ended {}", text::day(at)),
@@ -138,7 +138,7 @@ pub(crate) async fn list(
     let mut found = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.state.subscription_id.to_string());
     respond(&SubscriptionsPage {
-        shell: Shell::new(&visitor, DashboardSection::Subscriptions, "Subscriptions"),
+        shell: Shell::new(&visitor, DashboardSection::Customers, "Subscriptions"),
         subscriptions: found.iter().map(SubscriptionItem::of).collect(),
         pager,
     })
@@ -187,7 +187,7 @@ pub(crate) async fn show(
         facts.push(Fact::new("Pending", line.pending.clone()));
     }
     respond(&SubscriptionPage {
-        shell: Shell::new(&visitor, DashboardSection::Subscriptions, line.plan.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Customers, line.plan.clone()),
         line,
         facts,
     })

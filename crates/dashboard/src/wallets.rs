@@ -26,7 +26,6 @@ pub(crate) struct WalletSummary {
 
 impl WalletSummary {
     pub(crate) fn of(wallet: &Wallet, owner: String) -> Self {
-        let bottom = wallet.low_balance_threshold.unwrap_or_default();
         Self {
             id: wallet.wallet_id.to_string(),
             owner,
@@ -34,8 +33,14 @@ impl WalletSummary {
             held: text::money(wallet.held.saturating_add(wallet.credits.held())),
             credit: text::money(wallet.credits.remaining()),
             available: text::money(wallet.available()),
-            is_low: wallet.connection_id.is_some() && wallet.available() <= bottom,
+            is_low: Self::is_low(wallet),
         }
+    }
+
+    /// Whether a customer's money is at or below the threshold of its wallet.
+    pub(crate) fn is_low(wallet: &Wallet) -> bool {
+        let bottom = wallet.low_balance_threshold.unwrap_or_default();
+        wallet.connection_id.is_some() && wallet.available() <= bottom
     }
 }
 
@@ -72,7 +77,7 @@ pub(crate) async fn list(
         WalletSummary::of(&wallet, owner)
     });
     respond(&WalletsPage {
-        shell: Shell::new(&visitor, DashboardSection::Wallets, "Wallets"),
+        shell: Shell::new(&visitor, DashboardSection::Customers, "Wallets"),
         own: own.map(|wallet| WalletSummary::of(&wallet, "Your own".to_owned())),
         wallets: wallets.collect(),
         pager,
@@ -141,7 +146,7 @@ pub(crate) async fn show(
         Some(one) => {
             let id = one.connection_id.to_string();
             let name = one.name.or(one.reference_id).unwrap_or_else(|| id.clone());
-            let href = format!("/dashboard/connections/{id}");
+            let href = format!("/dashboard/customers/{id}");
             facts.push(Fact::leading("Connection", name.clone(), href));
             format!("Wallet of {name}")
         }
@@ -164,7 +169,7 @@ pub(crate) async fn show(
         Fact::new("Made", text::time(wallet.created_at)),
     ]);
     respond(&WalletPage {
-        shell: Shell::new(&visitor, DashboardSection::Wallets, owner.clone()),
+        shell: Shell::new(&visitor, DashboardSection::Customers, owner.clone()),
         wallet: WalletSummary::of(&wallet, owner),
         facts,
         transactions: found.iter().map(TransactionItem::of).collect(),

@@ -110,6 +110,9 @@ impl DeliveryItem {
 struct WebhookPage {
     shell: Shell,
     id: String,
+    url: String,
+    /// The chosen kinds of events; empty for the usual ones.
+    events: String,
     facts: Vec<Fact>,
     statuses: Vec<(&'static str, &'static str, bool)>,
     deliveries: Vec<DeliveryItem>,
@@ -144,6 +147,8 @@ pub(crate) async fn show(
     let line = WebhookItem::of(&webhook);
     respond(&WebhookPage {
         shell: Shell::new(&visitor, DashboardSection::Webhooks, line.name),
+        url: line.url.clone(),
+        events: webhook.events.as_ref().map_or_else(String::new, |_| line.events.clone()),
         facts: vec![
             Fact::new("Id", line.id.clone()),
             Fact::new("URL", line.url),

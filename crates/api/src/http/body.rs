@@ -36,6 +36,18 @@ pub(crate) struct ApiRequest<Who, What> {
     pub(crate) idempotency_key: Option<IdempotencyKey>,
 }
 
+impl<What: Input> ApiRequest<Caller, What> {
+    /// The request of a form, whose session has proved the caller. A form is sent once by its token, so it has no
+    /// idempotency key.
+    ///
+    /// # Errors
+    /// The issues of the body.
+    pub(crate) fn of_form(caller: Caller, body: &Value) -> Result<Self, ApiError> {
+        let bytes = Bytes::from(body.to_string());
+        Ok(Self { caller, what: parse(&bytes)?, bytes, idempotency_key: None })
+    }
+}
+
 /// The owner of an idempotency key.
 pub(crate) trait IdempotencyOwner {
     fn scope(&self) -> IdempotencyScope;

@@ -325,6 +325,14 @@ impl StatementDocument {
         format!("statement-{id}-{}.{extension}", self.statement.month)
     }
 
+    /// The answer with the figures as CSV.
+    ///
+    /// # Errors
+    /// [`ApiError`] for a row that cannot be written.
+    pub fn to_csv(&self) -> Result<HttpResponse, ApiError> {
+        csv::respond(&self.file_name("csv"), &COLUMNS.map(str::to_owned), &RowView::all(self))
+    }
+
     /// The answer with the page for printing.
     ///
     /// # Errors
@@ -519,10 +527,7 @@ pub(crate) async fn get(
     let document = app.store.read_snapshot(read).await?.ok_or_else(connection_not_found)?;
     match format {
         StatementFormat::Page => document.to_page(),
-        StatementFormat::Data(AnswerFormat::Csv) => {
-            let columns = COLUMNS.map(str::to_owned);
-            csv::respond(&document.file_name("csv"), &columns, &RowView::all(&document))
-        }
+        StatementFormat::Data(AnswerFormat::Csv) => document.to_csv(),
         StatementFormat::Data(AnswerFormat::Json) => {
             Ok(HttpResponse::Ok().json(StatementView::of(&document)))
         }

@@ -287,7 +287,8 @@ pub(crate) async fn list(
     ))
 }
 
-pub(crate) fn not_found() -> ApiError {
+/// The error of a configuration that does not exist, or is of another merchant.
+pub fn not_found() -> ApiError {
     ApiError::not_found(ErrorCode::SubscriptionConfigNotFound, "subscription configuration")
 }
 

@@ -71,7 +71,7 @@ impl<'a> Browser<'a> {
 
     /// Sends a form with the token of a page that is loaded now.
     pub async fn send(&self, path: &str, fields: &[(&str, &str)]) -> TestResponse {
-        let token = form_token(&self.show("/meters").await);
+        let token = form_token(&self.show("/pricing").await);
         self.send_with(&token, path, fields).await
     }
 

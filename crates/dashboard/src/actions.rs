@@ -1,0 +1,252 @@
+//! The forms that perform operations of the API: `POST /dashboard/actions/{operation}`.
+//!
+//! A field is named by its path in the body of the operation, such as `spend_limit.amount` or `tiers.0.rate`. A kind
+//! after a colon says what its text is: `number`, `flag`, or `list` (names with commas between). An empty text is left
+//! out. With `clear` before the kind, as in `clear-list`, it is null, and with `clears`, as in `clears-number`, the whole
+//! object that the field is in is null. Fields of the page itself begin with an underscore: `_id` is the resource, and `_next` the page that
+//! is shown then.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use serde_json::{Map, Value};
+
+use crate::answer::{PageError, go_to, respond};
+use crate::page::{DashboardSection, Shell};
+use crate::session::{
+    FormFields, SessionForm, SessionUser, clear_shown_key, redirect_with_secret, secret_to_show,
+};
+use tollgate_api::operations::perform;
+use tollgate_api::{ApiError, App, ErrorCode};
+
+/// The fields of answers that are shown once.
+const SECRETS: [&str; 3] = ["key", "secret_key", "webhook_secret"];
+
+pub(crate) async fn submit(
+    app: web::Data<App>,
+    http: HttpRequest,
+    form: SessionForm,
+    operation: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let merchant_id = form.visitor.merchant_id();
+    let id = form.fields.get("_id").unwrap_or_default();
+    let body = body(&form.fields)?;
+    let answer = perform(app, merchant_id, &operation, id, &body).await?;
+    let next = next_page(form.fields.get("_next").unwrap_or_default(), &answer);
+    let secret = SECRETS.iter().find_map(|name| answer.get(name)?.as_str());
+    match secret {
+        None => Ok(go_to(&next)),
+        Some(secret) => {
+            let shown_at = url::form_urlencoded::byte_serialize(next.as_bytes());
+            let page = format!("/dashboard/secret?next={}", shown_at.collect::<String>());
+            redirect_with_secret(&http, &page, secret)
+        }
+    }
+}
+
+/// The page that is shown after a form. `{name}` stands for a field of the answer, which has the id of what was made.
+fn next_page(text: &str, answer: &Value) -> String {
+    let mut next = text.to_owned();
+    for (name, value) in answer.as_object().into_iter().flatten() {
+        if let Some(value) = value.as_str() {
+            next = next.replace(&format!("{{{name}}}"), value);
+        }
+    }
+    // Only a page of the dashboard: a form must not send its user elsewhere.
+    match next == "/dashboard" || next.starts_with("/dashboard/") {
+        true => next,
+        false => "/dashboard".to_owned(),
+    }
+}
+
+/// The body of an operation from the fields of a form.
+fn body(fields: &FormFields) -> Result<Value, ApiError> {
+    let mut body = Value::Object(Map::new());
+    let fields = fields.iter().filter(|(name, _)| !name.starts_with('_') && *name != "form_token");
+    let fields = fields.map(|(name, text)| {
+        let (path, kind) = name.split_once(':').unwrap_or((name, "text"));
+        (path.split('.').collect::<Vec<_>>(), kind, text.trim())
+    });
+    let fields: Vec<_> = fields.collect();
+    let cleared = fields.iter().filter(|(_, kind, text)| clears(kind) && text.is_empty());
+    let cleared = cleared.filter_map(|(path, ..)| path.split_last().map(|(_, object)| object));
+    let cleared: Vec<_> = cleared.collect();
+    for object in &cleared {
+        put(&mut body, object, Value::Null).ok_or_else(not_a_form)?;
+    }
+    for (path, kind, text) in &fields {
+        if cleared.iter().any(|object| path.starts_with(object)) {
+            continue;
+        }
+        if let Some(value) = value_of(kind, text) {
+            put(&mut body, path, value).ok_or_else(not_a_form)?;
+        }
+    }
+    Ok(body)
+}
+
+/// Whether an empty text of this kind makes the object of its field null.
+fn clears(kind: &str) -> bool {
+    kind == "clears" || kind.starts_with("clears-")
+}
+
+fn not_a_form() -> ApiError {
+    ApiError::new(ErrorCode::ValidationFailed, "The fields of this form do not belong together.")
+}
+
+/// The value of a field; `None` leaves it out. A text that is no number stays as it is, so that it becomes one of the
+/// issues.
+fn value_of(kind: &str, text: &str) -> Option<Value> {
+    let kind = kind.strip_prefix("clears-").unwrap_or(kind);
+    let (kind, is_cleared) = match kind.strip_prefix("clear-") {
+        Some(kind) => (kind, true),
+        None => (kind, kind == "clear"),
+    };
+    match kind {
+        "flag" => Some(Value::Bool(text == "true")),
+        _ if text.is_empty() && is_cleared => Some(Value::Null),
+        _ if text.is_empty() => None,
+        "number" => Some(text.parse::<u64>().map_or_else(|_| text.into(), Value::from)),
+        "list" => {
+            let names = text.split([',', '\n']).map(str::trim).filter(|name| !name.is_empty());
+            Some(names.map(str::to_owned).collect::<Vec<_>>().into())
+        }
+        _ => Some(text.into()),
+    }
+}
+
+/// Puts a value at a path of names and of places in lists, which come in order. A name that stands twice makes a list.
+fn put(body: &mut Value, path: &[&str], value: Value) -> Option<()> {
+    let (step, rest) = path.split_first()?;
+    let slot = match step.parse::<usize>() {
+        Ok(place) => {
+            if body.is_null() {
+                *body = Value::Array(Vec::new());
+            }
+            let items = body.as_array_mut()?;
+            if place > items.len() {
+                return None;
+            }
+            if place == items.len() {
+                items.push(Value::Null);
+            }
+            items.get_mut(place)?
+        }
+        Err(_) => {
+            if body.is_null() {
+                *body = Value::Object(Map::new());
+            }
+            body.as_object_mut()?.entry(*step).or_insert(Value::Null)
+        }
+    };
+    match (rest.is_empty(), &mut *slot) {
+        (true, Value::Null) => *slot = value,
+        (true, Value::Array(items)) => match value {
+            Value::Array(more) => items.extend(more),
+            one => items.push(one),
+        },
+        (true, _) => return None,
+        (false, _) => put(slot, rest, value)?,
+    }
+    Some(())
+}
+
+#[derive(Template)]
+#[template(path = "secret.html")]
+struct SecretPage {
+    shell: Shell,
+    secret: String,
+    next: String,
+}
+
+/// The page that shows a new secret once. Loaded again, it redirects to the next page.
+pub(crate) async fn show_secret(
+    visitor: SessionUser,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let next = tollgate_api::Query::of(&http).get("next").unwrap_or_default().to_owned();
+    let next = next_page(&next, &Value::Null);
+    let Some(secret) = secret_to_show(&http) else { return Ok(go_to(&next)) };
+    let page = SecretPage {
+        shell: Shell::new(&visitor, DashboardSection::Developers, "New secret"),
+        secret,
+        next,
+    };
+    let mut answer = respond(&page)?;
+    clear_shown_key(&http, &mut answer)?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn body_of(fields: &[(&str, &str)]) -> Option<Value> {
+        body(&FormFields::of(fields)).ok()
+    }
+
+    #[test]
+    fn fields_become_the_body_of_an_operation() {
+        let fields = [
+            ("form_token", "t"),
+            ("_id", "x"),
+            ("name", " Pro "),
+            ("email:clear", ""),
+            ("period_amount", ""),
+            ("limit.amount", "5"),
+            ("limit.cycle", "daily"),
+            ("rate_limit.rpm:number", "60"),
+            ("count:number", "many"),
+            ("preview:flag", "true"),
+            ("models:list", "a, b*\n c"),
+            ("tiers.0.start", "0"),
+            ("tiers.0.rate", "20"),
+            ("tiers.1.start", "10"),
+            ("allowed_models:clear-list", ""),
+            ("burst:clear-number", "7"),
+            ("spend_limit.amount:clears", ""),
+            ("spend_limit.cycle", "daily"),
+            ("other_limit.count:clears-number", "2"),
+            ("rate.rpm:clears-number", ""),
+            ("rate.burst:number", "5"),
+            ("product_ids:list", "m1"),
+            ("product_ids:list", "m2"),
+        ];
+        let expected = json!({
+            "name": "Pro", "email": null, "limit": {"amount": "5", "cycle": "daily"},
+            "rate_limit": {"rpm": 60}, "count": "many", "preview": true,
+            "models": ["a", "b*", "c"], "tiers": [{"start": "0", "rate": "20"}, {"start": "10"}],
+            "allowed_models": null, "burst": 7, "spend_limit": null,
+            "other_limit": {"count": 2}, "rate": null, "product_ids": ["m1", "m2"],
+        });
+        assert_eq!(body_of(&fields), Some(expected));
+    }
+
+    #[test]
+    fn fields_that_contradict_each_other_are_refused() {
+        for fields in [
+            &[("a", "1"), ("a.b", "2")][..],
+            &[("a", "1"), ("a", "2")],
+            &[("a.1", "x")],
+            &[("a.b", "1"), ("a.0", "2")],
+        ] {
+            assert_eq!(body_of(fields), None, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_form_leads_to_pages_of_the_dashboard_only() {
+        let made = json!({"connection_id": "con_1", "other": 1});
+        for (next, page) in [
+            ("/dashboard/customers/{connection_id}", "/dashboard/customers/con_1"),
+            ("/dashboard", "/dashboard"),
+            ("https://example.com/dashboard/", "/dashboard"),
+            ("//example.com", "/dashboard"),
+            ("/dashboardx", "/dashboard"),
+            ("", "/dashboard"),
+        ] {
+            assert_eq!(next_page(next, &made), page, "{next}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The page of pricing: plans with what they earn, and meters, which are the markups.
+
+use actix_web::{HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{MerchantMeter, Payer, SubscriptionConfigId};
+use tollgate_pricing::{Amount, Rate, RateType};
+use tollgate_store::subscription_configs::{self, ConfigDetails};
+use tollgate_store::{Conn, Page, StoreError, meters};
+
+use crate::answer::{PageError, respond};
+use crate::meters::MeterItem;
+use crate::page::{DashboardSection, Fact, FormChoice, Shell};
+use crate::session::SessionUser;
+use crate::text;
+use tollgate_api::operations::plan_not_found as not_found;
+use tollgate_api::{ApiError, App};
+
+/// The most plans and meters of the page.
+const MOST: u32 = 200;
+
+/// The earnings of a cycle of a plan if all of its included credit is used, by the lowest markup of its meters.
+struct PlanEconomics {
+    /// The cost of the providers and of the operator then.
+    cost: Amount,
+    /// The price of the plan, less that cost.
+    margin: Amount,
+    /// The markup, in percent.
+    markup: String,
+}
+
+impl PlanEconomics {
+    /// `None` where it depends on more than the markup: a fee per unit, or a base cost that the merchant pays.
+    fn of(plan: &ConfigDetails, all: &[MerchantMeter], service_charge: Rate) -> Option<Self> {
+        let terms = plan.config.terms();
+        let drawing = all.iter().filter(|meter| terms.allows_draw(meter.meter_id));
+        let mut lowest: Option<(Amount, String)> = None;
+        for meter in drawing {
+            let model = &meter.model;
+            if model.meter.rate_type != RateType::Percentage
+                || model.base_cost_payer != Payer::Wallet
+                || model.service_charge_payer != Payer::Wallet
+            {
+                return None;
+            }
+            for tier in model.meter.tiers() {
+                // The fee of a base cost of 100 USD.
+                let fee = tier.rate.of(Amount::USD).ok()?;
+                if lowest.as_ref().is_none_or(|(least, _)| fee < *least) {
+                    lowest = Some((fee, tier.rate.to_string()));
+                }
+            }
+        }
+        let (fee, markup) = lowest.unwrap_or_else(|| (Amount::ZERO, "0".to_owned()));
+        let hundred = Amount::from_cents(10_000).ok()?;
+        let charge = service_charge.of(fee).ok()?;
+        let whole = hundred.checked_add(fee).and_then(|sum| sum.checked_add(charge)).ok()?;
+        let credit = terms.included_credit;
+        // Of all that the credit pays, the fee stays with the merchant.
+        let earned = credit.in_proportion(fee, whole).ok()??;
+        let cost = credit.checked_sub(earned).ok()?;
+        let margin = plan.config.period_amount.checked_sub(cost).ok()?;
+        Some(Self { cost, margin, markup })
+    }
+}
+
+struct PlanItem {
+    id: String,
+    name: String,
+    price: String,
+    credit: String,
+    cost: String,
+    margin: String,
+    is_loss: bool,
+}
+
+impl PlanItem {
+    fn of(plan: &ConfigDetails, economics: Option<&PlanEconomics>) -> Self {
+        let config = &plan.config;
+        let unknown = || "depends on use".to_owned();
+        Self {
+            id: config.subscription_config_id.to_string(),
+            name: config.name.clone(),
+            price: format!(
+                "{} a {}",
+                text::money(config.period_amount),
+                text::word(&config.billing_interval)
+            ),
+            credit: text::money(config.terms().included_credit),
+            cost: economics.map_or_else(unknown, |one| text::money(one.cost)),
+            margin: economics.map_or_else(unknown, |one| text::money(one.margin)),
+            is_loss: economics.is_some_and(|one| one.margin.is_negative()),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "pricing.html")]
+struct PricingPage {
+    shell: Shell,
+    plans: Vec<PlanItem>,
+    meters: Vec<MeterItem>,
+    choices: Vec<FormChoice>,
+}
+
+fn choices(all: &[MerchantMeter]) -> Vec<FormChoice> {
+    let choices = all
+        .iter()
+        .map(|meter| FormChoice { id: meter.meter_id.to_string(), name: meter.name.clone() });
+    choices.collect()
+}
+
+pub(crate) async fn show(
+    app: web::Data<App>,
+    visitor: SessionUser,
+) -> Result<HttpResponse, PageError> {
+    let merchant_id = visitor.merchant_id();
+    let read = move |conn: &mut Conn| {
+        let newest = Page { after: None, limit: MOST };
+        let plans = subscription_configs::list(conn, merchant_id, &newest)?;
+        let newest = Page { after: None, limit: MOST };
+        Ok::<_, StoreError>((plans, meters::list(conn, merchant_id, &newest)?))
+    };
+    let (plans, meters) = app.store.read(read).await?;
+    let service_charge = app.store.service_charge_rate();
+    let plans = plans.iter().map(|plan| {
+        let economics = PlanEconomics::of(plan, &meters, service_charge);
+        PlanItem::of(plan, economics.as_ref())
+    });
+    respond(&PricingPage {
+        shell: Shell::new(&visitor, DashboardSection::Pricing, "Pricing"),
+        plans: plans.collect(),
+        choices: choices(&meters),
+        meters: meters.iter().map(MeterItem::of).collect(),
+    })
+}
+
+#[derive(Template)]
+#[template(path = "plan.html")]
+struct PlanPage {
+    shell: Shell,
+    id: String,
+    name: String,
+    credit: String,
+    rollover: String,
+    bundle_rollover: String,
+    economics: Vec<String>,
+    is_loss: bool,
+    bundles: Vec<BundleItem>,
+    facts: Vec<Fact>,
+}
+
+struct BundleItem {
+    id: String,
+    name: String,
+    cost: String,
+    credit: String,
+}
+
+pub(crate) async fn show_plan(
+    app: web::Data<App>,
+    visitor: SessionUser,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let id: SubscriptionConfigId = id.parse().map_err(|_| not_found())?;
+    let merchant_id = visitor.merchant_id();
+    let read = move |conn: &mut Conn| {
+        let plan = subscription_configs::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
+        let newest = Page { after: None, limit: MOST };
+        Ok::<_, ApiError>((plan, meters::list(conn, merchant_id, &newest)?))
+    };
+    let (plan, meters) = app.store.read(read).await?;
+    let economics = PlanEconomics::of(&plan, &meters, app.store.service_charge_rate());
+    let (config, terms) = (&plan.config, plan.config.terms());
+    let plain = |amount: Amount| text::money(amount).replace(['$', ','], "");
+    let linked = meters.iter().filter(|meter| terms.meter_ids.contains(&meter.meter_id));
+    let linked: Vec<_> = linked.map(|meter| meter.name.clone()).collect();
+    let facts = vec![
+        Fact::new("Id (a subscription configuration in the API)", id.to_string()),
+        Fact::new(
+            "Price",
+            format!(
+                "{} a {}",
+                text::money(config.period_amount),
+                text::word(&config.billing_interval)
+            ),
+        ),
+        Fact::new(
+            "Its credit pays calls of",
+            if linked.is_empty() { "every meter".to_owned() } else { linked.join(", ") },
+        ),
+        Fact::new("Made", text::time(config.created_at)),
+    ];
+    let is_loss = economics.as_ref().is_some_and(|one| one.margin.is_negative());
+    let economics = match economics {
+        None => vec![
+            "What full use costs depends on the calls: a meter of the plan has a fee per unit, or you pay the \
+             provider's cost."
+                .to_owned(),
+        ],
+        Some(one) => vec![
+            format!(
+                "If all {} of credit are used at the lowest markup, {}%, the calls cost you {}.",
+                text::money(terms.included_credit),
+                one.markup,
+                text::money(one.cost)
+            ),
+            match is_loss {
+                true => format!(
+                    "The plan then loses {} in each cycle.",
+                    text::money(-one.margin)
+                ),
+                false => format!("The plan then earns {} in each cycle.", text::money(one.margin)),
+            },
+        ],
+    };
+    let bundles = plan.credit_bundles.iter().map(|bundle| BundleItem {
+        id: bundle.credit_bundle_id.to_string(),
+        name: bundle.name.clone(),
+        cost: text::money(bundle.cost),
+        credit: text::money(bundle.credit_amount),
+    });
+    respond(&PlanPage {
+        shell: Shell::new(&visitor, DashboardSection::Pricing, config.name.clone()),
+        id: id.to_string(),
+        name: config.name.clone(),
+        credit: plain(terms.included_credit),
+        rollover: text::word(&terms.rollover_type),
+        bundle_rollover: text::word(&terms.bundle_rollover_type),
+        economics,
+        is_loss,
+        bundles: bundles.collect(),
+        facts,
+    })
+}
