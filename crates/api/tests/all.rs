@@ -17,6 +17,7 @@ mod hostile_clients;
 mod hostile_providers;
 mod metrics;
 mod missing_prices;
+mod month;
 mod openapi;
 mod providers;
 mod quote;

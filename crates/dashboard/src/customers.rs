@@ -23,7 +23,7 @@ use crate::requests::RequestItem as RequestLine;
 use crate::session::SessionUser;
 use crate::spend::MONTH;
 use crate::subscriptions::CreditBar;
-use crate::text;
+use crate::text::{self, Figure};
 use crate::wallets::WalletSummary;
 use tollgate_api::operations::{StatementDocument, connection_not_found as not_found, perform};
 use tollgate_api::{ApiError, App, Query};
@@ -122,13 +122,10 @@ struct CustomerItem {
     reference_id: String,
     is_deleted: bool,
     plan: String,
-    revenue: String,
-    revenue_exact: String,
-    margin: String,
-    margin_exact: String,
+    revenue: Figure,
+    margin: Figure,
     is_loss: bool,
-    balance: String,
-    balance_exact: String,
+    balance: Figure,
     is_low: bool,
     last_call: String,
 }
@@ -154,13 +151,10 @@ impl CustomerItem {
             reference_id: connection.reference_id.clone().unwrap_or_default(),
             is_deleted: connection.status == ConnectionStatus::Deleted,
             plan: plan.cloned().unwrap_or_default(),
-            revenue: text::headline(sums.revenue),
-            revenue_exact: text::money_of(sums.revenue),
-            margin: text::headline(sums.margin()),
-            margin_exact: text::money_of(sums.margin()),
+            revenue: Figure::in_column(sums.revenue),
+            margin: Figure::in_column(sums.margin()),
             is_loss: sums.margin() < 0,
-            balance: text::headline(available.units().into()),
-            balance_exact: text::money(available),
+            balance: Figure::in_column(available.units().into()),
             is_low: wallet.is_some_and(|wallet| WalletSummary::is_low(&wallet)),
             last_call: last
                 .first()
@@ -285,18 +279,6 @@ struct CustomerPage {
     email: String,
     facts: Vec<Fact>,
     metadata: Vec<(String, String)>,
-}
-
-/// A rounded amount with the exact one.
-struct Figure {
-    shown: String,
-    exact: String,
-}
-
-impl Figure {
-    fn of(units: i128) -> Self {
-        Self { shown: text::headline(units), exact: text::money_of(units) }
-    }
 }
 
 /// The plan of a customer.
@@ -495,8 +477,8 @@ pub(crate) async fn show(
         model: model.clone().unwrap_or_else(|| "No model".to_owned()),
         requests: text::count(sums.requests),
         tokens: text::count(sums.tokens()),
-        revenue: Figure::of(sums.revenue),
-        margin: Figure::of(sums.margin()),
+        revenue: Figure::in_column(sums.revenue),
+        margin: Figure::in_column(sums.margin()),
     });
     let pairs = connection.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&CustomerPage {

@@ -18,7 +18,7 @@ use crate::requests::RequestItem;
 use crate::session::SessionUser;
 use crate::spend::{BY_MODEL, DAY, MONTH, Totals, Trend, layers, total};
 use crate::spend_keys::limit_used;
-use crate::text;
+use crate::text::{self, Figure};
 use tollgate_api::App;
 
 #[derive(Template)]
@@ -29,7 +29,7 @@ struct OverviewPage {
     month: Totals,
     in_flight: String,
     held: String,
-    balance: String,
+    balance: Figure,
     spend: Chart,
     notices: Vec<Notice>,
     requests: Vec<RequestItem>,
@@ -103,8 +103,7 @@ pub(crate) async fn show(
         month: Totals::of(&of_month.total),
         in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
         held: text::money(held),
-        balance: wallet
-            .map_or_else(String::new, |wallet| text::headline(wallet.balance.units().into())),
+        balance: Figure::of(wallet.map_or(0, |wallet| wallet.balance.units()).into()),
         spend: Chart::new(
             "Spend by model, last 30 days",
             ChartUnit::Money,

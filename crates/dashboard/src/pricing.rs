@@ -11,7 +11,7 @@ use crate::answer::{PageError, respond};
 use crate::meters::MeterItem;
 use crate::page::{DashboardSection, Fact, FormChoice, Shell};
 use crate::session::SessionUser;
-use crate::text;
+use crate::text::{self, Figure};
 use tollgate_api::operations::plan_not_found as not_found;
 use tollgate_api::{ApiError, App};
 
@@ -68,15 +68,18 @@ struct PlanItem {
     name: String,
     price: String,
     credit: String,
-    cost: String,
-    margin: String,
+    cost: Figure,
+    margin: Figure,
     is_loss: bool,
 }
 
 impl PlanItem {
     fn of(plan: &ConfigDetails, economics: Option<&PlanEconomics>) -> Self {
         let config = &plan.config;
-        let unknown = || "depends on use".to_owned();
+        let figure = |amount: Option<Amount>| match amount {
+            Some(amount) => Figure::in_column(amount.units().into()),
+            None => Figure { shown: "depends on use".to_owned(), exact: String::new() },
+        };
         Self {
             id: config.subscription_config_id.to_string(),
             name: config.name.clone(),
@@ -86,8 +89,8 @@ impl PlanItem {
                 text::word(&config.billing_interval)
             ),
             credit: text::money(config.terms().included_credit),
-            cost: economics.map_or_else(unknown, |one| text::money(one.cost)),
-            margin: economics.map_or_else(unknown, |one| text::money(one.margin)),
+            cost: figure(economics.map(|one| one.cost)),
+            margin: figure(economics.map(|one| one.margin)),
             is_loss: economics.is_some_and(|one| one.margin.is_negative()),
         }
     }
@@ -202,14 +205,17 @@ pub(crate) async fn show_plan(
                 "If all {} of credit are used at the lowest markup, {}%, the calls cost you {}.",
                 text::money(terms.included_credit),
                 one.markup,
-                text::money(one.cost)
+                Figure::of(one.cost.units().into()).shown
             ),
             match is_loss {
                 true => format!(
                     "The plan then loses {} in each cycle.",
-                    text::money(-one.margin)
+                    Figure::of((-one.margin).units().into()).shown
                 ),
-                false => format!("The plan then earns {} in each cycle.", text::money(one.margin)),
+                false => format!(
+                    "The plan then earns {} in each cycle.",
+                    Figure::of(one.margin.units().into()).shown
+                ),
             },
         ],
     };

@@ -18,7 +18,7 @@ use crate::page::{
 use crate::price::PriceBreakdown;
 use crate::session::SessionUser;
 use crate::spend::took_millis;
-use crate::text;
+use crate::text::{self, Figure};
 use tollgate_api::operations::find_request;
 use tollgate_api::{ApiError, App, Query};
 
@@ -94,7 +94,7 @@ pub(crate) struct RequestItem {
     pub(crate) badges: Vec<Badge>,
     pub(crate) tokens: String,
     pub(crate) took: String,
-    pub(crate) cost: String,
+    pub(crate) cost: Figure,
 }
 
 impl RequestItem {
@@ -114,7 +114,10 @@ impl RequestItem {
             badges: badges(record),
             tokens: or_dash(text::count(tokens)),
             took: took.map_or_else(|| "–".to_owned(), text::duration),
-            cost: or_dash(text::money(record.quote.total_request_cost)),
+            cost: match is_pending {
+                true => Figure { shown: "–".to_owned(), exact: String::new() },
+                false => Figure::in_column(record.quote.total_request_cost.units().into()),
+            },
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::answer::{PageError, respond};
 use crate::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
 use crate::page::{DashboardSection, Shell};
 use crate::session::SessionUser;
-use crate::text;
+use crate::text::{self, Figure};
 use tollgate_api::operations::UsageReport;
 use tollgate_api::{App, Query};
 
@@ -193,21 +193,23 @@ struct SpendRow {
     href: String,
     requests: String,
     tokens: String,
-    provider_cost: String,
-    fee: String,
-    revenue: String,
-    margin: String,
+    provider_cost: Figure,
+    fee: Figure,
+    revenue: Figure,
+    margin: Figure,
     is_loss: bool,
-    cost: String,
+    cost: Figure,
     share: String,
 }
 
 /// The sums of a window.
 pub(crate) struct Totals {
-    pub(crate) cost: String,
-    pub(crate) exact: String,
-    pub(crate) wallets: String,
-    pub(crate) merchant: String,
+    pub(crate) cost: Figure,
+    pub(crate) revenue: Figure,
+    pub(crate) provider_cost: Figure,
+    pub(crate) margin: Figure,
+    pub(crate) margin_percent: String,
+    pub(crate) is_loss: bool,
     pub(crate) requests: String,
     pub(crate) tokens: String,
     pub(crate) failed: String,
@@ -218,10 +220,12 @@ impl Totals {
     pub(crate) fn of(total: &[RollupSums]) -> Self {
         let sums = sum_up(total);
         Self {
-            cost: text::headline(sums.request_cost()),
-            exact: text::money_of(sums.request_cost()),
-            wallets: text::money_of(sums.wallet_cost),
-            merchant: text::money_of(sums.merchant_cost),
+            cost: Figure::of(sums.request_cost()),
+            revenue: Figure::of(sums.revenue),
+            provider_cost: Figure::of(sums.provider_cost),
+            margin: Figure::of(sums.margin()),
+            margin_percent: text::percent(sums.margin(), sums.revenue),
+            is_loss: sums.margin() < 0,
             requests: text::count(sums.requests),
             tokens: text::short(sums.tokens()),
             failed: text::count(sums.failed),
@@ -425,12 +429,12 @@ fn row(color: &'static str, name: String, sums: &RollupSums, all: &RollupSums) -
         href: String::new(),
         requests: text::count(sums.requests),
         tokens: text::count(sums.tokens()),
-        provider_cost: text::money_of(sums.provider_cost),
-        fee: text::money_of(sums.fee),
-        revenue: text::money_of(sums.revenue),
-        margin: text::money_of(sums.margin()),
+        provider_cost: Figure::in_column(sums.provider_cost),
+        fee: Figure::in_column(sums.fee),
+        revenue: Figure::in_column(sums.revenue),
+        margin: Figure::in_column(sums.margin()),
         is_loss: sums.margin() < 0,
-        cost: text::money_of(sums.request_cost()),
+        cost: Figure::in_column(sums.request_cost()),
         share: text::percent(sums.request_cost(), all.request_cost()),
     }
 }

@@ -20,19 +20,43 @@ pub(crate) fn money_of(units: i128) -> String {
     format!("{}${}.{decimals:0<2}", sign(units), grouped(usd))
 }
 
-/// An amount for a headline, which has the exact amount beside it. It is rounded to cents, and below a dollar
-/// to hundredths of a cent.
-pub(crate) fn headline(units: i128) -> String {
+/// An amount for people, with the exact one to be shown beside it or on hover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Figure {
+    pub(crate) shown: String,
+    pub(crate) exact: String,
+}
+
+impl Figure {
+    pub(crate) fn of(units: i128) -> Self {
+        Self { shown: rounded(units), exact: money_of(units) }
+    }
+
+    /// For a column of a table: decimals are filled up with spaces of digits, so that the points stand below each other.
+    pub(crate) fn in_column(units: i128) -> Self {
+        let Self { mut shown, exact } = Self::of(units);
+        let decimals = shown.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len());
+        (decimals..COLUMN_DECIMALS).for_each(|_| shown.push('\u{2007}'));
+        Self { shown, exact }
+    }
+}
+
+/// The decimals for which columns have room.
+const COLUMN_DECIMALS: usize = 4;
+
+/// An amount with two decimals from a dollar on, four from a cent on, and two significant digits below.
+fn rounded(units: i128) -> String {
     let size = units.unsigned_abs();
-    let (unit, decimals) = match size {
-        0 => (UNITS_PER_CENT, 2),
-        1..UNITS_PER_USD => (UNITS_PER_CENT / 100, 4),
-        _ => (UNITS_PER_CENT, 2),
+    let decimals: u32 = match size {
+        0 | UNITS_PER_USD.. => 2,
+        UNITS_PER_CENT..UNITS_PER_USD => 4,
+        _ => 11_u32.saturating_sub(size.ilog10()).min(10),
     };
-    let rounded = (size + unit / 2) / unit;
+    let unit = UNITS_PER_USD / 10_u128.pow(decimals);
+    let number = (size + unit / 2) / unit;
     let per_usd = UNITS_PER_USD / unit;
-    let sign = if rounded == 0 { "" } else { sign(units) };
-    format!("{sign}${}.{:0decimals$}", grouped(rounded / per_usd), rounded % per_usd)
+    let width = usize::try_from(decimals).unwrap_or_default();
+    format!("{}${}.{:0width$}", sign(units), grouped(number / per_usd), number % per_usd)
 }
 
 const fn sign(units: i128) -> &'static str {
@@ -128,18 +152,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_read_exactly_and_headlines_are_rounded() {
-        for (units, exact, rounded) in [
+    fn amounts_read_exactly_and_figures_are_rounded_by_their_size() {
+        for (units, exact, shown) in [
             (0, "$0.00", "$0.00"),
             (10_000_000_000, "$1.00", "$1.00"),
             (170_000_000, "$0.017", "$0.0170"),
             (-12_345_678_901_234, "−$1,234.5678901234", "−$1,234.57"),
-            (1, "$0.0000000001", "$0.0000"),
-            (-1, "−$0.0000000001", "$0.0000"),
+            (100_000_000, "$0.01", "$0.0100"),
+            (12_345_678, "$0.0012345678", "$0.0012"),
+            (1_234_567, "$0.0001234567", "$0.00012"),
+            (123, "$0.0000000123", "$0.000000012"),
+            (12, "$0.0000000012", "$0.0000000012"),
+            (1, "$0.0000000001", "$0.0000000001"),
+            (-1, "−$0.0000000001", "−$0.0000000001"),
             (9_999_999_999, "$0.9999999999", "$1.0000"),
+            (i128::from(i64::MAX), "$922,337,203.6854775807", "$922,337,203.69"),
         ] {
-            assert_eq!((money_of(units).as_str(), headline(units).as_str()), (exact, rounded));
+            let figure = Figure::of(units);
+            assert_eq!((figure.exact.as_str(), figure.shown.as_str()), (exact, shown));
         }
+        assert_eq!(Figure::in_column(10_000_000_000).shown, "$1.00\u{2007}\u{2007}");
+        assert_eq!(Figure::in_column(170_000_000).shown, "$0.0170");
     }
 
     #[test]
