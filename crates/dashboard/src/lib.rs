@@ -10,9 +10,9 @@ mod chart;
 mod customers;
 mod demo;
 mod developers;
+mod home;
 mod in_flight;
 mod meters;
-mod overview;
 mod page;
 mod price;
 mod pricing;
@@ -60,7 +60,7 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
     let pages = scope("/dashboard")
         .app_data(sign_ins)
         .wrap(headers)
-        .service(route("").route(get().to(overview::show)))
+        .service(route("").route(get().to(home::show)))
         .service(redirect("/", "/dashboard"))
         .service(
             route("/sign-in").route(get().to(session::show)).route(post().to(session::sign_in)),

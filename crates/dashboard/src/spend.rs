@@ -68,7 +68,6 @@ const RANGES: [TimeRange; 7] = [
 
 /// The default range.
 pub(crate) const MONTH: &TimeRange = &RANGES[2];
-pub(crate) const DAY: &TimeRange = &RANGES[0];
 
 impl TimeRange {
     fn from_query(query: &Query) -> &'static Self {
@@ -234,7 +233,7 @@ impl Totals {
     }
 }
 
-fn sum_up(parts: &[RollupSums]) -> RollupSums {
+pub(crate) fn sum_up(parts: &[RollupSums]) -> RollupSums {
     let mut sums = RollupSums::default();
     parts.iter().for_each(|part| sums += *part);
     sums
@@ -462,7 +461,7 @@ const BOUNDS_MILLIS: [(i64, &str); 8] = [
 ];
 
 impl Latency {
-    fn read(conn: &mut Conn, merchant_id: MerchantId) -> Result<Self, StoreError> {
+    pub(crate) fn read(conn: &mut Conn, merchant_id: MerchantId) -> Result<Self, StoreError> {
         let page = Page { after: None, limit: NEWEST };
         let records = requests::list(conn, merchant_id, &ListFilter::default(), &page)?.records;
         // Reported usage was not waited for, and the end of a swept call is not known.

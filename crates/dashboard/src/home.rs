@@ -1,0 +1,343 @@
+//! The first page: what the merchant earns, what needs attention, and what happens now.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use actix_web::{HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{
+    DeliveryStatus, Interval, MerchantId, SpendKey, SpendKeyStatus, TimeSpan, TimeZone, Timestamp,
+};
+use tollgate_pricing::Amount;
+use tollgate_store::deliveries::{self, DeliveryFilter};
+use tollgate_store::requests::{self as records, ListFilter, RequestFilter};
+use tollgate_store::usage::{self, Dimension, RollupSums};
+use tollgate_store::{Conn, Page, StoreError, connections, meters, spend_keys, wallets, webhooks};
+
+use crate::answer::{PageError, respond};
+use crate::chart::{Chart, ChartUnit};
+use crate::customers::name_of;
+use crate::in_flight::held;
+use crate::page::{DashboardSection, Shell};
+use crate::requests::RequestItem;
+use crate::session::SessionUser;
+use crate::spend::{BY_MODEL, Latency, MONTH, Trend, layers, sum_up, total};
+use crate::spend_keys::limit_used;
+use crate::text::{self, Figure};
+use tollgate_api::App;
+
+/// The days that a tile shows, and as many before them that it is compared with.
+const DAYS: usize = 30;
+
+#[derive(Template)]
+#[template(path = "home.html")]
+struct HomePage {
+    shell: Shell,
+    /// The steps of a new merchant; empty after the first call.
+    steps: Vec<Step>,
+    tiles: Vec<Tile>,
+    in_flight: String,
+    held: String,
+    balance: Figure,
+    spend: Chart,
+    notices: Vec<Notice>,
+    top: Vec<TopCustomer>,
+    requests: Vec<RequestItem>,
+}
+
+/// A step to the first call, and whether it is done.
+struct Step {
+    href: &'static str,
+    what: &'static str,
+    is_done: bool,
+}
+
+/// A figure of 30 days, with the change to the 30 days before and a line of its days.
+struct Tile {
+    name: &'static str,
+    shown: String,
+    exact: String,
+    note: String,
+    is_bad: bool,
+    /// The points of the line, in a box of 100 by 24.
+    points: String,
+}
+
+impl Tile {
+    fn money(name: &'static str, days: &[RollupSums], of: fn(&RollupSums) -> i128) -> Self {
+        let values: Vec<_> = days.iter().map(of).collect();
+        let (before, last) = halves(&values);
+        let Figure { shown, exact } = Figure::of(last);
+        let is_bad = last < 0;
+        Self { name, shown, exact, note: change(before, last), is_bad, points: points(&values) }
+    }
+
+    fn count(name: &'static str, values: &[i128]) -> Self {
+        let (before, last) = halves(values);
+        let shown = text::count(last);
+        let note = change(before, last);
+        Self { name, exact: shown.clone(), shown, note, is_bad: false, points: points(values) }
+    }
+}
+
+/// The sums of the first and of the second half.
+fn halves(values: &[i128]) -> (i128, i128) {
+    let (before, last) = values.split_at(values.len().saturating_sub(DAYS));
+    (before.iter().sum(), last.iter().sum())
+}
+
+/// The change from one period to the next, in percent.
+fn change(before: i128, last: i128) -> String {
+    if before <= 0 {
+        return String::new();
+    }
+    let percent = (last - before) * 100 / before;
+    match percent {
+        0.. => format!("+{}% on the 30 days before", text::count(percent)),
+        _ => format!("−{}% on the 30 days before", text::count(-percent)),
+    }
+}
+
+/// The values of the last days as the points of a line, whose highest one touches the top.
+fn points(values: &[i128]) -> String {
+    let days = values.get(values.len().saturating_sub(DAYS)..).unwrap_or_default();
+    let (low, high) = (
+        days.iter().copied().min().unwrap_or_default().min(0),
+        days.iter().copied().max().unwrap_or_default().max(0),
+    );
+    let last = i128::try_from(days.len().saturating_sub(1)).unwrap_or(1).max(1);
+    let point = |(place, value): (usize, &i128)| {
+        let x = i128::try_from(place).unwrap_or_default() * 100 / last;
+        let y = 23 - (value - low) * 22 / (high - low).max(1);
+        format!("{x},{y}")
+    };
+    days.iter().enumerate().map(point).collect::<Vec<_>>().join(" ")
+}
+
+/// A notice of something that needs attention, with the page that mends it.
+struct Notice {
+    /// The order of notices: 0 stops calls or messages, 1 will, 2 is a setting.
+    severity: u8,
+    color: &'static str,
+    href: String,
+    what: String,
+    why: String,
+    action: &'static str,
+}
+
+impl Notice {
+    fn new(
+        severity: u8,
+        href: String,
+        what: impl Into<String>,
+        why: impl Into<String>,
+        action: &'static str,
+    ) -> Self {
+        let color = match severity {
+            0 => "bad",
+            1 => "warn",
+            _ => "plain",
+        };
+        Self { severity, color, href, what: what.into(), why: why.into(), action }
+    }
+}
+
+/// The number of the newest spend keys and webhooks that are checked for notices.
+const LOOKED_AT: u32 = 100;
+/// The part of a limit from which there is a notice, in thousandths.
+const NEARLY_USED: i128 = 800;
+
+/// The notice of a spend key, if it needs one.
+fn key_notice(key: &SpendKey, now: Timestamp) -> Option<Notice> {
+    let href = |part: &str| format!("/dashboard/spend-keys/{}{part}", key.spend_key_id);
+    if key.rules.status == SpendKeyStatus::Paused {
+        return Some(Notice::new(2, href(""), &key.name, "is paused", "Resume it"));
+    }
+    if key.rules.expires_at.is_some_and(|at| at <= now) {
+        return Some(Notice::new(0, href(""), &key.name, "has expired", "Look at it"));
+    }
+    let (used, limit) = limit_used(key, now)?;
+    let part = text::thousandths(used.units().into(), limit.units().into());
+    let severity = match part {
+        1_000.. => 0,
+        NEARLY_USED..1_000 => 1,
+        _ => return None,
+    };
+    let figure = |amount: Amount| Figure::of(amount.units().into()).shown;
+    let why = format!("has used {} of its {}", figure(used), figure(limit));
+    Some(Notice::new(severity, href("#change"), &key.name, why, "Raise the limit"))
+}
+
+struct TopCustomer {
+    id: String,
+    name: String,
+    revenue: Figure,
+    margin: Figure,
+}
+
+/// The customers with the highest revenue of 30 days.
+fn top_customers(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    now: Timestamp,
+) -> Result<Vec<TopCustomer>, StoreError> {
+    const MOST: usize = 5;
+    let all = RequestFilter::default();
+    let by = [Dimension::Connection];
+    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.span(now))?.unwrap_or_default();
+    let sums = groups.into_iter().filter_map(|(mut members, periods)| {
+        let id = members.pop()??;
+        let mut sum = RollupSums::default();
+        periods.into_values().for_each(|period| sum += period);
+        (sum.revenue > 0).then_some((id, sum))
+    });
+    let mut sums: Vec<_> = sums.collect();
+    sums.sort_by_key(|(id, sum)| (Reverse(sum.revenue), id.clone()));
+    let mut top = Vec::new();
+    for (id, sum) in sums.into_iter().take(MOST) {
+        let found = match id.parse() {
+            Ok(id) => connections::find(conn, merchant_id, id)?,
+            Err(_) => None,
+        };
+        top.push(TopCustomer {
+            name: found.as_ref().map_or_else(|| id.clone(), name_of),
+            revenue: Figure::in_column(sum.revenue),
+            margin: Figure::in_column(sum.margin()),
+            id,
+        });
+    }
+    Ok(top)
+}
+
+/// The webhooks that have deliveries which failed for good.
+fn failing_webhooks(conn: &mut Conn, merchant_id: MerchantId) -> Result<Vec<Notice>, StoreError> {
+    let newest = Page { after: None, limit: LOOKED_AT };
+    let mut failing = Vec::new();
+    for webhook in webhooks::list(conn, merchant_id, &newest)? {
+        let filter = DeliveryFilter { status: Some(DeliveryStatus::Failed) };
+        let page = Page { after: None, limit: 1 };
+        let id = webhook.webhook_id;
+        let found = deliveries::list(conn, merchant_id, id, filter, &page)?.unwrap_or_default();
+        if let Some(last) = found.first() {
+            let href = format!("/dashboard/webhooks/{id}?status=failed");
+            let why =
+                format!("has deliveries that failed, the last of {}", text::time(last.created_at));
+            failing.push(Notice::new(0, href, webhook.name, why, "Deliver them again"));
+        }
+    }
+    Ok(failing)
+}
+
+/// The steps of a merchant who has made no call yet.
+fn steps(conn: &mut Conn, merchant_id: MerchantId) -> Result<Vec<Step>, StoreError> {
+    let has_meter = !meters::list(conn, merchant_id, &Page { after: None, limit: 1 })?.is_empty();
+    let one = Page { after: None, limit: 1 };
+    let has_customer = !connections::list(conn, merchant_id, &one)?.is_empty();
+    let has_key = !spend_keys::list(conn, merchant_id, &Page { after: None, limit: 1 })?.is_empty();
+    let step = |href, what, is_done| Step { href, what, is_done };
+    Ok(vec![
+        step("/dashboard/pricing#meters", "Make a markup: what you charge for calls", has_meter),
+        step("/dashboard/customers", "Make a customer, and put credit on its wallet", has_customer),
+        step("/dashboard/spend-keys#new", "Make a key for it", has_key),
+        step("/dashboard/developers", "Make the first call with the key", false),
+    ])
+}
+
+pub(crate) async fn show(
+    app: web::Data<App>,
+    visitor: SessionUser,
+) -> Result<HttpResponse, PageError> {
+    let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
+    app.store.flush_refusals().await;
+    let read = move |conn: &mut Conn| {
+        let days = u16::try_from(2 * DAYS).unwrap_or(u16::MAX);
+        let span = TimeSpan::ending(now, Interval::Day, days, TimeZone::UTC);
+        let by_day = total(conn, merchant_id, &span)?;
+        let refused = usage::refused(conn, merchant_id, &RequestFilter::default(), &[], &span)?;
+        let refused = refused.and_then(|groups| groups.into_values().next()).unwrap_or_default();
+        let refused =
+            (0..2 * DAYS).map(|day| refused.get(&day).copied().unwrap_or_default().into());
+        let refused: Vec<i128> = refused.collect();
+        let of_month = Trend::read(conn, merchant_id, BY_MODEL, &MONTH.span(now))?;
+        let in_flight = records::in_flight(conn, merchant_id)?;
+        let wallet = wallets::find_own(conn, merchant_id)?;
+        let newest = Page { after: None, limit: 8 };
+        let requests = records::list(conn, merchant_id, &ListFilter::default(), &newest)?.records;
+        let newest = Page { after: None, limit: LOOKED_AT };
+        let keys = spend_keys::list(conn, merchant_id, &newest)?;
+        let mut notices = failing_webhooks(conn, merchant_id)?;
+        notices.extend(keys.iter().filter_map(|key| key_notice(key, now)));
+        notices.sort_by_key(|notice| notice.severity);
+        let top = top_customers(conn, merchant_id, now)?;
+        let latency = Latency::read(conn, merchant_id)?;
+        let steps = if requests.is_empty() { steps(conn, merchant_id)? } else { Vec::new() };
+        let figures = (by_day, refused, of_month, latency);
+        Ok::<_, StoreError>((figures, in_flight, wallet, requests, notices, top, steps))
+    };
+    let (figures, in_flight, wallet, requests, notices, top, steps) =
+        app.store.read_snapshot(read).await?;
+    let (by_day, refused, of_month, latency) = figures;
+    let last = sum_up(by_day.get(DAYS..).unwrap_or_default());
+    let margin = Tile::money("Margin, 30 days", &by_day, RollupSums::margin);
+    let tiles = vec![
+        Tile::money("Revenue, 30 days", &by_day, |sums| sums.revenue),
+        Tile::money("Provider cost, 30 days", &by_day, |sums| sums.provider_cost),
+        Tile {
+            name: "Margin, 30 days",
+            note: format!("{} of revenue", text::percent(last.margin(), last.revenue)),
+            ..margin
+        },
+        Tile::count(
+            "Requests, 30 days",
+            &by_day.iter().map(|sums| sums.requests).collect::<Vec<_>>(),
+        ),
+        Tile::count("Refused, 30 days", &refused),
+        Tile {
+            name: "95% of calls within",
+            shown: latency.p95,
+            exact: String::new(),
+            note: format!("of the newest {}", latency.calls),
+            is_bad: false,
+            points: String::new(),
+        },
+    ];
+    let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
+    respond(&HomePage {
+        shell: Shell::new(&visitor, DashboardSection::Home, "Home"),
+        steps,
+        tiles,
+        in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
+        held: Figure::of(held.units().into()).shown,
+        balance: Figure::of(wallet.map_or(0, |wallet| wallet.balance.units()).into()),
+        spend: Chart::new(
+            "Spend by model, last 30 days",
+            ChartUnit::Money,
+            &MONTH.labels(now),
+            layers(&of_month, &HashMap::new()),
+        ),
+        notices,
+        top,
+        requests: requests.iter().map(RequestItem::of).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_reaches_from_the_bottom_to_the_top_and_never_beyond() {
+        assert_eq!(points(&[0, 5, 10]), "0,23 50,12 100,1");
+        assert_eq!(points(&[0, 0]), "0,23 100,23");
+        assert_eq!(points(&[-10, 10]), "0,23 100,1");
+        assert_eq!(points(&[]), "");
+        assert_eq!(points(&[7]), "0,1");
+    }
+
+    #[test]
+    fn a_change_is_told_where_there_was_something_before() {
+        assert_eq!(change(0, 5), "");
+        assert_eq!(change(4, 5), "+25% on the 30 days before");
+        assert_eq!(change(4, 3), "−25% on the 30 days before");
+    }
+}
