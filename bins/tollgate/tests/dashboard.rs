@@ -29,7 +29,7 @@ const PAGES: [&str; 12] = [
     "",
     "/usage",
     "/requests",
-    "/refusals",
+    "/requests?status=refused",
     "/in-flight",
     "/spend-keys",
     "/pricing",

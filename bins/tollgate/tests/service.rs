@@ -318,7 +318,7 @@ fn the_demo_prints_lines_that_work_when_pasted() {
         " 10 200\n",
         " 190 402\n",
         "\"id\":\"gpt-4o-mini\"",
-        "<h1>Overview",
+        "<h1>Home",
         "</html>41\n",
     ] {
         assert!(said.contains(expected), "{expected} is not in {said}");

@@ -406,7 +406,7 @@ fn a_refused_call_has_a_page_that_says_why_and_only_its_merchant_sees_it() {
         let error = answer.json()["error"].clone();
         let id = error["refusal_id"].as_str().unwrap();
         let browser = Browser::sign_in(gateway, gateway.key()).await;
-        let list = browser.show("/refusals?code=spend_limit_reached").await;
+        let list = browser.show("/requests?code=spend_limit_reached").await;
         assert!(list.contains(&format!("/dashboard/refusals/{id}")), "{list}");
         let page = browser.show(&format!("/refusals/{id}")).await;
         for shown in [error["message"].as_str().unwrap(), "$0.001", "Resets"] {
@@ -414,7 +414,7 @@ fn a_refused_call_has_a_page_that_says_why_and_only_its_merchant_sees_it() {
         }
         let other = gateway.store.merchant().await;
         let other = Browser::sign_in(gateway, other.key.reveal()).await;
-        assert!(!other.show("/refusals").await.contains(id));
+        assert!(!other.show("/requests?status=refused").await.contains(id));
     });
 }
 
@@ -570,7 +570,7 @@ fn who_has_nothing_yet_is_told_what_to_do_next() {
             ("", "curl http://test/v1/chat/completions"),
             ("/usage", "Nothing in this time."),
             ("/requests", "curl http://test/v1/chat/completions"),
-            ("/refusals", "There is no such refusal."),
+            ("/requests?status=refused", "There is no such request."),
             ("/in-flight", "None, just now."),
             ("/spend-keys", "Make a spend key"),
             ("/pricing", "A plan costs a price per cycle"),

@@ -6,6 +6,7 @@
 
 mod actions;
 mod answer;
+mod calls;
 mod chart;
 mod customers;
 mod demo;
@@ -70,9 +71,8 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/icon.svg").route(get().to(html::icon)))
         .service(route("/usage").route(get().to(spend::show)))
         .service(route("/usage.csv").route(get().to(spend::csv)))
-        .service(route("/requests").route(get().to(requests::list)))
+        .service(route("/requests").route(get().to(calls::list)))
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))
-        .service(route("/refusals").route(get().to(refusals::list)))
         .service(route("/refusals/{id}").route(get().to(refusals::show)))
         .service(route("/in-flight").route(get().to(in_flight::show)))
         .service(route("/pricing").route(get().to(pricing::show)))

@@ -1,79 +1,15 @@
-//! Refused calls: the list, and the page of each with its reason.
+//! The page of a refused call: why it was refused, and what helps.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{LimitQuantity, RefusalId, RefusalRecord, SpendKeyId};
-use tollgate_store::refusals::{self, RefusalFilter};
-use tollgate_store::{Conn, StoreError, connections, spend_keys};
+use tollgate_domain::{LimitQuantity, RefusalId, RefusalRecord};
+use tollgate_store::{Conn, StoreError, connections, refusals, spend_keys};
 
 use crate::answer::{PageError, respond};
-use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::page::{DashboardSection, Fact, Shell};
 use crate::session::SessionUser;
 use crate::text;
-use tollgate_api::{ApiError, App, ErrorCode, Query};
-
-#[derive(Template)]
-#[template(path = "refusals.html")]
-struct RefusalsPage {
-    shell: Shell,
-    refusals: Vec<RefusalItem>,
-    codes: Vec<&'static str>,
-    code: String,
-    spend_key: String,
-    pager: Pager,
-}
-
-/// A row of the list.
-struct RefusalItem {
-    refusal_id: String,
-    at: String,
-    code: String,
-    model: String,
-    count: String,
-    message: String,
-}
-
-impl RefusalItem {
-    fn of(refusal: &RefusalRecord) -> Self {
-        Self {
-            refusal_id: refusal.refusal_id.to_string(),
-            at: text::time(refusal.first_at),
-            code: refusal.code.clone(),
-            model: refusal.model.clone().unwrap_or_default(),
-            count: text::count(refusal.count.into()),
-            message: refusal.call.message.clone(),
-        }
-    }
-}
-
-pub(crate) async fn list(
-    app: web::Data<App>,
-    visitor: SessionUser,
-    http: HttpRequest,
-) -> Result<HttpResponse, PageError> {
-    let query = Query::of(&http);
-    let code = query.get("code").filter(|code| !code.is_empty()).map(str::to_owned);
-    let spend_key: Option<SpendKeyId> = query.get("spend_key_id").and_then(|id| id.parse().ok());
-    let filter =
-        RefusalFilter { code: code.clone(), spend_key_id: spend_key, ..RefusalFilter::default() };
-    let page = page_of::<RefusalId>(&http);
-    let merchant_id = visitor.merchant_id();
-    app.store.flush_refusals().await;
-    let read = move |conn: &mut Conn| refusals::list(conn, merchant_id, &filter, &page);
-    let mut found = app.store.read(read).await?;
-    let page = page_of::<RefusalId>(&http);
-    let pager = Pager::cut(&http, &page, &mut found, |one| one.refusal_id.to_string());
-    let mut codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.name()).collect();
-    codes.sort_unstable();
-    respond(&RefusalsPage {
-        shell: Shell::new(&visitor, DashboardSection::Requests, "Refused calls"),
-        refusals: found.iter().map(RefusalItem::of).collect(),
-        codes,
-        code: code.unwrap_or_default(),
-        spend_key: spend_key.map(|id| id.to_string()).unwrap_or_default(),
-        pager,
-    })
-}
+use tollgate_api::{ApiError, App, ErrorCode};
 
 #[derive(Template)]
 #[template(path = "refusal.html")]
@@ -81,8 +17,43 @@ struct RefusalPage {
     shell: Shell,
     code: String,
     message: String,
+    /// The remedy, and the page for it; empty where no page has one.
+    advice: &'static str,
+    advice_href: String,
     facts: Vec<Fact>,
     metadata: Vec<(String, String)>,
+}
+
+/// The remedy for a refusal with this code, and the page where it is done.
+fn advice(refusal: &RefusalRecord) -> (&'static str, String) {
+    let key = |part: &str| {
+        let id = refusal.spend_key_id;
+        id.map_or_else(String::new, |id| format!("/dashboard/spend-keys/{id}{part}"))
+    };
+    let customer = || {
+        let id = refusal.connection_id;
+        id.map_or_else(
+            || "/dashboard/wallets".to_owned(),
+            |id| format!("/dashboard/customers/{id}#wallet"),
+        )
+    };
+    match refusal.code.as_str() {
+        "spend_limit_reached" | "request_limit_reached" | "rate_limited" => {
+            ("Wait until the limit resets, or raise it.", key("#change"))
+        }
+        "wallet_balance_insufficient" => {
+            ("Add credit to the wallet, or raise its overdraft limit.", customer())
+        }
+        "spend_key_model_not_allowed" => ("Let the key use the model.", key("#change")),
+        "spend_key_paused" => ("Resume the key.", key("")),
+        "spend_key_expired" => ("Make a new key, or move its expiry.", key("")),
+        "connection_disabled" => ("The customer was deleted. Make a new one.", customer()),
+        "model_price_unknown" => (
+            "The operator adds a price for the model, or the client names another one.",
+            String::new(),
+        ),
+        _ => ("", String::new()),
+    }
 }
 
 pub(crate) async fn show(
@@ -136,11 +107,14 @@ pub(crate) async fn show(
     let limit = limit.into_iter().filter_map(|(name, quantity)| Some((name, quantity?)));
     facts.extend(limit.map(|(name, quantity)| Fact::new(name, shown(quantity))));
     facts.extend(call.limit.resets_at.map(|at| Fact::new("Resets", text::time(at))));
+    let (advice, advice_href) = advice(&refusal);
     let pairs = call.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&RefusalPage {
         shell: Shell::new(&visitor, DashboardSection::Requests, "Refused call"),
         code: refusal.code.clone(),
         message: call.message.clone(),
+        advice,
+        advice_href,
         facts,
         metadata: pairs.collect(),
     })

@@ -1,26 +1,21 @@
-//! The pages of requests: the list, and the page of one.
+//! The page of a request: its price line by line, its times, and its error.
 
 use std::borrow::Cow;
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{
-    ConnectionId, MeterId, ProviderKeyType, RequestId, RequestRecord, RequestStatus, UsageSource,
-};
+use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus, Timestamp, UsageSource};
 use tollgate_pricing::PriceSource;
-use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
-use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
+use tollgate_store::{Conn, connections, meters, spend_keys};
 
-use crate::answer::{PageError, go_to, respond};
-use crate::page::{
-    DashboardSection, Fact, FormChoice, Pager, Shell, connection_choices, meter_choices, page_of,
-};
+use crate::answer::{PageError, respond};
+use crate::page::{DashboardSection, Fact, Shell};
 use crate::price::PriceBreakdown;
 use crate::session::SessionUser;
 use crate::spend::took_millis;
 use crate::text::{self, Figure};
 use tollgate_api::operations::find_request;
-use tollgate_api::{ApiError, App, Query};
+use tollgate_api::{ApiError, App};
 
 /// A note on a record that its figures alone do not give.
 pub(crate) struct Badge {
@@ -123,109 +118,6 @@ impl RequestItem {
 }
 
 #[derive(Template)]
-#[template(path = "requests.html")]
-struct RequestsPage {
-    shell: Shell,
-    requests: Vec<RequestItem>,
-    pager: Pager,
-    asked: FilterForm,
-    problem: &'static str,
-    connections: Vec<FormChoice>,
-    meters: Vec<FormChoice>,
-}
-
-/// The filters as they were filled in.
-#[derive(Default)]
-struct FilterForm {
-    connection_id: String,
-    meter_id: String,
-    key: String,
-    value: String,
-    failed: bool,
-}
-
-impl FilterForm {
-    fn of(query: &Query) -> Self {
-        let text = |name| query.get(name).unwrap_or_default().trim().to_owned();
-        Self {
-            connection_id: text("connection_id"),
-            meter_id: text("meter_id"),
-            key: text("key"),
-            value: text("value"),
-            failed: query.get("status") == Some("error"),
-        }
-    }
-
-    const fn is_any(&self) -> bool {
-        let Self { connection_id, meter_id, key, value: _, failed } = self;
-        *failed || !(connection_id.is_empty() && meter_id.is_empty() && key.is_empty())
-    }
-
-    /// The filter. An invalid id is an error.
-    fn filter(&self) -> Result<ListFilter, &'static str> {
-        fn id<Id: std::str::FromStr>(text: &str) -> Result<Option<Id>, &'static str> {
-            match text {
-                "" => Ok(None),
-                text => text.parse().map(Some).map_err(|_| "There is nothing with such an id."),
-            }
-        }
-        if self.key.contains('\0') || self.value.contains('\0') {
-            return Err("Metadata have no such characters.");
-        }
-        if self.key.is_empty() && !self.value.is_empty() {
-            return Err("Name the metadata key that has this value.");
-        }
-        let pair = (!self.key.is_empty()).then(|| (self.key.clone(), self.value.clone()));
-        let calls = RequestFilter {
-            connection_id: id::<ConnectionId>(&self.connection_id)?,
-            meter_id: id::<MeterId>(&self.meter_id)?,
-            metadata: pair.into_iter().collect(),
-            ..RequestFilter::default()
-        };
-        let status = self.failed.then_some(RequestStatus::Error);
-        Ok(ListFilter { status, ..calls.into() })
-    }
-}
-
-pub(crate) async fn list(
-    app: web::Data<App>,
-    visitor: SessionUser,
-    http: HttpRequest,
-) -> Result<HttpResponse, PageError> {
-    let query = Query::of(&http);
-    if let Some(id) = query.get("id").map(str::trim).filter(|id| !id.is_empty()) {
-        let id: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
-        return Ok(go_to(&format!("/dashboard/requests/{id}")));
-    }
-    let asked = FilterForm::of(&query);
-    let (filter, problem) = match asked.filter() {
-        Ok(filter) => (Some(filter), ""),
-        Err(problem) => (None, problem),
-    };
-    let page = page_of::<RequestId>(&http);
-    let merchant_id = visitor.merchant_id();
-    let read = move |conn: &mut Conn| {
-        let found = match &filter {
-            Some(filter) => requests::list(conn, merchant_id, filter, &page)?,
-            None => RequestList::default(),
-        };
-        let connections = connection_choices(conn, merchant_id)?;
-        Ok::<_, StoreError>((found, connections, meter_choices(conn, merchant_id)?))
-    };
-    let (found, connections, meters) = app.store.read(read).await?;
-    let pager = Pager::new(&http, &page, found.next.map(|id| id.to_string()));
-    respond(&RequestsPage {
-        shell: Shell::new(&visitor, DashboardSection::Requests, "Requests"),
-        requests: found.records.iter().map(RequestItem::of).collect(),
-        pager,
-        asked,
-        problem,
-        connections,
-        meters,
-    })
-}
-
-#[derive(Template)]
 #[template(path = "request.html")]
 struct RequestPage {
     shell: Shell,
@@ -234,6 +126,35 @@ struct RequestPage {
     metadata: Vec<(String, String)>,
     price: PriceBreakdown,
     is_pending: bool,
+    error: Vec<Fact>,
+    timeline: Vec<(&'static str, String)>,
+}
+
+/// The error of a failed call, in the provider's words where it has some.
+fn error(record: &RequestRecord) -> Vec<Fact> {
+    let Some(failure) = &record.details.failure else { return Vec::new() };
+    let mut facts = vec![Fact::new("On the side of", text::word(&failure.source))];
+    facts.extend(failure.kind.clone().map(|kind| Fact::new("Type", kind)));
+    facts.extend(failure.code.clone().map(|code| Fact::new("Code", code)));
+    facts.extend(failure.message.clone().map(|message| Fact::new("Message", message)));
+    facts
+}
+
+/// The times of a call, each with the time since its admission.
+fn timeline(record: &RequestRecord) -> Vec<(&'static str, String)> {
+    let timings = &record.details.timings;
+    let steps = [
+        ("Sent to the provider", timings.sent_at),
+        ("First byte of the answer", timings.first_byte_at),
+        ("Last byte of the answer", timings.last_byte_at),
+        ("Settled", record.settled_at),
+    ];
+    let since = |at: Timestamp| {
+        let micros = at.unix_micros().saturating_sub(record.created_at.unix_micros());
+        format!("+{}", text::duration(micros / 1_000))
+    };
+    let later = steps.into_iter().filter_map(|(name, at)| Some((name, since(at?))));
+    std::iter::once(("Admitted", text::time(record.created_at))).chain(later).collect()
 }
 
 pub(crate) async fn show(
@@ -277,7 +198,7 @@ pub(crate) async fn show(
     if let Some(id) = record.connection_id {
         let name = connection.and_then(|one| one.name.or(one.reference_id));
         let name = name.unwrap_or_else(|| id.to_string());
-        facts.push(Fact::leading("Connection", name, format!("/dashboard/customers/{id}")));
+        facts.push(Fact::leading("Customer", name, format!("/dashboard/customers/{id}")));
     }
     if let Some(id) = record.spend_key_id {
         let href = spend_key.as_ref().map(|_| format!("/dashboard/spend-keys/{id}"));
@@ -287,10 +208,12 @@ pub(crate) async fn show(
     if let Some(id) = record.meter_id {
         let href = meter.as_ref().map(|_| format!("/dashboard/meters/{id}"));
         let name = meter.map_or_else(|| format!("{id} (deleted)"), |meter| meter.name);
-        facts.push(Fact::leading("Meter", name, href.unwrap_or_default()));
+        facts.push(Fact::leading("Markup", name, href.unwrap_or_default()));
     }
-    facts.push(Fact::new("Admitted", text::time(record.created_at)));
-    facts.extend(record.settled_at.map(|at| Fact::new("Settled", text::time(at))));
+    let details = &record.details;
+    facts.extend(
+        details.provider_request_id.clone().map(|id| Fact::new("Provider's request id", id)),
+    );
     let pairs = record.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&RequestPage {
         shell: Shell::new(&visitor, DashboardSection::Requests, "Request"),
@@ -299,6 +222,8 @@ pub(crate) async fn show(
         metadata: pairs.collect(),
         price: PriceBreakdown::of(&record),
         is_pending: record.status == RequestStatus::Pending,
+        error: error(&record),
+        timeline: timeline(&record),
     })
 }
 

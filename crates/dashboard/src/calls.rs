@@ -1,0 +1,486 @@
+//! The list of calls: those that were sent, which have a record, and those that were refused, in the order of time.
+
+use std::collections::HashMap;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use askama::Template;
+use tollgate_domain::{
+    ConnectionId, Interval, MerchantId, MeterId, RefusalId, RefusalRecord, RequestId,
+    RequestRecord, RequestStatus, SpendKeyId, TimeSpan, TimeZone, Timestamp,
+};
+use tollgate_store::refusals::{self, RefusalFilter};
+use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
+use tollgate_store::usage::{self, RollupSums};
+use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
+
+use crate::answer::{PageError, go_to, respond};
+use crate::customers::name_of;
+use crate::page::{DashboardSection, FormChoice, Shell, connection_choices, meter_choices};
+use crate::requests::{Badge, RequestItem, model};
+use crate::session::SessionUser;
+use crate::text::{self, Figure};
+use tollgate_api::{App, Query};
+
+/// The rows of a page.
+const ROWS: usize = 25;
+/// The most spend keys that can be chosen.
+const KEYS: u32 = 100;
+/// The days that are counted without a date.
+const DAYS: i64 = 30;
+
+/// A state to choose: its name in the query, and its label.
+const STATES: [(&str, &str); 4] =
+    [("", "All"), ("completed", "Completed"), ("error", "Failed"), ("refused", "Refused")];
+
+/// The filters as they were filled in.
+#[derive(Clone, Default)]
+struct CallFilter {
+    state: String,
+    connection_id: String,
+    spend_key_id: String,
+    meter_id: String,
+    model: String,
+    code: String,
+    key: String,
+    value: String,
+    from: String,
+    to: String,
+}
+
+/// The filters of both lists. `None` leaves a list out.
+struct ListFilters {
+    calls: RequestFilter,
+    records: Option<ListFilter>,
+    refusals: Option<RefusalFilter>,
+    start: Option<Timestamp>,
+    end: Option<Timestamp>,
+}
+
+impl CallFilter {
+    fn of(query: &Query) -> Self {
+        let text = |name| query.get(name).unwrap_or_default().trim().to_owned();
+        Self {
+            state: text("status"),
+            connection_id: text("connection_id"),
+            spend_key_id: text("spend_key_id"),
+            meter_id: text("meter_id"),
+            model: text("model"),
+            code: text("code"),
+            key: text("key"),
+            value: text("value"),
+            from: text("from"),
+            to: text("to"),
+        }
+    }
+
+    /// The filters with their names in the query, without empty ones.
+    fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let pairs = [
+            ("status", &self.state),
+            ("connection_id", &self.connection_id),
+            ("spend_key_id", &self.spend_key_id),
+            ("meter_id", &self.meter_id),
+            ("model", &self.model),
+            ("code", &self.code),
+            ("key", &self.key),
+            ("value", &self.value),
+            ("from", &self.from),
+            ("to", &self.to),
+        ];
+        pairs
+            .into_iter()
+            .map(|(name, text)| (name, text.as_str()))
+            .filter(|(_, text)| !text.is_empty())
+    }
+
+    fn is_any(&self) -> bool {
+        self.pairs().next().is_some()
+    }
+
+    /// The link to the list with these filters and more pairs.
+    fn link(&self, more: &[(&str, String)]) -> String {
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(self.pairs()).extend_pairs(more);
+        format!("/dashboard/requests?{}", query.finish())
+    }
+
+    /// The filters of the lists. An invalid id or date is an error.
+    fn filters(&self) -> Result<ListFilters, &'static str> {
+        fn id<Id: std::str::FromStr>(text: &str) -> Result<Option<Id>, &'static str> {
+            match text {
+                "" => Ok(None),
+                text => text.parse().map(Some).map_err(|_| "There is nothing with such an id."),
+            }
+        }
+        fn day(text: &str, days: i64) -> Result<Option<Timestamp>, &'static str> {
+            let midnight = || format!("{text}T00:00:00Z").parse::<Timestamp>();
+            match text {
+                "" => Ok(None),
+                _ => midnight()
+                    .map(|at| Some(at.plus_millis(days * 86_400_000)))
+                    .map_err(|_| "A date must be such as 2026-11-25."),
+            }
+        }
+        if [&self.key, &self.value, &self.model].iter().any(|text| text.contains('\0')) {
+            return Err("Metadata and models have no such characters.");
+        }
+        if self.key.is_empty() && !self.value.is_empty() {
+            return Err("Name the metadata key that has this value.");
+        }
+        let pair = (!self.key.is_empty()).then(|| (self.key.clone(), self.value.clone()));
+        let model = (!self.model.is_empty()).then(|| self.model.clone());
+        let (start, end) = (day(&self.from, 0)?, day(&self.to, 1)?);
+        let calls = RequestFilter {
+            connection_id: id::<ConnectionId>(&self.connection_id)?,
+            spend_key_id: id::<SpendKeyId>(&self.spend_key_id)?,
+            meter_id: id::<MeterId>(&self.meter_id)?,
+            model: model.clone(),
+            metadata: pair.into_iter().collect(),
+            ..RequestFilter::default()
+        };
+        // Refused calls cannot be searched by meter or metadata, and records have no code.
+        let may_be_refused = calls.meter_id.is_none() && calls.metadata.is_empty();
+        let status = match self.state.as_str() {
+            "completed" => Some(RequestStatus::Completed),
+            "error" => Some(RequestStatus::Error),
+            _ => None,
+        };
+        let code = (!self.code.is_empty()).then(|| self.code.clone());
+        let has_records = self.state != "refused" && code.is_none();
+        let has_refusals = may_be_refused && status.is_none();
+        Ok(ListFilters {
+            records: has_records.then(|| ListFilter { status, start, end, ..calls.clone().into() }),
+            refusals: has_refusals.then_some(RefusalFilter {
+                start,
+                end,
+                code,
+                spend_key_id: calls.spend_key_id,
+                connection_id: calls.connection_id,
+                model,
+            }),
+            calls,
+            start,
+            end,
+        })
+    }
+}
+
+/// The ids after which the two lists go on.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    record: Option<RequestId>,
+    refusal: Option<RefusalId>,
+}
+
+impl Cursor {
+    fn of(query: &Query) -> Self {
+        Self {
+            record: query.get("after").and_then(|id| id.parse().ok()),
+            refusal: query.get("refused_after").and_then(|id| id.parse().ok()),
+        }
+    }
+}
+
+/// A call of either kind.
+enum ListedCall {
+    Sent(Box<RequestRecord>),
+    Refused(Box<RefusalRecord>),
+}
+
+/// A page of both lists, and where the next page begins.
+struct CallPage {
+    calls: Vec<ListedCall>,
+    next: Option<Cursor>,
+}
+
+/// Merges two lists, newest first, into a page.
+fn merge(found: RequestList, refusals: Vec<RefusalRecord>, from: Cursor) -> CallPage {
+    // Records that follow were not read yet, so refusals that are older wait for the next page.
+    let oldest = found.records.last().map(|record| record.created_at);
+    let waits = |refusal: &RefusalRecord| {
+        found.next.is_some() && oldest.is_none_or(|oldest| refusal.first_at < oldest)
+    };
+    let (mut calls, mut cursor) = (Vec::new(), from);
+    let mut records = found.records.iter().peekable();
+    let mut refused = refusals.into_iter().peekable();
+    while calls.len() < ROWS {
+        let is_refusal = match (records.peek(), refused.peek()) {
+            (_, None) => false,
+            (None, Some(refusal)) => !waits(refusal),
+            (Some(record), Some(refusal)) => refusal.first_at > record.created_at,
+        };
+        if is_refusal && let Some(refusal) = refused.next() {
+            cursor.refusal = Some(refusal.refusal_id);
+            calls.push(ListedCall::Refused(Box::new(refusal)));
+        } else if let Some(record) = records.next() {
+            cursor.record = Some(record.request_id);
+            calls.push(ListedCall::Sent(Box::new(record.clone())));
+        } else {
+            break;
+        }
+    }
+    let all_read = records.peek().is_none();
+    if all_read && found.next.is_some() {
+        cursor.record = found.next;
+    }
+    let has_more = !all_read || found.next.is_some() || refused.peek().is_some();
+    CallPage { calls, next: has_more.then_some(cursor) }
+}
+
+/// A row of the list.
+struct CallItem {
+    href: String,
+    year: String,
+    /// The time without the year.
+    at: String,
+    badges: Vec<Badge>,
+    customer: String,
+    key: String,
+    model: String,
+    tokens: String,
+    took: String,
+    cost: Figure,
+}
+
+/// The names of customers and spend keys, by id.
+type Names = HashMap<String, String>;
+
+impl CallItem {
+    fn of(call: &ListedCall, names: &Names) -> Self {
+        let name = |id: Option<String>| match id {
+            Some(id) => names.get(&id).cloned().unwrap_or(id),
+            None => String::new(),
+        };
+        match call {
+            ListedCall::Sent(record) => {
+                let item = RequestItem::of(record);
+                Self {
+                    href: format!("/dashboard/requests/{}", item.request_id),
+                    year: item.year,
+                    at: item.created_at,
+                    badges: item.badges,
+                    customer: name(record.connection_id.map(|id| id.to_string())),
+                    key: name(record.spend_key_id.map(|id| id.to_string())),
+                    model: item.model,
+                    tokens: item.tokens,
+                    took: item.took,
+                    cost: item.cost,
+                }
+            }
+            ListedCall::Refused(refusal) => {
+                let at = text::time(refusal.first_at);
+                let (year, at) = at.split_once('-').unwrap_or(("", &at));
+                let count = match refusal.count {
+                    1 => String::new(),
+                    count => format!(" ×{count}"),
+                };
+                let label = format!("refused: {}{count}", refusal.code.replace('_', " "));
+                let meaning = "It was not sent, and cost nothing.";
+                let provider = refusal.call.provider.clone().unwrap_or_default();
+                Self {
+                    href: format!("/dashboard/refusals/{}", refusal.refusal_id),
+                    year: year.to_owned(),
+                    at: at.to_owned(),
+                    badges: vec![Badge { color: "warn", label: label.into(), meaning }],
+                    customer: name(refusal.connection_id.map(|id| id.to_string())),
+                    key: name(refusal.spend_key_id.map(|id| id.to_string())),
+                    model: match provider.as_str() {
+                        "" => refusal.model.clone().unwrap_or_default(),
+                        provider => model(provider, refusal.model.as_deref()),
+                    },
+                    tokens: String::new(),
+                    took: String::new(),
+                    cost: Figure { shown: "–".to_owned(), exact: String::new() },
+                }
+            }
+        }
+    }
+}
+
+/// The names of the customers and spend keys of some calls.
+fn names(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    calls: &[ListedCall],
+) -> Result<Names, StoreError> {
+    let mut names = Names::new();
+    for call in calls {
+        let (customer, key) = match call {
+            ListedCall::Sent(record) => (record.connection_id, record.spend_key_id),
+            ListedCall::Refused(refusal) => (refusal.connection_id, refusal.spend_key_id),
+        };
+        if let Some(id) = customer.filter(|id| !names.contains_key(&id.to_string())) {
+            let found = connections::find(conn, merchant_id, id)?;
+            names.extend(found.map(|found| (id.to_string(), name_of(&found))));
+        }
+        if let Some(id) = key.filter(|id| !names.contains_key(&id.to_string())) {
+            let found = spend_keys::find(conn, merchant_id, id)?;
+            names.extend(found.map(|found| (id.to_string(), found.name)));
+        }
+    }
+    Ok(names)
+}
+
+/// A state with the number of its calls, as a link.
+struct Facet {
+    href: String,
+    label: &'static str,
+    /// Empty where it is not known.
+    count: String,
+    is_chosen: bool,
+}
+
+/// The numbers of calls by state, of the dates of the filter: all, completed, failed and refused ones. The refused ones
+/// are not known for a filter that refused calls do not have.
+fn counts(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filters: &ListFilters,
+    now: Timestamp,
+) -> Result<[Option<i128>; 4], StoreError> {
+    let end = filters.end.unwrap_or(now);
+    let start = filters.start.unwrap_or_else(|| end.plus_millis(-DAYS * 86_400_000));
+    let Ok(span) = TimeSpan::new(start, end, TimeZone::UTC, Interval::None) else {
+        return Ok([None; 4]);
+    };
+    let found = usage::sums(conn, merchant_id, &filters.calls, &[], &span)?.unwrap_or_default();
+    let mut sums = RollupSums::default();
+    found.values().flat_map(|periods| periods.values()).for_each(|one| sums += *one);
+    let refused = usage::refused(conn, merchant_id, &filters.calls, &[], &span)?;
+    let refused = refused.map(|groups| {
+        groups.values().flat_map(|periods| periods.values()).map(|count| i128::from(*count)).sum()
+    });
+    let refused: Option<i128> = refused;
+    Ok([
+        Some(sums.requests + refused.unwrap_or_default()),
+        Some(sums.requests - sums.failed),
+        Some(sums.failed),
+        refused,
+    ])
+}
+
+#[derive(Template)]
+#[template(path = "requests.html")]
+struct CallsPage {
+    shell: Shell,
+    calls: Vec<CallItem>,
+    facets: Vec<Facet>,
+    counted: String,
+    asked: CallFilter,
+    problem: &'static str,
+    connections: Vec<FormChoice>,
+    keys: Vec<FormChoice>,
+    meters: Vec<FormChoice>,
+    has_newer: bool,
+    newest: String,
+    older: String,
+}
+
+/// The rows that the list needs.
+#[derive(Default)]
+struct CallRows {
+    calls: Vec<CallItem>,
+    next: Option<Cursor>,
+    counts: [Option<i128>; 4],
+    connections: Vec<FormChoice>,
+    keys: Vec<FormChoice>,
+    meters: Vec<FormChoice>,
+}
+
+impl CallRows {
+    fn read(
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        filters: Option<&ListFilters>,
+        from: Cursor,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let mut rows = Self {
+            connections: connection_choices(conn, merchant_id)?,
+            meters: meter_choices(conn, merchant_id)?,
+            ..Self::default()
+        };
+        let newest = Page { after: None, limit: KEYS };
+        let keys = spend_keys::list(conn, merchant_id, &newest)?.into_iter();
+        let choice = |key: tollgate_domain::SpendKey| FormChoice {
+            id: key.spend_key_id.to_string(),
+            name: key.name,
+        };
+        rows.keys = keys.map(choice).collect();
+        let Some(filters) = filters else { return Ok(rows) };
+        let limit = u32::try_from(ROWS).unwrap_or(u32::MAX);
+        let records = match &filters.records {
+            Some(filter) => {
+                requests::list(conn, merchant_id, filter, &Page { after: from.record, limit })?
+            }
+            None => RequestList::default(),
+        };
+        let refusals = match &filters.refusals {
+            Some(filter) => {
+                refusals::list(conn, merchant_id, filter, &Page { after: from.refusal, limit })?
+            }
+            None => Vec::new(),
+        };
+        let page = merge(records, refusals, from);
+        let names = names(conn, merchant_id, &page.calls)?;
+        rows.calls = page.calls.iter().map(|call| CallItem::of(call, &names)).collect();
+        rows.next = page.next;
+        rows.counts = counts(conn, merchant_id, filters, now)?;
+        Ok(rows)
+    }
+}
+
+pub(crate) async fn list(
+    app: web::Data<App>,
+    visitor: SessionUser,
+    http: HttpRequest,
+) -> Result<HttpResponse, PageError> {
+    let query = Query::of(&http);
+    if let Some(id) = query.get("id").map(str::trim).filter(|id| !id.is_empty()) {
+        let page = if id.starts_with("rfs_") { "refusals" } else { "requests" };
+        let id: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
+        return Ok(go_to(&format!("/dashboard/{page}/{id}")));
+    }
+    let asked = CallFilter::of(&query);
+    let (filters, problem) = match asked.filters() {
+        Ok(filters) => (Some(filters), ""),
+        Err(problem) => (None, problem),
+    };
+    let (from, merchant_id, now) = (Cursor::of(&query), visitor.merchant_id(), app.clock.now());
+    app.store.flush_refusals().await;
+    let read =
+        move |conn: &mut Conn| CallRows::read(conn, merchant_id, filters.as_ref(), from, now);
+    let rows = app.store.read_snapshot(read).await?;
+    let facets = STATES.iter().zip(rows.counts).map(|((state, label), count)| {
+        let filter =
+            CallFilter { state: (*state).to_owned(), code: String::new(), ..asked.clone() };
+        Facet {
+            href: filter.link(&[]),
+            label,
+            count: count.map_or_else(String::new, text::count),
+            is_chosen: asked.state == *state,
+        }
+    });
+    let older = rows.next.map(|next| {
+        let record = next.record.map(|id| ("after", id.to_string()));
+        let refusal = next.refusal.map(|id| ("refused_after", id.to_string()));
+        asked.link(&Vec::from_iter(record.into_iter().chain(refusal)))
+    });
+    respond(&CallsPage {
+        shell: Shell::new(&visitor, DashboardSection::Requests, "Requests"),
+        facets: facets.collect(),
+        counted: match (asked.from.is_empty(), asked.to.is_empty()) {
+            (true, true) => format!("The numbers are of {DAYS} days."),
+            _ => "The numbers are of the chosen days.".to_owned(),
+        },
+        calls: rows.calls,
+        problem,
+        connections: rows.connections,
+        keys: rows.keys,
+        meters: rows.meters,
+        has_newer: from.record.is_some() || from.refusal.is_some(),
+        newest: asked.link(&[]),
+        older: older.unwrap_or_default(),
+        asked,
+    })
+}
