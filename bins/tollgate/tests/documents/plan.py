@@ -306,6 +306,28 @@ ANSWERS = {
         api POST "subscriptions/$SUBSCRIPTION/change" '{"subscription_config_id": "'$BASIC'"}' |
             grep -o '"pending_change":{[^}]*}' | sed 's/.*/{&}/'
     """,
+    ("api", '"credit_lost"'): """
+        DEARER=$(api POST subscription_configs '{"name": "Large", "period_amount": "99", "included_credit": "9",
+            "billing_interval": "month"}' | grep -o 'sbc_[0-9A-Z]*')
+        SUBSCRIPTION=$(api GET "connections/$CONNECTION/subscription" | grep -o 'sub_[0-9A-Z]*')
+        api POST "subscriptions/$SUBSCRIPTION/change" '{"subscription_config_id": "'$DEARER'", "preview": true}'
+    """,
+    ("api", '{"data": [{"month": "2026-11"}]}'): """
+        MADE=$(api POST connections '{"name": "Statement"}')
+        BILLED=$(grep -o 'con_[0-9A-Z]*' <<<"$MADE") BILLED_WALLET=$(grep -o 'wal_[0-9A-Z]*' <<<"$MADE")
+        api POST "wallets/$BILLED_WALLET/credits" '{"amount": "12"}' >credited
+        BILLED_PLAN=$(api POST subscription_configs '{"name": "Pro", "period_amount": "25",
+            "billing_interval": "month"}' | grep -o 'sbc_[0-9A-Z]*')
+        api POST subscriptions '{"connection_id": "'$BILLED'", "subscription_config_id": "'$BILLED_PLAN'"}' >subscribed
+        SLUG=$(api GET "meters/$METER" | grep -o '"meter_slug":"[^"]*' | cut -d'"' -f4)
+        api POST requests '{"request_id": "statement-1", "connection_id": "'$BILLED'", "meter_slug": "'$SLUG'", "provider": "openai",
+            "model": "gpt-4o-mini", "input_tokens": 10, "output_tokens": 5}' >reported
+        api GET "connections/$BILLED/statements"
+    """,
+    ("api", '"opening_balance": "12.0000000000"'): """
+        MONTH=$(date -u +%Y-%m)
+        api GET "connections/$BILLED/statements/$MONTH?time_zone=Europe/Berlin"
+    """,
     ("api", '"overdraft_limit": "5.0000000000",'): """
         api PATCH "wallets/$WALLET" '{"overdraft_limit": "5", "low_balance_threshold": "1.5"}'
     """,
