@@ -197,8 +197,7 @@ async fn list_merchants(config: &TollgateConfig, json: bool) -> anyhow::Result<(
             "wallet_id": merchant.wallet_id,
             "created_at": merchant.created_at,
         });
-        let ids = [merchant.merchant_id.to_string(), merchant.wallet_id.to_string()];
-        let [id, wallet_id] = ids;
+        let (id, wallet_id) = (merchant.merchant_id.to_string(), merchant.wallet_id.to_string());
         (value, [id, wallet_id, merchant.name])
     });
     print_list(json, ["MERCHANT", "WALLET", "NAME"], items.collect())

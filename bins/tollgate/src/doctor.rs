@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use actix_web::http::Method;
 use actix_web::http::header::HeaderMap;
 use actix_web::web::Bytes;
-
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use time::format_description::well_known::Rfc2822;
@@ -22,7 +21,7 @@ use tollgate_store::{DatabaseUrl, Page, Store, StoreError, merchants, webhooks};
 
 use crate::config::TollgateConfig;
 use crate::database::open;
-use crate::output::print;
+use crate::output::{print, printable};
 
 /// The time that a check waits for another machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -61,16 +60,13 @@ struct Report {
 }
 
 impl Report {
-    /// Prints a check. Names of merchants and answers of providers must not control the terminal.
+    /// Prints a check.
     fn add(&mut self, status: CheckStatus, check: &str, detail: &str) -> anyhow::Result<()> {
         self.has_failed |= status == CheckStatus::Failed;
-        let detail: String = detail
-            .chars()
-            .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
-            .collect();
         let word = status.word();
         let value = json!({"check": check, "status": word, "detail": detail});
-        print(self.json, &value, &format!("{word:<6}  {check:<24}  {detail}"))
+        let text = format!("{word:<6}  {:<24}  {}", printable(check), printable(detail));
+        print(self.json, &value, &text)
     }
 }
 
@@ -212,9 +208,9 @@ async fn check_provider(
         return Ok(None);
     };
     // Providers see a hash of the merchant; no merchant has this id.
-    let nobody = MerchantId::least(Timestamp::from_unix_micros(0));
+    let no_merchant = MerchantId::least(Timestamp::from_unix_micros(0));
     let headers =
-        request_headers(&HeaderMap::new(), &endpoint, &ProviderKey::Managed, nobody, false);
+        request_headers(&HeaderMap::new(), &endpoint, &ProviderKey::Managed, no_merchant, false);
     let client = ProviderClient::new(Timeouts {
         connect: PATIENCE,
         first_byte: PATIENCE,

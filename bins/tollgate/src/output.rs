@@ -91,6 +91,15 @@ fn ignore_broken_pipe(printed: std::io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
+/// A text that others chose, for a terminal: its control characters are escaped, so that the terminal does not run
+/// them.
+pub(crate) fn printable(text: &str) -> String {
+    match text.contains(char::is_control) {
+        true => text.escape_debug().collect(),
+        false => text.to_owned(),
+    }
+}
+
 /// An error with each of its issues on its own line.
 pub(crate) fn with_issues(error: impl Into<ApiError>) -> anyhow::Error {
     let error = error.into();

@@ -10,7 +10,7 @@ use tollgate_store::{Conn, Page, Store, merchants};
 
 use crate::config::TollgateConfig;
 use crate::database::open;
-use crate::output::{print_bytes, print_line, print_lines, table, with_issues};
+use crate::output::{print_bytes, print_line, print_lines, printable, table, with_issues};
 
 /// The merchant, the calls and the form of a report.
 #[derive(Args)]
@@ -239,11 +239,7 @@ async fn store_of(
 fn shown(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "-".to_owned(),
-        // Merchants choose names; the terminal must not run what they say.
-        Some(Value::String(text)) if text.contains(char::is_control) => {
-            text.escape_debug().collect()
-        }
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => printable(text),
         Some(other) => other.to_string(),
     }
 }

@@ -84,7 +84,7 @@ async fn act(
     random: &mut Random,
     customer: &Customer,
     slug: &str,
-    dearest: &str,
+    most_expensive: &str,
 ) -> bool {
     match random.below(20) {
         0 => {
@@ -102,7 +102,7 @@ async fn act(
             let found = gateway.get(&path).await.expect(200);
             if let Some(id) = found["subscription"]["subscription_id"].as_str() {
                 let rule = ["carry", "expire", "prorate"][random.index(3)];
-                let change = json!({"subscription_config_id": dearest, "on_upgrade": rule});
+                let change = json!({"subscription_config_id": most_expensive, "on_upgrade": rule});
                 gateway.post(&format!("/subscriptions/{id}/change"), &change).await.expect(200);
             }
         }

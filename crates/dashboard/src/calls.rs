@@ -10,14 +10,16 @@ use tollgate_domain::{
 };
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
-use tollgate_store::usage::{self, RollupSums};
+use tollgate_store::usage;
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, go_to, respond};
-use crate::customers::name_of;
-use crate::page::{DashboardSection, FormChoice, Shell, connection_choices, meter_choices};
+use crate::page::{
+    DashboardSection, FormChoice, Shell, connection_choices, meter_choices, name_of,
+};
 use crate::requests::{Badge, RequestItem, model};
 use crate::session::SessionUser;
+use crate::spend::sum_up;
 use crate::text::{self, Figure};
 use tollgate_api::{App, Query};
 
@@ -344,13 +346,11 @@ fn counts(
         return Ok([None; 4]);
     };
     let found = usage::sums(conn, merchant_id, &filters.calls, &[], &span)?.unwrap_or_default();
-    let mut sums = RollupSums::default();
-    found.values().flat_map(|periods| periods.values()).for_each(|one| sums += *one);
+    let sums = sum_up(found.values().flat_map(|periods| periods.values()));
     let refused = usage::refused(conn, merchant_id, &filters.calls, &[], &span)?;
-    let refused = refused.map(|groups| {
+    let refused: Option<i128> = refused.map(|groups| {
         groups.values().flat_map(|periods| periods.values()).map(|count| i128::from(*count)).sum()
     });
-    let refused: Option<i128> = refused;
     Ok([
         Some(sums.requests + refused.unwrap_or_default()),
         Some(sums.requests - sums.failed),

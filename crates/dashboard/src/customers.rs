@@ -18,10 +18,10 @@ use tollgate_store::usage::{self, Dimension, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys, statements, wallets};
 
 use crate::answer::{PageError, issue_sentences, respond};
-use crate::page::{DashboardSection, Fact, FormChoice, Shell};
+use crate::page::{ChoiceLink, DashboardSection, Fact, FormChoice, Shell, name_of};
 use crate::requests::RequestItem as RequestLine;
 use crate::session::SessionUser;
-use crate::spend::MONTH;
+use crate::spend::{MONTH, sum_up, sums_by_customer};
 use crate::subscriptions::CreditBar;
 use crate::text::{self, Figure};
 use crate::wallets::WalletSummary;
@@ -34,12 +34,6 @@ const MOST_CUSTOMERS: u32 = 5_000;
 const ROWS: usize = 25;
 /// The most spend keys that are searched for those of a customer.
 const MOST_KEYS: u32 = 5_000;
-
-/// The name of a customer for people.
-pub(crate) fn name_of(connection: &Connection) -> String {
-    let name = connection.name.clone().or_else(|| connection.reference_id.clone());
-    name.unwrap_or_else(|| connection.connection_id.to_string())
-}
 
 /// An order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,16 +93,7 @@ fn customers(
     let newest = Page { after: None, limit: MOST_CUSTOMERS };
     let mut found = connections::list(conn, merchant_id, &newest)?;
     found.truncate(usize::try_from(MOST_CUSTOMERS).unwrap_or(usize::MAX));
-    let all = RequestFilter::default();
-    let by = [Dimension::Connection];
-    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.span(now))?.unwrap_or_default();
-    let mut sums: HashMap<String, RollupSums> = HashMap::new();
-    for (mut members, periods) in groups {
-        if let Some(Some(id)) = members.pop() {
-            let sum = sums.entry(id).or_default();
-            periods.into_values().for_each(|period| *sum += period);
-        }
-    }
+    let mut sums = sums_by_customer(conn, merchant_id, now)?;
     let with_sums = found.into_iter().map(|connection| {
         let sums = sums.remove(&connection.connection_id.to_string()).unwrap_or_default();
         CustomerFigures { connection, sums }
@@ -163,13 +148,6 @@ impl CustomerItem {
     }
 }
 
-/// A link of a choice, and whether it is the chosen one.
-struct OrderLink {
-    href: String,
-    label: &'static str,
-    is_chosen: bool,
-}
-
 #[derive(Template)]
 #[template(path = "customers.html")]
 struct CustomersPage {
@@ -178,7 +156,7 @@ struct CustomersPage {
     has_any: bool,
     search: String,
     sort: &'static str,
-    orders: Vec<OrderLink>,
+    orders: Vec<ChoiceLink>,
     found: usize,
     /// Whether there are more customers than are searched.
     is_cut: bool,
@@ -225,7 +203,7 @@ pub(crate) async fn list(
         customers: rows,
         orders: CustomerOrder::ALL
             .into_iter()
-            .map(|(name, label, _)| OrderLink {
+            .map(|(name, label, _)| ChoiceLink {
                 href: link(name, 0),
                 label,
                 is_chosen: name == sort,
@@ -367,13 +345,11 @@ impl CustomerDetails {
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
         let (span, by) = (MONTH.span(now), [Dimension::Model]);
         let groups = usage::sums(conn, merchant_id, &filter, &by, &span)?.unwrap_or_default();
-        let (mut sums, mut models) = (RollupSums::default(), Vec::new());
-        for (mut members, periods) in groups {
-            let mut of_model = RollupSums::default();
-            periods.into_values().for_each(|period| of_model += period);
-            sums += of_model;
-            models.push((members.pop().flatten(), of_model));
-        }
+        let models = groups
+            .into_iter()
+            .map(|(mut members, periods)| (members.pop().flatten(), sum_up(periods.values())));
+        let mut models: Vec<_> = models.collect();
+        let sums = sum_up(models.iter().map(|(_, sums)| sums));
         models.sort_by(|(one, its), (other, others)| {
             others.revenue.cmp(&its.revenue).then_with(|| one.cmp(other))
         });
@@ -469,9 +445,7 @@ pub(crate) async fn show(
         vec![Fact::new("Id (a connection in the API)", connection.connection_id.to_string())];
     facts.extend(connection.reference_id.clone().map(|id| Fact::new("Your id", id)));
     facts.push(Fact::new("Made", text::time(connection.created_at)));
-    let amount = |amount: Option<Amount>| {
-        amount.map_or_else(String::new, |amount| text::money(amount).replace(['$', ','], ""))
-    };
+    let amount = |amount: Option<Amount>| amount.map_or_else(String::new, text::field);
     let wallet = details.wallet.as_ref();
     let models = details.models.iter().map(|(model, sums)| ModelRow {
         model: model.clone().unwrap_or_else(|| "No model".to_owned()),

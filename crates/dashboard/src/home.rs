@@ -11,17 +11,16 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::requests::{self as records, ListFilter, RequestFilter};
-use tollgate_store::usage::{self, Dimension, RollupSums};
+use tollgate_store::usage::{self, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, meters, spend_keys, wallets, webhooks};
 
 use crate::answer::{PageError, respond};
 use crate::chart::{Chart, ChartUnit};
-use crate::customers::name_of;
 use crate::in_flight::held;
-use crate::page::{DashboardSection, Shell};
+use crate::page::{DashboardSection, Shell, name_of};
 use crate::requests::RequestItem;
 use crate::session::SessionUser;
-use crate::spend::{BY_MODEL, Latency, MONTH, Trend, layers, sum_up, total};
+use crate::spend::{BY_MODEL, Latency, MONTH, Trend, layers, sum_up, sums_by_customer, total};
 use crate::spend_keys::limit_used;
 use crate::text::{self, Figure};
 use tollgate_api::App;
@@ -182,16 +181,8 @@ fn top_customers(
     now: Timestamp,
 ) -> Result<Vec<TopCustomer>, StoreError> {
     const MOST: usize = 5;
-    let all = RequestFilter::default();
-    let by = [Dimension::Connection];
-    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.span(now))?.unwrap_or_default();
-    let sums = groups.into_iter().filter_map(|(mut members, periods)| {
-        let id = members.pop()??;
-        let mut sum = RollupSums::default();
-        periods.into_values().for_each(|period| sum += period);
-        (sum.revenue > 0).then_some((id, sum))
-    });
-    let mut sums: Vec<_> = sums.collect();
+    let sums = sums_by_customer(conn, merchant_id, now)?.into_iter();
+    let mut sums: Vec<_> = sums.filter(|(_, sum)| sum.revenue > 0).collect();
     sums.sort_by_key(|(id, sum)| (Reverse(sum.revenue), id.clone()));
     let mut top = Vec::new();
     for (id, sum) in sums.into_iter().take(MOST) {
@@ -277,15 +268,14 @@ pub(crate) async fn show(
     let (figures, in_flight, wallet, requests, notices, top, steps) =
         app.store.read_snapshot(read).await?;
     let (by_day, refused, of_month, latency) = figures;
-    let last = sum_up(by_day.get(DAYS..).unwrap_or_default());
-    let margin = Tile::money("Margin, 30 days", &by_day, RollupSums::margin);
+    let last = sum_up(by_day.iter().skip(DAYS));
+    let percent = text::percent(last.margin(), last.revenue);
     let tiles = vec![
         Tile::money("Revenue, 30 days", &by_day, |sums| sums.revenue),
         Tile::money("Provider cost, 30 days", &by_day, |sums| sums.provider_cost),
         Tile {
-            name: "Margin, 30 days",
-            note: format!("{} of revenue", text::percent(last.margin(), last.revenue)),
-            ..margin
+            note: format!("{percent} of revenue"),
+            ..Tile::money("Margin, 30 days", &by_day, RollupSums::margin)
         },
         Tile::count(
             "Requests, 30 days",

@@ -1,7 +1,7 @@
 //! The parts that all pages share: the frame, the style, facts, choices and lists.
 
 use actix_web::{HttpRequest, HttpResponse};
-use tollgate_domain::MerchantId;
+use tollgate_domain::{Connection, MerchantId};
 use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
 use crate::answer::PageError;
@@ -167,6 +167,19 @@ impl Fact {
     }
 }
 
+/// A link of a choice, and whether it is the chosen one.
+pub(crate) struct ChoiceLink {
+    pub(crate) href: String,
+    pub(crate) label: &'static str,
+    pub(crate) is_chosen: bool,
+}
+
+/// The name of a customer for people.
+pub(crate) fn name_of(connection: &Connection) -> String {
+    let name = connection.name.clone().or_else(|| connection.reference_id.clone());
+    name.unwrap_or_else(|| connection.connection_id.to_string())
+}
+
 /// A choice of a form.
 pub(crate) struct FormChoice {
     pub(crate) id: String,
@@ -183,11 +196,9 @@ pub(crate) fn connection_choices(
 ) -> Result<Vec<FormChoice>, StoreError> {
     let newest = Page { after: None, limit: CHOICES };
     let found = connections::list(conn, merchant_id, &newest)?;
-    let named = found.into_iter().map(|one| {
-        let id = one.connection_id.to_string();
-        FormChoice { name: one.name.or(one.reference_id).unwrap_or_else(|| id.clone()), id }
-    });
-    Ok(named.collect())
+    let choice =
+        |one: &Connection| FormChoice { id: one.connection_id.to_string(), name: name_of(one) };
+    Ok(found.iter().map(choice).collect())
 }
 
 /// The newest meters, by name.

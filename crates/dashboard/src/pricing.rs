@@ -174,7 +174,6 @@ pub(crate) async fn show_plan(
     let (plan, meters) = app.store.read(read).await?;
     let economics = PlanEconomics::of(&plan, &meters, app.store.service_charge_rate());
     let (config, terms) = (&plan.config, plan.config.terms());
-    let plain = |amount: Amount| text::money(amount).replace(['$', ','], "");
     let linked = meters.iter().filter(|meter| terms.meter_ids.contains(&meter.meter_id));
     let linked: Vec<_> = linked.map(|meter| meter.name.clone()).collect();
     let facts = vec![
@@ -229,7 +228,7 @@ pub(crate) async fn show_plan(
         shell: Shell::new(&visitor, DashboardSection::Pricing, config.name.clone()),
         id: id.to_string(),
         name: config.name.clone(),
-        credit: plain(terms.included_credit),
+        credit: text::field(terms.included_credit),
         rollover: text::word(&terms.rollover_type),
         bundle_rollover: text::word(&terms.bundle_rollover_type),
         economics,

@@ -9,7 +9,7 @@ use tollgate_pricing::PriceSource;
 use tollgate_store::{Conn, connections, meters, spend_keys};
 
 use crate::answer::{PageError, respond};
-use crate::page::{DashboardSection, Fact, Shell};
+use crate::page::{DashboardSection, Fact, Shell, name_of};
 use crate::price::PriceBreakdown;
 use crate::session::SessionUser;
 use crate::spend::took_millis;
@@ -196,8 +196,7 @@ pub(crate) async fn show(
     facts.extend(record.provider_status.map(|it| Fact::new("Provider's status", it.to_string())));
     facts.extend(record.response_id.clone().map(|id| Fact::new("Provider's id", id)));
     if let Some(id) = record.connection_id {
-        let name = connection.and_then(|one| one.name.or(one.reference_id));
-        let name = name.unwrap_or_else(|| id.to_string());
+        let name = connection.as_ref().map_or_else(|| id.to_string(), name_of);
         facts.push(Fact::leading("Customer", name, format!("/dashboard/customers/{id}")));
     }
     if let Some(id) = record.spend_key_id {

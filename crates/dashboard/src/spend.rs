@@ -13,7 +13,7 @@ use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, respond};
 use crate::chart::{BAD, COLORS, Chart, ChartUnit, GOOD, GREY, Layer};
-use crate::page::{DashboardSection, Shell};
+use crate::page::{ChoiceLink, DashboardSection, Shell};
 use crate::session::SessionUser;
 use crate::text::{self, Figure};
 use tollgate_api::operations::UsageReport;
@@ -159,13 +159,6 @@ fn name_of_group(by: &[Dimension], members: &GroupMembers) -> String {
     names.collect::<Vec<_>>().join("/")
 }
 
-/// A link of a choice, and whether it is the chosen one.
-struct ChoiceLink {
-    href: String,
-    label: &'static str,
-    is_chosen: bool,
-}
-
 #[derive(Template)]
 #[template(path = "spend.html")]
 struct SpendPage {
@@ -233,16 +226,31 @@ impl Totals {
     }
 }
 
-pub(crate) fn sum_up(parts: &[RollupSums]) -> RollupSums {
+pub(crate) fn sum_up<'a>(parts: impl IntoIterator<Item = &'a RollupSums>) -> RollupSums {
     let mut sums = RollupSums::default();
-    parts.iter().for_each(|part| sums += *part);
+    parts.into_iter().for_each(|part| sums += *part);
     sums
+}
+
+/// The sums of 30 days of each customer that has calls, by its id.
+pub(crate) fn sums_by_customer(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    now: Timestamp,
+) -> Result<HashMap<String, RollupSums>, StoreError> {
+    let all = RequestFilter::default();
+    let by = [Dimension::Connection];
+    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.span(now))?.unwrap_or_default();
+    let of_customers = groups
+        .into_iter()
+        .filter_map(|(mut members, periods)| Some((members.pop()??, sum_up(periods.values()))));
+    Ok(of_customers.collect())
 }
 
 /// The most expensive members of a trend as layers, and all the rest as one.
 pub(crate) fn layers(trend: &Trend, names: &HashMap<String, String>) -> Vec<Layer> {
     let mut members: Vec<_> = trend.members.iter().collect();
-    members.sort_by_key(|(name, sums)| (Reverse(sum_up(sums).request_cost()), *name));
+    members.sort_by_key(|(name, sums)| (Reverse(sum_up(*sums).request_cost()), *name));
     let costs = |sums: &[RollupSums]| sums.iter().map(RollupSums::request_cost).collect::<Vec<_>>();
     let mut rest = costs(&trend.total);
     let mut layers = Vec::new();
@@ -271,7 +279,7 @@ fn names(
     let mut names = HashMap::new();
     // Only members that can have a row below are named.
     let mut members: Vec<_> = trend.members.iter().collect();
-    members.sort_by_key(|(_, sums)| Reverse(sum_up(sums).request_cost()));
+    members.sort_by_key(|(_, sums)| Reverse(sum_up(*sums).request_cost()));
     for (member, _) in members.into_iter().take(MOST_ROWS) {
         let name = if let Ok(id) = member.parse() {
             connections::find(conn, merchant_id, id)?.and_then(|one| one.name.or(one.reference_id))

@@ -10,7 +10,7 @@ use tollgate_store::subscriptions::{self, RenewalScope, SubscriptionFilter};
 use tollgate_store::{Conn, StoreError, connections};
 
 use crate::answer::{PageError, respond};
-use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::page::{DashboardSection, Fact, Pager, Shell, name_of, page_of};
 use crate::session::SessionUser;
 use crate::text;
 use tollgate_api::operations::subscription_not_found as not_found;
@@ -113,8 +113,7 @@ impl SubscriptionDetails {
         state: SubscriptionState,
     ) -> Result<Self, StoreError> {
         let found = connections::find(conn, merchant_id, state.connection_id)?;
-        let name = found.and_then(|one| one.name.or(one.reference_id));
-        let connection = name.unwrap_or_else(|| state.connection_id.to_string());
+        let connection = found.as_ref().map_or_else(|| state.connection_id.to_string(), name_of);
         let at_start = subscriptions::cycle_credit_at_start(conn, &state)?;
         Ok(Self { state, connection, at_start })
     }

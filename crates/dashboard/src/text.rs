@@ -12,6 +12,11 @@ pub(crate) fn money(amount: Amount) -> String {
     money_of(i128::from(amount.units()))
 }
 
+/// An exact amount as the text of a field, which an operation reads again.
+pub(crate) fn field(amount: Amount) -> String {
+    money(amount).replace(['$', ','], "").replace('−', "-")
+}
+
 /// As [`money`], of a sum that may be larger than any amount.
 pub(crate) fn money_of(units: i128) -> String {
     let (usd, rest) = (units.unsigned_abs() / UNITS_PER_USD, units.unsigned_abs() % UNITS_PER_USD);

@@ -7,7 +7,7 @@ use tollgate_store::subscriptions::RenewalScope;
 use tollgate_store::{Conn, StoreError, connections, wallets};
 
 use crate::answer::{PageError, respond};
-use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
+use crate::page::{DashboardSection, Fact, Pager, Shell, name_of, page_of};
 use crate::session::SessionUser;
 use crate::text;
 use tollgate_api::operations::wallet_not_found as not_found;
@@ -72,10 +72,7 @@ pub(crate) async fn list(
     };
     let (own, mut found) = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |(one, _)| one.connection_id.to_string());
-    let wallets = found.into_iter().map(|(one, wallet)| {
-        let owner = one.name.or(one.reference_id).unwrap_or_else(|| one.connection_id.to_string());
-        WalletSummary::of(&wallet, owner)
-    });
+    let wallets = found.iter().map(|(one, wallet)| WalletSummary::of(wallet, name_of(one)));
     respond(&WalletsPage {
         shell: Shell::new(&visitor, DashboardSection::Customers, "Wallets"),
         own: own.map(|wallet| WalletSummary::of(&wallet, "Your own".to_owned())),
@@ -144,10 +141,9 @@ pub(crate) async fn show(
     let owner = match connection {
         None => "Your own wallet".to_owned(),
         Some(one) => {
-            let id = one.connection_id.to_string();
-            let name = one.name.or(one.reference_id).unwrap_or_else(|| id.clone());
-            let href = format!("/dashboard/customers/{id}");
-            facts.push(Fact::leading("Connection", name.clone(), href));
+            let name = name_of(&one);
+            let href = format!("/dashboard/customers/{}", one.connection_id);
+            facts.push(Fact::leading("Customer", name.clone(), href));
             format!("Wallet of {name}")
         }
     };

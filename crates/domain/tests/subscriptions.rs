@@ -251,9 +251,11 @@ fn what_was_bought_is_drawn_after_what_was_included_and_follows_its_own_rule() {
 fn a_dearer_plan_begins_at_once_and_a_cheaper_one_when_the_cycle_ends() {
     let mut account = SubscriptionAccount::of(monthly("25", Rollover::Full));
     account.use_up("15");
-    let dearer = config("50", BillingInterval::Year, terms("60", Rollover::None, Rollover::Full));
+    let expensive =
+        config("50", BillingInterval::Year, terms("60", Rollover::None, Rollover::Full));
     let now = at("2026-02-10T06:00:00Z");
-    let step = account.subscription.change(dearer, UpgradeRule::Carry, &mut account.credits, now);
+    let step =
+        account.subscription.change(expensive, UpgradeRule::Carry, &mut account.credits, now);
     account.book(step);
     assert_eq!(account.left().0, amount("70"), "unused credit stays");
     assert_eq!(account.cycle(), (now, at("2027-02-10T06:00:00Z")));
@@ -397,12 +399,12 @@ fn an_upgrade_keeps_expires_or_prorates_and_its_preview_says_so() {
     for (rule, rollover, bundle_rollover, cycle, bundle, lost, due) in upgrades {
         let (mut account, now) = half_used(rollover, bundle_rollover);
         let plan = terms("60", Rollover::None, Rollover::None);
-        let dearer = config("49", BillingInterval::Month, plan);
+        let expensive = config("49", BillingInterval::Month, plan);
         let before = (account.subscription.clone(), account.credits);
         let preview =
-            account.subscription.preview_change(dearer.clone(), rule, &account.credits, now);
+            account.subscription.preview_change(expensive.clone(), rule, &account.credits, now);
         assert_eq!((&account.subscription, account.credits), (&before.0, before.1));
-        let step = account.subscription.change(dearer, rule, &mut account.credits, now).unwrap();
+        let step = account.subscription.change(expensive, rule, &mut account.credits, now).unwrap();
         assert_eq!(step.payload.charge().unwrap().amount_due, amount(due), "{rule:?}");
         account.book([step]);
         assert_eq!(account.left(), (amount(cycle), amount(bundle)), "{rule:?} {rollover:?}");
@@ -443,9 +445,9 @@ fn credit_reserved_by_a_call_survives_an_upgrade_whatever_its_rule() {
     for (rule, after) in [(UpgradeRule::Carry, "83"), (UpgradeRule::Expire, "60")] {
         let mut account = SubscriptionAccount::of(monthly("25", Rollover::None));
         let hold = account.credits.reserve(amount("10")).unwrap();
-        let dearer =
+        let expensive =
             config("50", BillingInterval::Month, terms("60", Rollover::None, Rollover::Full));
-        account.subscription.change(dearer, rule, &mut account.credits, at(START));
+        account.subscription.change(expensive, rule, &mut account.credits, at(START));
         assert_eq!(account.credits.held(), amount("10"));
         let drawn = account.credits.settle(hold, amount("2")).unwrap();
         assert_eq!((drawn.cycle, drawn.balance), (amount("2"), Amount::ZERO));
