@@ -686,13 +686,33 @@ fn a_customer_is_made_gets_money_a_plan_an_upgrade_and_a_statement_on_its_pages(
         let once = browser.send_with(&token, "/actions/creditWallet", &credit).await;
         let twice = browser.send_with(&token, "/actions/creditWallet", &credit).await;
         assert_eq!((once.status, twice.status), (303, 409));
-        let (balance, _) = {
-            let wallet = gateway.get(&format!("/wallets/{wallet}")).await.expect(200);
-            (text(&wallet, "balance"), ())
-        };
-        assert_eq!(balance, "50.0000000000");
+        let wallet = gateway.get(&format!("/wallets/{wallet}")).await.expect(200);
+        assert_eq!(wallet["balance"], "50.0000000000");
         let unknown = browser.send("/actions/createMerchant", &[next]).await;
         assert_eq!(unknown.status, 404);
+    });
+}
+
+/// A choice that is missing would let the browser send the first one, which is the merchant's own wallet.
+#[test]
+fn a_new_key_of_an_old_customer_is_on_its_wallet() {
+    each_gateway(async |gateway| {
+        let merchant_id = gateway.merchant.merchant.merchant_id;
+        for _ in 0..101 {
+            gateway.store.connection(merchant_id, "0").await;
+        }
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let old = &gateway.connection;
+        let chosen = format!("value=\"{}\" selected", old.wallet_id);
+        let form = browser.show(&format!("/spend-keys?wallet_id={}", old.wallet_id)).await;
+        assert!(form.contains(&chosen), "{form}");
+        let other = gateway.store.merchant().await.merchant.wallet_id;
+        let unknown = browser.get(&format!("/spend-keys?wallet_id={other}")).await;
+        assert_eq!(unknown.status, 404, "{}", unknown.text());
+        // A form that is not valid keeps the wallet, too.
+        let wallet = old.wallet_id.to_string();
+        let wrong = browser.send("/spend-keys", &[("wallet_id", &wallet)]).await;
+        assert!(wrong.status == 400 && wrong.text().contains(&chosen), "{}", wrong.text());
     });
 }
 

@@ -5,20 +5,23 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value, json};
 use tollgate_domain::{
-    Cycle, Key, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
+    Connection, Cycle, Key, MerchantId, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId,
+    SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::spend_keys::{self, SpendKeyUpdate};
-use tollgate_store::{Conn, StoreError, connections, meters};
+use tollgate_store::{Conn, Page, StoreError, connections, meters, wallets};
 
 use crate::answer::{PageError, go_to, html, issue_sentences, respond};
-use crate::page::{DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, page_of};
+use crate::page::{
+    DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, name_of, page_of,
+};
 use crate::session::{
     FormFields, SessionForm, SessionUser, clear_shown_key, redirect_with_secret, secret_to_show,
 };
 use crate::text;
 use tollgate_api::operations::{
-    make_spend_key, read_new_spend_key, spend_key_not_found as not_found,
+    make_spend_key, read_new_spend_key, spend_key_not_found as not_found, wallet_not_found,
 };
 use tollgate_api::{ApiError, App, ErrorCode};
 
@@ -149,18 +152,17 @@ async fn listing(
 ) -> Result<HttpResponse, PageError> {
     let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     let (page, merchant_id, now) = (page_of(http), visitor.merchant_id(), app.clock.now());
+    let chosen = filled.get("wallet_id").map(str::to_owned);
     let read = move |conn: &mut Conn| {
         let keys = spend_keys::list(conn, merchant_id, &page)?;
-        let newest = tollgate_store::Page { after: None, limit: 100 };
-        let connections = connections::list(conn, merchant_id, &newest)?;
-        let wallets = connections.into_iter().map(|one| FormChoice {
-            id: one.wallet_id.to_string(),
-            name: one.name.or(one.reference_id).unwrap_or_else(|| one.connection_id.to_string()),
-        });
-        let wallets: Vec<_> = wallets.collect();
+        let wallets = wallet_choices(conn, merchant_id, chosen.as_deref())?;
         Ok::<_, StoreError>((keys, wallets, meter_choices(conn, merchant_id)?))
     };
     let (mut found, wallets, meters) = app.store.read(read).await?;
+    let is_known = |id: &str| wallets.iter().any(|choice| choice.id == id);
+    if problems.is_empty() && filled.get("wallet_id").is_some_and(|id| !is_known(id)) {
+        return Err(wallet_not_found().into());
+    }
     let pager = Pager::cut(http, &page, &mut found, |one| one.spend_key_id.to_string());
     let page = SpendKeysPage {
         shell: Shell::new(visitor, DashboardSection::Keys, "Spend keys"),
@@ -172,6 +174,34 @@ async fn listing(
         meters,
     };
     html(status, &page)
+}
+
+/// The wallets of the newest customers by name, and the chosen one. Without the chosen one, a browser would send the
+/// first choice in its place.
+fn wallet_choices(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    chosen: Option<&str>,
+) -> Result<Vec<FormChoice>, StoreError> {
+    let newest = Page { after: None, limit: 100 };
+    let connections = connections::list(conn, merchant_id, &newest)?;
+    let choice =
+        |one: &Connection| FormChoice { id: one.wallet_id.to_string(), name: name_of(one) };
+    let mut choices: Vec<_> = connections.iter().map(choice).collect();
+    let missing = chosen.filter(|id| choices.iter().all(|choice| choice.id != **id));
+    let wallet = match missing.and_then(|id| id.parse().ok()) {
+        Some(id) => wallets::find(conn, merchant_id, id)?,
+        None => None,
+    };
+    if let Some(wallet) = wallet {
+        let owner = match wallet.connection_id {
+            Some(id) => connections::find(conn, merchant_id, id)?,
+            None => None,
+        };
+        let name = owner.as_ref().map_or_else(|| "Your own".to_owned(), name_of);
+        choices.push(FormChoice { id: wallet.wallet_id.to_string(), name });
+    }
+    Ok(choices)
 }
 
 /// The fields of a form as a body of `POST /spend_keys`, whose rules apply.
@@ -292,9 +322,7 @@ impl RulesForm {
         let spend = rules.spend_limit;
         let requests = rules.request_limit;
         Self {
-            spend_limit: spend.map_or_else(String::new, |limit| {
-                text::money(limit.amount).replace(['$', ','], "")
-            }),
+            spend_limit: spend.map_or_else(String::new, |limit| text::field(limit.amount)),
             spend_cycle: word(spend.map_or(Cycle::Monthly, |limit| limit.cycle)),
             request_limit: requests.map_or_else(String::new, |limit| limit.count.to_string()),
             request_cycle: word(requests.map_or(Cycle::Daily, |limit| limit.cycle)),
