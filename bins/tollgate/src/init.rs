@@ -42,8 +42,9 @@ impl<R: BufRead> Questions<R> {
         let mut line = String::new();
         let length = self.input.read_line(&mut line).context("cannot read the answer")?;
         if length == 0 {
-            // The input has ended, so the cursor is still on the line of the question.
+            // The cursor is still on the line of the question.
             writeln!(terminal)?;
+            bail!("the input ended before the four questions were answered");
         }
         let answer = line.trim();
         Ok(if answer.is_empty() { default } else { answer }.to_owned())
@@ -91,6 +92,19 @@ pub(crate) async fn run(file: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let folder = std::path::absolute(&file)?.parent().map(Path::to_owned).unwrap_or_default();
     let database_url = format!("sqlite:{}", folder.join("tollgate.db").display());
     let answers = Questions { input: std::io::stdin().lock() }.answers(&database_url)?;
+    if !folder.is_dir() {
+        bail!("there is no folder {}", folder.display());
+    }
+    // A variable of the environment is used in place of the file.
+    let set =
+        [("TOLLGATE_LISTEN", &answers.listen), ("TOLLGATE_DATABASE_URL", &answers.database_url)];
+    for (variable, answer) in set {
+        if let Ok(value) = std::env::var(variable)
+            && value != *answer
+        {
+            bail!("{variable} is {value:?} and would be used in place of the answer {answer:?}");
+        }
+    }
     let name = answers.merchant.clone();
     if name.chars().count() > 255 {
         bail!("the name must have at most 255 characters");

@@ -213,6 +213,23 @@ pub(crate) async fn run(
                      {provider}` shows the models that have one"
                 );
             }
+            let is_markup =
+                meter.as_ref().is_some_and(|model| model.meter.rate_type == RateType::Percentage);
+            if served.is_none() && usage.provider_cost.is_none() && is_markup {
+                bail!(
+                    "the meter charges a percentage of the provider's cost: name --provider and --model"
+                );
+            }
+            if let (Some((provider, model)), Some(applied)) = (served, reason.applied.first()) {
+                let unpriced = Unit::ALL.iter().find(|unit| {
+                    let is_used = *usage.quantities.get(**unit) > 0 && **unit != Unit::Request;
+                    is_used && applied.prices.price(**unit).is_none()
+                });
+                if let Some(unit) = unpriced {
+                    let unit = unit.price_key().replace('_', " ");
+                    bail!("there is no price of {unit} for {provider} {model}");
+                }
+            }
             let quote = Quote::new(&usage, priced.base, &terms)
                 .map_err(|_| anyhow!("that costs more than an amount can say"))?;
             let view = QuoteView::of(&priced, &quote, meter.as_ref(), config.settings.shape);

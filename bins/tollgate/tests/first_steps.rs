@@ -51,6 +51,7 @@ fn answers_that_are_not_valid_write_nothing() {
         ("\nmysql://db\n\n\n", "database_url"),
         ("\n\nsk-secret\n\n", "two words"),
         ("\n\nopnai sk-secret\n\n", "providers.opnai"),
+        ("\n\n\n", "the input ended"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let made = init(folder.path(), answers, &[]);
@@ -59,6 +60,21 @@ fn answers_that_are_not_valid_write_nothing() {
         assert!(text.contains(said) && !text.contains("sk-secret"), "{answers:?}: {text}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{answers:?}");
     }
+}
+
+#[test]
+fn a_first_configuration_does_not_differ_from_what_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = init(folder.path(), "\n\n\n\n", &["--config", "none/tollgate.toml"]);
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("there is no folder"), "{nowhere:?}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("init").current_dir(folder.path()).env_remove("TOLLGATE_CONFIG");
+    command.env("TOLLGATE_LISTEN", "127.0.0.1:1").stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"127.0.0.1:2\n\n\n\n").unwrap();
+    let made = child.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&made.stderr).contains("TOLLGATE_LISTEN"), "{made:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 /// The checks of a run and its exit code, with settings of the environment.
