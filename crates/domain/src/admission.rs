@@ -121,12 +121,16 @@ fn check_references(call: &Call, facts: &AdmissionFacts<'_>) -> Result<(), Refus
     if names_meter && facts.meter.is_none() {
         return Err(Refusal::MeterNotFound);
     }
-    // A deleted customer can spend nothing, whichever key is used.
+    // A customer that is deleted or suspended can spend nothing, whichever key is used.
     let connections = facts.connection.into_iter().chain(facts.key_connection);
-    match connections.into_iter().any(|one| one.status == ConnectionStatus::Deleted) {
-        true => Err(Refusal::ConnectionDisabled),
-        false => Ok(()),
+    for connection in connections {
+        match connection.status {
+            ConnectionStatus::Active => {}
+            ConnectionStatus::Suspended => return Err(Refusal::ConnectionSuspended),
+            ConnectionStatus::Deleted => return Err(Refusal::ConnectionDisabled),
+        }
     }
+    Ok(())
 }
 
 impl SpendRules {

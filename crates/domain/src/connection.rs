@@ -12,6 +12,8 @@ use crate::time::Timestamp;
 pub enum ConnectionStatus {
     /// In use.
     Active,
+    /// Suspended. Calls for it are refused until it is active again.
+    Suspended,
     /// Deleted. It can still be read, and calls for it are refused.
     Deleted,
 }
@@ -61,4 +63,6 @@ pub struct ConnectionChanges {
     pub email: Option<Option<String>>,
     /// Metadata, replaced as a whole.
     pub metadata: Option<Metadata>,
+    /// Whether calls for it are refused from now on.
+    pub is_suspended: Option<bool>,
 }

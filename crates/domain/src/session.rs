@@ -9,6 +9,7 @@ use subtle::ConstantTimeEq;
 
 use crate::id::SecretKeyId;
 use crate::merchant::Merchant;
+use crate::span::TimeZone;
 use crate::time::Timestamp;
 
 /// The browser's part of a session: random letters and digits. Only [`SessionToken::reveal`] shows
@@ -81,6 +82,8 @@ impl fmt::Debug for SessionToken {
 pub struct Session {
     /// The merchant whose data it shows.
     pub merchant: Merchant,
+    /// The zone in which the merchant's days and times are shown.
+    pub time_zone: TimeZone,
     /// The key that opened it. The session ends with the key.
     pub secret_key_id: SecretKeyId,
     /// The first characters of that key.

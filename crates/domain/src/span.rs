@@ -9,7 +9,7 @@ use jiff::tz::{self, Offset};
 use jiff::{ToSpan as _, Zoned};
 use serde::{Serialize, Serializer};
 use time::format_description::well_known::Rfc3339;
-use time::{Date, Duration, OffsetDateTime, UtcOffset};
+use time::{Date, Duration, OffsetDateTime, Time, UtcOffset};
 
 use crate::time::{ParseTimestampError, Timestamp};
 
@@ -32,6 +32,11 @@ impl LocalTime {
     /// The date in its offset.
     pub const fn date(self) -> Date {
         self.0.date()
+    }
+
+    /// The time of day in its offset.
+    pub const fn time(self) -> Time {
+        self.0.time()
     }
 
     /// The time zone that always has its offset.
@@ -132,6 +137,13 @@ impl TimeZone {
         Some(Self(zone))
     }
 
+    /// The IANA names of all zones, in their order.
+    pub fn names() -> Vec<String> {
+        let mut names: Vec<_> = tz::db().available().map(|name| name.as_str().to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The IANA name; `None` for a fixed offset.
     pub fn name(&self) -> Option<&str> {
         self.0.iana_name()
@@ -145,6 +157,14 @@ impl TimeZone {
         let offset = UtcOffset::from_whole_seconds(seconds).unwrap_or(UtcOffset::UTC);
         let at = at.to_datetime();
         LocalTime(at.checked_to_offset(offset).unwrap_or(at))
+    }
+
+    /// The instants of a day such as `2026-11-25` by the clocks of the zone, from its first one to its end, exclusive.
+    /// `None` if the text is no date.
+    pub fn day(&self, date: &str) -> Option<Range<Timestamp>> {
+        let date: civil::Date = date.parse().ok().filter(|_| date.len() == "2026-11-25".len())?;
+        let [start, end] = [date, date.tomorrow().ok()?].map(|day| instant(&self.start_of(day)));
+        Some(start..end)
     }
 
     fn zoned(&self, at: Timestamp) -> Zoned {

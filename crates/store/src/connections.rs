@@ -64,6 +64,7 @@ pub fn create(
         wallet_id: Id(wallet_id),
         created_at: now.unix_micros(),
         deleted_at: None,
+        suspended_at: None,
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
     let connection = Connection::try_from(row)?;
@@ -104,6 +105,7 @@ pub fn update(
     merchant_id: MerchantId,
     connection_id: ConnectionId,
     changes: &ConnectionChanges,
+    now: Timestamp,
 ) -> Result<Option<Connection>, StoreError> {
     let active = || {
         connections::table
@@ -119,6 +121,10 @@ pub fn update(
     }
     if let Some(metadata) = &changes.metadata {
         diesel::update(active()).set(connections::metadata.eq(to_json(metadata))).execute(conn)?;
+    }
+    if let Some(is_suspended) = changes.is_suspended {
+        let since = is_suspended.then(|| now.unix_micros());
+        diesel::update(active()).set(connections::suspended_at.eq(since)).execute(conn)?;
     }
     let row = active().select(ConnectionRow::as_select()).first(conn).optional()?;
     row.map(Connection::try_from).transpose()
@@ -137,7 +143,7 @@ pub fn delete(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let active = find(conn, merchant_id, connection_id)?
-        .filter(|found| found.status == ConnectionStatus::Active);
+        .filter(|found| found.status != ConnectionStatus::Deleted);
     let Some(mut connection) = active else { return Ok(false) };
     subscriptions::end_of_connection(conn, connection.wallet_id, now)?;
     let active =

@@ -41,6 +41,24 @@ pub fn list(
     rows.into_iter().map(Event::try_from).collect()
 }
 
+/// Returns a merchant's event.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn find(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    event_id: EventId,
+) -> Result<Option<Event>, StoreError> {
+    let row = events::table
+        .filter(events::event_id.eq(Id(event_id)))
+        .filter(events::merchant_id.eq(Id(merchant_id)))
+        .select(EventRow::as_select())
+        .first(conn)
+        .optional()?;
+    row.map(Event::try_from).transpose()
+}
+
 /// Whether an event waits for its webhooks to be found.
 pub(crate) fn any_waits(conn: &mut Conn) -> Result<bool, StoreError> {
     let waiting = events::table.filter(events::dispatched_at.is_null());

@@ -130,6 +130,16 @@ pub fn keep(
     Ok(())
 }
 
+/// Releases a key whose operation was not done, so that it can be claimed again.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn release(conn: &mut Conn, key: &IdempotencyKey) -> Result<(), StoreError> {
+    let (merchant_id, scope) = key.scope.columns();
+    diesel::delete(idempotent_answers::table.find((merchant_id, scope, &key.key))).execute(conn)?;
+    Ok(())
+}
+
 /// Deletes answers older than a day. Returns their number.
 ///
 /// # Errors

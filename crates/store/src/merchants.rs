@@ -2,7 +2,8 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Key, KeyHash, KeyKind, Merchant, MerchantId, SecretKey, SecretKeyId, Timestamp, WalletId,
+    Key, KeyHash, KeyKind, Merchant, MerchantId, SecretKey, SecretKeyId, TimeZone, Timestamp,
+    WalletId,
 };
 
 use crate::conn::Conn;
@@ -52,6 +53,22 @@ pub fn find(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<Merchant>
         .first(conn)
         .optional()?;
     row.map(Merchant::try_from).transpose()
+}
+
+/// Sets the zone in which the dashboard shows days and times. It has an IANA name, which UTC has, too.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn set_time_zone(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    zone: &TimeZone,
+) -> Result<(), StoreError> {
+    let name = zone.name().unwrap_or("UTC");
+    diesel::update(merchants::table.find(Id(merchant_id)))
+        .set(merchants::time_zone.eq(name))
+        .execute(conn)?;
+    Ok(())
 }
 
 /// The ids of all merchants.

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use diesel::dsl::sql;
 use diesel::prelude::*;
+use diesel::sql_types::BigInt;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{
-    ConnectionId, Id as _, MerchantId, MeterId, RefusalId, RefusalRecord, SpendKeyId, Timestamp,
+    ConnectionId, Id as _, MerchantId, MeterId, RefusalId, RefusalRecord, SpendKeyId, TimeSpan,
+    Timestamp,
 };
 
 use crate::conn::{Conn, each_database};
@@ -15,7 +18,7 @@ use crate::ids::{AnyId, Id};
 use crate::page::Page;
 use crate::refusal_queue::RefusalBatch;
 use crate::rows::{RefusalCountRow, RefusalRow};
-use crate::schema::{connections, refusals, spend_keys};
+use crate::schema::{connections, refusal_counts, refusals, spend_keys};
 
 /// A filter for refused calls. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,6 +130,37 @@ pub(crate) fn counts(
         count: row.count,
     });
     Ok(counts.collect())
+}
+
+/// The numbers of a merchant's refused calls in a span by their codes, the largest first: those of this key and this
+/// customer, or of all.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn counts_by_code(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    span: &TimeSpan,
+    spend_key_id: Option<SpendKeyId>,
+    connection_id: Option<ConnectionId>,
+) -> Result<Vec<(String, i64)>, StoreError> {
+    let (first, past) = span.quarters();
+    let mut query = refusal_counts::table
+        .filter(refusal_counts::merchant_id.eq(Id(merchant_id)))
+        .filter(refusal_counts::slot.ge(first))
+        .filter(refusal_counts::slot.lt(past))
+        .group_by(refusal_counts::code)
+        .select((refusal_counts::code, sql::<BigInt>("CAST(SUM(count) AS BIGINT)")))
+        .into_boxed();
+    if let Some(id) = spend_key_id {
+        query = query.filter(refusal_counts::spend_key_id.eq(Id(id).untyped()));
+    }
+    if let Some(id) = connection_id {
+        query = query.filter(refusal_counts::connection_id.eq(Id(id).untyped()));
+    }
+    let mut counts: Vec<(String, i64)> = query.load(conn)?;
+    counts.sort_by(|(code, count), (other, others)| others.cmp(count).then(code.cmp(other)));
+    Ok(counts)
 }
 
 /// Writes a batch. A call of a spend key is one of the customer on whose wallet the key draws, under the key's meter. A

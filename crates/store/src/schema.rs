@@ -6,6 +6,7 @@ diesel::table! {
         name -> Text,
         wallet_id -> Binary,
         created_at -> BigInt,
+        time_zone -> Text,
     }
 }
 
@@ -64,6 +65,7 @@ diesel::table! {
         wallet_id -> Binary,
         created_at -> BigInt,
         deleted_at -> Nullable<BigInt>,
+        suspended_at -> Nullable<BigInt>,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sessions of the dashboard. A session is a row, so any node can serve it.
 
 use diesel::prelude::*;
-use tollgate_domain::{KeyHash, Session, SessionHash, SessionToken, Timestamp};
+use tollgate_domain::{KeyHash, Session, SessionHash, SessionToken, TimeZone, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -42,17 +42,24 @@ pub fn find(
     token: &SessionHash,
     now: Timestamp,
 ) -> Result<Option<Session>, StoreError> {
-    let row: Option<(i64, SecretKeyRow, MerchantRow)> = sessions::table
+    let row: Option<(i64, SecretKeyRow, MerchantRow, String)> = sessions::table
         .inner_join(secret_keys::table.inner_join(merchant_rows::table))
         .filter(sessions::token_hash.eq(token.as_slice()))
         .filter(sessions::expires_at.gt(now.unix_micros()))
         .filter(secret_keys::deleted_at.is_null())
-        .select((sessions::expires_at, SecretKeyRow::as_select(), MerchantRow::as_select()))
+        .select((
+            sessions::expires_at,
+            SecretKeyRow::as_select(),
+            MerchantRow::as_select(),
+            merchant_rows::time_zone,
+        ))
         .first(conn)
         .optional()?;
-    let Some((expires_at, key, merchant)) = row else { return Ok(None) };
+    let Some((expires_at, key, merchant, zone)) = row else { return Ok(None) };
+    let corrupt = || StoreError::Corrupt { what: "merchants.time_zone", value: zone.clone() };
     Ok(Some(Session {
         merchant: merchant.try_into()?,
+        time_zone: TimeZone::named(&zone).ok_or_else(corrupt)?,
         secret_key_id: key.secret_key_id.get(),
         key_preview: key.key_preview,
         expires_at: time(expires_at),

@@ -10,6 +10,7 @@ mod ledger;
 mod missing_prices;
 mod partitions;
 mod reference;
+mod refusals;
 mod repricings;
 mod sessions;
 mod single_writer;

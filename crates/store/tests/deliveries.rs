@@ -278,6 +278,49 @@ fn it_is_tried_eight_times_and_then_given_up_until_somebody_sends_it_again() {
 }
 
 #[test]
+fn all_that_were_given_up_are_sent_again_at_once() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let webhook_id = webhook_of(store, merchant_id, None).await;
+        let begun = store.clock.now();
+        for _ in 0..2 {
+            store.connection(merchant_id, "0").await;
+        }
+        let failing_since = async || {
+            let read = move |conn: &mut _| deliveries::failing_since(conn, webhook_id);
+            store.store.read(read).await.unwrap()
+        };
+        let statuses = async || {
+            let all = deliveries_of(store, merchant_id, webhook_id).await;
+            all.iter().map(|one| one.status).collect::<Vec<_>>()
+        };
+        assert_eq!(failing_since().await, None);
+        let mut claimed = turn(store, Vec::new()).await;
+        while statuses().await.contains(&DeliveryStatus::Pending) {
+            let more = turn(store, all_ended(&claimed, 500)).await;
+            assert_eq!(failing_since().await, Some(begun));
+            store.clock.advance_millis(13 * 3_600_000);
+            claimed = more.into_iter().chain(turn(store, Vec::new()).await).collect();
+        }
+        assert_eq!(statuses().await, [DeliveryStatus::Failed; 2]);
+        let now = store.clock.now();
+        let again =
+            move |conn: &mut _| deliveries::redeliver_failed(conn, merchant_id, webhook_id, now);
+        assert_eq!(store.store.write(again).await.unwrap(), Some(2));
+        assert_eq!(store.store.write(again).await.unwrap(), Some(0));
+        let stranger = store.merchant().await.merchant.merchant_id;
+        let of_another =
+            move |conn: &mut _| deliveries::redeliver_failed(conn, stranger, webhook_id, now);
+        assert_eq!(store.store.write(of_another).await.unwrap(), None);
+        let claimed = turn(store, Vec::new()).await;
+        assert_eq!(claimed.len(), 2);
+        turn(store, all_ended(&claimed, 200)).await;
+        assert_eq!(statuses().await, [DeliveryStatus::Delivered; 2]);
+        assert_eq!(failing_since().await, None);
+    });
+}
+
+#[test]
 fn what_a_dead_node_had_claimed_is_claimed_again_and_its_late_answer_is_nobodys() {
     each_store(async |store| {
         let merchant_id = store.merchant().await.merchant.merchant_id;

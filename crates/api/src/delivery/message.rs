@@ -227,6 +227,18 @@ impl<'a> EventMessage<'a> {
     }
 }
 
+/// The type and the data of an event's message, as text for people. `None` if the record that it needs is gone.
+pub fn event_text(
+    event: &Event,
+    record: Option<&RequestRecord>,
+    shape: InterfaceShape,
+) -> Option<String> {
+    let mut message = serde_json::to_value(EventMessage::of(event, 0, record, shape)?).ok()?;
+    // Each webhook has its own numbers.
+    message.as_object_mut()?.remove("sequence");
+    serde_json::to_string_pretty(&message).ok()
+}
+
 /// The body of a message; `None` if the record that it needs is gone.
 ///
 /// # Errors

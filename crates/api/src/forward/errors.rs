@@ -119,6 +119,9 @@ impl From<Refusal> for ApiError {
             Refusal::ConnectionDisabled => {
                 Self::new(ErrorCode::ConnectionDisabled, "The connection was deleted.")
             }
+            Refusal::ConnectionSuspended => {
+                Self::new(ErrorCode::ConnectionDisabled, "The connection is suspended.")
+            }
             Refusal::SpendKeyPaused => {
                 Self::new(ErrorCode::SpendKeyPaused, "This spend key is paused.")
             }

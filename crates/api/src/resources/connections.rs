@@ -15,7 +15,9 @@ use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
-use crate::http::fields::{Issues, MetadataField, NameField, NullablePatch};
+use crate::http::fields::{
+    EnumField, EnumWords, Issues, MetadataField, NameField, NullablePatch, PatchField,
+};
 use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
 use crate::openapi::fields::MetadataSchema;
@@ -175,11 +177,28 @@ pub(crate) struct UpdateConnection {
     #[deserr(default)]
     #[schema(value_type = Option<Metadata>)]
     metadata: NullablePatch<MetadataField>,
+    /// Whether calls for the connection are accepted.
+    #[deserr(default)]
+    #[schema(value_type = Option<SettableStatus>, nullable = false)]
+    status: PatchField<EnumField<SettableStatus>>,
 }
 
 impl Input for UpdateConnection {
     const READ_ONLY: &'static [&'static str] =
-        &["connection_id", "reference_id", "wallet_id", "status", "created_at"];
+        &["connection_id", "reference_id", "wallet_id", "created_at"];
+}
+
+/// A status that a change can set. Deletion is an operation of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = SettableConnectionStatus)]
+pub(crate) enum SettableStatus {
+    Active,
+    Suspended,
+}
+
+impl EnumWords for SettableStatus {
+    const ALL: &'static [Self] = &[Self::Active, Self::Suspended];
 }
 
 /// Change a connection.
@@ -204,9 +223,11 @@ pub(crate) async fn update(
         name: asked.what.name.into_option(|name| name.0),
         email: asked.what.email.into_option(|name| name.0),
         metadata: asked.what.metadata.into_option(|field| field.0).map(Option::unwrap_or_default),
+        is_suspended: asked.what.status.0.map(|status| status.0 == SettableStatus::Suspended),
     };
+    let now = app.clock.now();
     app.write(None, move |conn| {
-        let changed = connections::update(conn, asked.caller.merchant_id, id, &changes)?;
+        let changed = connections::update(conn, asked.caller.merchant_id, id, &changes, now)?;
         Ok(ApiResponse::ok(&ConnectionView::of(&changed.ok_or_else(not_found)?)))
     })
     .await

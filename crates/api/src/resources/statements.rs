@@ -425,7 +425,8 @@ enum StatementFormat {
 impl StatementFormat {
     fn of(http: &HttpRequest, query: &Query, issues: &mut Vec<Issue>) -> Self {
         let accept = http.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        let accepts_page = || accept.is_some_and(|types| types.starts_with("text/html"));
+        let first = accept.and_then(|types| types.split([',', ';']).next()).map(str::trim);
+        let accepts_page = || first.is_some_and(|one| one.eq_ignore_ascii_case("text/html"));
         match query.get("format") {
             Some("html") => Self::Page,
             None if accepts_page() => Self::Page,

@@ -19,6 +19,8 @@ pub enum Refusal {
     MeterNotFound,
     /// The customer of the credential, or the one whose wallet the spend key draws on, was deleted.
     ConnectionDisabled,
+    /// That customer is suspended.
+    ConnectionSuspended,
     /// The spend key is paused.
     SpendKeyPaused,
     /// The spend key has expired.

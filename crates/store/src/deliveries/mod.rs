@@ -10,6 +10,8 @@ mod retention;
 mod turn;
 
 pub(crate) use queue::make_due;
-pub use queue::{DeliveryFilter, find, list, redeliver, send_test};
+pub use queue::{
+    DeliveryFilter, failing_since, find, list, redeliver, redeliver_failed, send_test,
+};
 pub(crate) use turn::release_all;
 pub use turn::{AttemptCapacity, CapacityShare, ClaimedDelivery, ENDED_AT_ONCE, EndedAttempt};

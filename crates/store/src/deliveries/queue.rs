@@ -276,6 +276,58 @@ pub fn redeliver(
     row.delivery(&kind).map(Some)
 }
 
+/// Sends all failed deliveries of a webhook again at once, and resets their failures. Returns their number, or `None`
+/// when there is no such webhook. Must be called in a write transaction.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn redeliver_failed(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    webhook_id: WebhookId,
+    now: Timestamp,
+) -> Result<Option<usize>, StoreError> {
+    let Some(mut webhook) = webhooks::lock(conn, merchant_id, webhook_id)? else {
+        return Ok(None);
+    };
+    let failed = deliveries::table
+        .filter(deliveries::webhook_id.eq(Id(webhook_id)))
+        .filter(deliveries::status.eq(word(&DeliveryStatus::Failed)));
+    let count = diesel::update(failed)
+        .set((
+            deliveries::status.eq(PENDING),
+            deliveries::failures.eq(0),
+            deliveries::queued_at.eq(now.unix_micros()),
+            deliveries::next_attempt_at.eq(now.unix_micros()),
+        ))
+        .execute(conn)?;
+    webhook.due_at = next_due(conn, webhook.webhook_id, now)?;
+    webhook.save(conn)?;
+    Ok(Some(count))
+}
+
+/// The time of the first event since which no delivery to a webhook has succeeded and some have failed; `None` while it
+/// accepts its messages.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn failing_since(
+    conn: &mut Conn,
+    webhook_id: WebhookId,
+) -> Result<Option<Timestamp>, StoreError> {
+    let of_webhook = || deliveries::table.filter(deliveries::webhook_id.eq(Id(webhook_id)));
+    let delivered: Option<i64> = of_webhook()
+        .filter(deliveries::status.eq(word(&DeliveryStatus::Delivered)))
+        .select(diesel::dsl::max(deliveries::last_attempt_at))
+        .get_result(conn)?;
+    let failed: Option<i64> = of_webhook()
+        .filter(deliveries::failures.gt(0))
+        .filter(deliveries::last_attempt_at.gt(delivered.unwrap_or_default()))
+        .select(diesel::dsl::min(deliveries::created_at))
+        .get_result(conn)?;
+    Ok(failed.map(time))
+}
+
 /// Makes the deliveries of a webhook that wait for their next attempt due, because its URL has changed.
 pub(crate) fn make_due(
     conn: &mut Conn,

@@ -20,6 +20,7 @@ pub(crate) struct ConnectionRow {
     pub(crate) wallet_id: Id<WalletId>,
     pub(crate) created_at: i64,
     pub(crate) deleted_at: Option<i64>,
+    pub(crate) suspended_at: Option<i64>,
 }
 
 impl TryFrom<ConnectionRow> for Connection {
@@ -34,9 +35,10 @@ impl TryFrom<ConnectionRow> for Connection {
             email: row.email,
             metadata: from_json::<Metadata>("connections.metadata", &row.metadata)?,
             wallet_id: row.wallet_id.get(),
-            status: match row.deleted_at {
-                None => ConnectionStatus::Active,
-                Some(_) => ConnectionStatus::Deleted,
+            status: match (row.deleted_at, row.suspended_at) {
+                (Some(_), _) => ConnectionStatus::Deleted,
+                (None, Some(_)) => ConnectionStatus::Suspended,
+                (None, None) => ConnectionStatus::Active,
             },
             created_at: time(row.created_at),
         })
