@@ -30,6 +30,10 @@ prose *options:
 generated:
     bins/tollgate/tests/generated/run
 
+# Use the dashboard in Chromium: five tasks, every form twice, and axe; needs node, and once the npm registry.
+browser *files:
+    bins/tollgate/tests/browser/run {{files}}
+
 # Everything a change must pass.
 ci:
     .ci/run

@@ -222,7 +222,8 @@ impl ChromiumBrowser {
         assert!(found["overflow"].as_i64().unwrap() <= 0, "{what} is too wide: {found}");
         assert_eq!(found["unlabelled"], json!([]), "{what}");
         assert_eq!(found["headless"], 0, "a table without heads on {what}");
-        assert_eq!((&found["headings"], &found["scripts"]), (&json!(1), &json!(0)), "{what}");
+        assert_eq!(found["headings"], 1, "{what}");
+        assert!(found["scripts"].as_u64().unwrap() <= 1, "{what}: {found}");
         for asked in found["asked"].as_array().unwrap() {
             assert!(asked.as_str().unwrap().starts_with(origin), "{what} asked for {asked}");
         }

@@ -44,6 +44,12 @@ install_node_packages() {
     cp "$here/package-lock.json" "$cache/node/installed.json"
 }
 
+install_chromium() {
+    command -v chromium >/dev/null && command -v chromedriver >/dev/null && return
+    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium \
+        chromium-driver; } || die 'chromium or chromedriver is missing, and apt-get could not install it'
+}
+
 build() {
     [ -n "${PROGRAM:-}" ] || cargo build --locked -p tollgate
 }

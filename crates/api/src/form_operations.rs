@@ -2,6 +2,7 @@
 
 use actix_web::HttpResponse;
 use actix_web::body::MessageBody as _;
+use actix_web::http::StatusCode;
 use actix_web::web::{self, Data, Path};
 use serde_json::Value;
 use tollgate_domain::MerchantId;
@@ -16,7 +17,7 @@ use crate::resources::{
 };
 
 /// Performs an operation for a merchant whose session a form has proved. `operation` is its id in the OpenAPI document,
-/// `id` the resource of its path, empty for none. Returns the body of its answer.
+/// `id` the resource of its path, empty for none. Returns the status and the body of its answer.
 ///
 /// # Errors
 /// The error of the operation, or `route_not_found` for an operation that no form performs.
@@ -26,7 +27,7 @@ pub async fn perform(
     operation: &str,
     id: &str,
     body: &Value,
-) -> Result<Value, ApiError> {
+) -> Result<(StatusCode, Value), ApiError> {
     let caller = Caller { merchant_id };
     let path = || Path::from(id.to_owned());
     /// The request of an operation with a body.
@@ -65,7 +66,8 @@ pub async fn perform(
             return Err(ApiError::new(ErrorCode::RouteNotFound, "There is no such form."));
         }
     };
-    body_of(answer?)
+    let answer = answer?;
+    Ok((answer.status(), body_of(answer)?))
 }
 
 /// The body of an answer that is written at once, as those of all these operations are.

@@ -36,12 +36,15 @@ const ICON: &str = include_str!("../templates/icon.svg");
 
 /// The name of the style sheet. It changes with the sheet, so browsers may keep it.
 pub fn style_name() -> &'static str {
-    static NAME: LazyLock<String> = LazyLock::new(|| {
-        let hash = Sha256::digest(STYLE);
-        let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-        format!("style.css?{hash}")
-    });
+    static NAME: LazyLock<String> = LazyLock::new(|| versioned("style.css", STYLE));
     &NAME
+}
+
+/// The name of an asset with a part that changes with its text.
+pub fn versioned(name: &str, text: &str) -> String {
+    let hash = Sha256::digest(text);
+    let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("{name}?{hash}")
 }
 
 /// Mounts the style sheet, the icon and the script of the interface's own page. They are no operations.
@@ -66,7 +69,8 @@ pub async fn icon() -> HttpResponse {
     asset("image/svg+xml", ICON)
 }
 
-fn asset(content_type: &'static str, text: &'static str) -> HttpResponse {
+/// An asset that browsers keep for a day.
+pub fn asset(content_type: &'static str, text: &'static str) -> HttpResponse {
     HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, content_type))
         .insert_header((CACHE_CONTROL, "public, max-age=86400"))

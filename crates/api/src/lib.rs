@@ -56,6 +56,7 @@ const ASSETS: &str = "/docs";
 
 /// The functions of operations that pages call too.
 pub mod operations {
+    pub use crate::delivery::message::event_text;
     pub use crate::form_operations::perform;
     pub use crate::resources::connections::not_found as connection_not_found;
     pub use crate::resources::meters::not_found as meter_not_found;

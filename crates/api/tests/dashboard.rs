@@ -51,7 +51,7 @@ fn without_a_session_every_page_leads_to_where_one_signs_in() {
             ["", "tollgate_session=", &format!("tollgate_session={}", "x".repeat(32)), "other=1"]
                 .map(str::to_owned);
         for (method, path) in pages() {
-            if ["/sign-in", "/style.css", "/icon.svg"].contains(&path) {
+            if ["/sign-in", "/style.css", "/icon.svg", "/script.js"].contains(&path) {
                 continue;
             }
             for cookie in &cookies {
@@ -155,7 +155,7 @@ fn a_form_that_no_page_of_the_session_sent_changes_nothing() {
 }
 
 #[test]
-fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
+fn every_answer_forbids_frames_other_scripts_and_all_that_is_elsewhere() {
     each_gateway(async |gateway| {
         gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
         gateway.chat().send().await.expect(200);
@@ -164,21 +164,23 @@ fn every_answer_forbids_scripts_frames_and_all_that_is_elsewhere() {
         for (method, path) in pages().into_iter().chain(nothing) {
             let answer = browser.call(method, &path_of(path)).send().await;
             let policy = answer.header("content-security-policy").unwrap();
-            assert!(policy.starts_with("default-src 'none'; style-src 'self'; "), "{policy}");
-            assert!(!policy.contains("script") && !policy.contains("unsafe"), "{policy}");
-            assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+            let expected = "default-src 'none'; style-src 'self'; script-src 'self'; \
+                            connect-src 'self'; img-src 'self'; form-action 'self'; \
+                            base-uri 'none'; frame-ancestors 'none'";
+            assert_eq!(policy, expected, "{path}");
             assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
             assert_eq!(answer.header("x-frame-options"), Some("DENY"), "{path}");
             assert_eq!(answer.header("referrer-policy"), Some("same-origin"), "{path}");
-            let is_asset = ["/style.css", "/icon.svg"].contains(&path);
+            let is_asset = ["/style.css", "/icon.svg", "/script.js"].contains(&path);
             let kept = if is_asset { "public, max-age=86400" } else { "no-store" };
             assert_eq!(answer.header("cache-control"), Some(kept), "{path}");
             let text = answer.text();
-            for forbidden in
-                ["<script", " style=", " onclick=", "src=\"http", "javascript:", "@import"]
-            {
+            // The pages have one small script, and it is a file of their own.
+            assert!(text.matches("<script").count() <= 1 && !text.contains("<script>"), "{path}");
+            for forbidden in [" style=", " onclick=", "src=\"http", "javascript:", "@import"] {
                 assert!(!text.contains(forbidden), "{forbidden} in {path}");
             }
+            assert!(path != "/script.js" || text.len() <= 8_192, "{}", text.len());
             if answer.status >= 400 {
                 assert!(text.starts_with("<!DOCTYPE html>"), "{method} {path}: {text}");
             }
@@ -229,7 +231,7 @@ fn a_request_page_explains_its_price_in_the_exact_figures_of_the_record() {
         let shown = browser.show(&format!("/wallets/{}", gateway.connection.wallet_id)).await;
         for name in ["balance", "held", "available"] {
             assert!(
-                shown.contains(&format!("<dd>{}</dd>", money(&wallet[name]))),
+                shown.contains(&format!(" title=\"{}\">", money(&wallet[name]))),
                 "{name}: {shown}"
             );
         }
@@ -268,7 +270,7 @@ fn a_preview_of_a_meter_is_what_a_quote_answers() {
         for (query, problem) in [
             ("input=many", "whole number"),
             ("input=1&provider=house", "or neither"),
-            ("input=1&connection_id=con_x", "no such connection"),
+            ("input=1&connection_id=con_x", "no such customer"),
             ("input=1&provider=house&model=unheard-of", "what it charges is not known"),
             ("input=1", "name a provider and a model"),
             ("input=&provider=house&model=m-1", "Say how many tokens"),
@@ -296,12 +298,12 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
             ("rpm", "60"),
             ("enforcement", "strict"),
             ("request_shape", "shape_a"),
-            ("allowed_models", "m-1, m-2*"),
+            ("allowed_models", "m-1\r\nm-2*"),
         ];
         let token = form_token(&browser.show("/spend-keys").await);
         let made = browser.send_with(&token, "/spend-keys", &fields).await;
         let again = browser.send_with(&token, "/spend-keys", &fields).await;
-        assert_eq!(again.status, 409, "{}", again.text());
+        assert_eq!(again.header("location"), made.header("location"), "{}", again.text());
         let listed = gateway.get("/spend_keys").await.expect(200);
         assert_eq!(listed["data"].as_array().unwrap().len(), 1, "a form makes one key");
         let cookie = made.header("set-cookie").unwrap();
@@ -383,7 +385,7 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
             "name=\"request_limit\" value=\"10\"".to_owned(),
             "name=\"rpm\" value=\"60\"".to_owned(),
             "value=\"strict\" selected".to_owned(),
-            "name=\"allowed_models\" value=\"m-1, m-2*\"".to_owned(),
+            ">m-1\r\nm-2*</textarea>".to_owned(),
         ] {
             assert!(shown.text().contains(&kept), "{kept}: {}", shown.text());
         }
@@ -478,7 +480,7 @@ fn what_others_chose_is_shown_as_it_is_and_never_as_markup() {
             ["", "/usage", "/requests", "/customers", &connection, "/wallets", "/spend-keys"];
         for path in shown {
             let page = browser.show(path).await;
-            assert!(!page.contains("<script") && !page.contains("'&<"), "{path}: {page}");
+            assert!(!page.contains("<script>") && !page.contains("'&<"), "{path}: {page}");
         }
         assert!(browser.show("/usage").await.contains("&#60;script&#62;alert(1)"));
     });
@@ -576,7 +578,7 @@ fn who_has_nothing_yet_is_told_what_to_do_next() {
             ("/pricing", "A plan costs a price per cycle"),
             ("/customers", "A customer (a connection in the API)"),
             ("/developers", "this session"),
-            ("/wallets", "Make a connection"),
+            ("/wallets", "Make a customer"),
             ("/subscriptions", "curl http://test/v1/subscription_configs"),
             ("/webhooks", "There are no webhooks yet."),
         ] {
@@ -685,11 +687,137 @@ fn a_customer_is_made_gets_money_a_plan_an_upgrade_and_a_statement_on_its_pages(
         let token = form_token(&browser.show(&page).await);
         let once = browser.send_with(&token, "/actions/creditWallet", &credit).await;
         let twice = browser.send_with(&token, "/actions/creditWallet", &credit).await;
-        assert_eq!((once.status, twice.status), (303, 409));
+        assert_eq!((once.status, twice.status), (303, 303));
         let wallet = gateway.get(&format!("/wallets/{wallet}")).await.expect(200);
         assert_eq!(wallet["balance"], "50.0000000000");
         let unknown = browser.send("/actions/createMerchant", &[next]).await;
         assert_eq!(unknown.status, 404);
+    });
+}
+
+/// Reload, a double click, the back button and a second tab send a form again.
+#[test]
+fn a_form_is_performed_once_and_one_that_was_refused_can_be_corrected() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let (connection, wallet) = (&gateway.connection, gateway.connection.wallet_id.to_string());
+        let balance =
+            async || text(&gateway.get(&format!("/wallets/{wallet}")).await.expect(200), "balance");
+        let next = format!("/dashboard/customers/{}", connection.connection_id);
+        let fields =
+            |amount: &'static str| [("_next", next.as_str()), ("_id", &wallet), ("amount", amount)];
+        let path = "/actions/creditWallet";
+        let before = balance().await.parse::<tollgate_pricing::Amount>().unwrap();
+        let after = |usd: i64| {
+            let more = tollgate_pricing::Amount::from_cents(usd * 100).unwrap();
+            before.checked_add(more).unwrap().to_string()
+        };
+        let token = form_token(&browser.show("/customers").await);
+
+        // Refused: the texts are kept, the field says what is wrong, and the same page can be used again.
+        let refused = browser.send_with(&token, path, &fields("-1")).await;
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        for part in ["value=\"-1\" aria-invalid", "Nothing was changed", &wallet, &next] {
+            assert!(refused.text().contains(part), "{part}: {}", refused.text());
+        }
+        let fresh = form_token(refused.text());
+        assert_eq!(browser.send_with(&token, path, &fields("1")).await.status, 303);
+        // Again, as a reload does: it leads to the same page, and nothing is credited twice.
+        for _ in 0..2 {
+            let again = browser.send_with(&token, path, &fields("1")).await;
+            assert_eq!((again.status, again.header("location")), (303, Some(next.as_str())));
+        }
+        assert_eq!(balance().await, after(1));
+        // Other values from a page that was used are not lost, and not taken for the first ones.
+        let other = browser.send_with(&token, path, &fields("2")).await;
+        assert_eq!(other.status, 409, "{}", other.text());
+        assert!(other.text().contains("value=\"2\""), "{}", other.text());
+        assert_eq!(balance().await, after(1));
+        let renewed = form_token(other.text());
+        assert_eq!(browser.send_with(&renewed, path, &fields("2")).await.status, 303);
+        assert_eq!(browser.send_with(&fresh, path, &fields("4")).await.status, 303);
+        assert_eq!(balance().await, after(7));
+
+        // At once, as a double click does.
+        let token = form_token(&browser.show("/customers").await);
+        let (path, fields) = ("/actions/createMeter", [("_next", "/dashboard/meters/{meter_id}")]);
+        let meter = [("name", "Twice"), ("rate_type", "percentage"), ("tiers.0.start", "0")];
+        let meter =
+            [&fields[..], &meter, &[("tier_type", "tokens_1m"), ("tiers.0.rate", "5")]].concat();
+        let clicks = [(); 2].map(|()| browser.send_with(&token, path, &meter));
+        let [one, two] = clicks;
+        let (one, two) = futures_util::join!(one, two);
+        assert!(one.status == 303 || two.status == 303, "{} {}", one.text(), two.text());
+        let meters = gateway.get("/meters?limit=100").await.expect(200);
+        let twice = meters["data"].as_array().unwrap().iter().filter(|one| one["name"] == "Twice");
+        assert_eq!(twice.count(), 1);
+
+        // A customer with an id that is taken is not a new one.
+        let customer = [("name", "Globex"), ("reference_id", "customer-8")];
+        assert_eq!(browser.send("/actions/createConnection", &customer).await.status, 303);
+        let taken = browser.send("/actions/createConnection", &customer).await;
+        assert!(taken.status == 400 && taken.text().contains("customer that exists"), "{taken:?}");
+        // A form leads nowhere else.
+        let forged = [("_next", "/dashboard/\r\nx: y"), ("name", "Initech")];
+        let answer = browser.send("/actions/createConnection", &forged).await;
+        assert_eq!(answer.header("location"), Some("/dashboard"));
+    });
+}
+
+#[test]
+fn a_suspended_customer_is_refused_until_it_is_resumed() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let id = gateway.connection.connection_id.to_string();
+        let page = format!("/dashboard/customers/{id}");
+        let set = async |status: &'static str| {
+            let fields = [("_next", page.as_str()), ("_id", id.as_str()), ("status", status)];
+            act(&browser, "updateConnection", &fields).await
+        };
+        let call = async |admitted: bool| {
+            if admitted {
+                gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
+            }
+            gateway.chat().send().await.status
+        };
+        assert_eq!(call(true).await, 200);
+        set("suspended").await;
+        let shown = browser.show(&format!("/customers/{id}")).await;
+        assert!(shown.contains("suspended") && shown.contains(">Resume<"), "{shown}");
+        assert_eq!(call(false).await, 403);
+        assert!(browser.show("/customers").await.contains(">suspended<"));
+        let read = gateway.get(&format!("/connections/{id}")).await.expect(200);
+        assert_eq!(read["status"], "suspended");
+        set("active").await;
+        assert_eq!(call(true).await, 200);
+        for wrong in [json!("deleted"), json!(null), json!(1)] {
+            let answer =
+                gateway.patch(&format!("/connections/{id}"), &json!({"status": wrong})).await;
+            assert_eq!(answer.status, 400, "{}", answer.text());
+            assert_eq!(answer.json()["error"]["issues"][0]["path"], json!(["status"]));
+        }
+    });
+}
+
+#[test]
+fn days_and_times_are_those_of_the_zone_in_the_settings() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        assert!(browser.show("").await.contains("Days and times are in UTC."));
+        let wrong = [("time_zone", "Mars/Olympus"), ("times", "exact"), ("colors", "dark")];
+        let answer = browser.send("/settings", &wrong).await;
+        assert!(answer.status == 400 && answer.text().contains("Mars/Olympus"), "{answer:?}");
+        let right = [("time_zone", "Asia/Kathmandu"), ("times", "exact"), ("colors", "dark")];
+        let saved = browser.send("/settings", &right).await;
+        let shown = browser.follow(&saved).await;
+        for part in ["data-colors=\"dark\"", "Days and times are in Asia/Kathmandu."] {
+            assert!(shown.text().contains(part), "{part}: {}", shown.text());
+        }
+        // Another browser has the zone, and its own look.
+        let other = Browser::sign_in(gateway, gateway.key()).await.show("/settings").await;
+        for part in ["data-colors=\"system\"", "value=\"Asia/Kathmandu\""] {
+            assert!(other.contains(part), "{part}: {other}");
+        }
     });
 }
 

@@ -41,7 +41,7 @@ struct Tenant {
 }
 
 /// The resources of a tenant, and the prefixes of their ids.
-const NOUNS: [(&str, &str); 12] = [
+const NOUNS: [(&str, &str); 13] = [
     ("meters", "mtr_"),
     ("requests", "req_"),
     ("connections", "con_"),
@@ -54,6 +54,7 @@ const NOUNS: [(&str, &str); 12] = [
     ("webhooks", "whk_"),
     ("deliveries", "dlv_"),
     ("refusals", "rfs_"),
+    ("events", "evt_"),
 ];
 
 impl Tenant {
@@ -88,7 +89,8 @@ impl Tenant {
         let hook = json!({"name": name, "url": "https://example.com/hooks", "events": null});
         let (webhook, _) = made("/webhooks", hook, "webhook_id").await;
         let test = format!("/webhooks/{webhook}/test");
-        let (delivery, _) = made(&test, json!({}), "delivery_id").await;
+        let (delivery, shown) = made(&test, json!({}), "delivery_id").await;
+        let event = text(&shown, "event_id");
         let token =
             json!({"secret_key": key, "connection_id": connection, "meter_slug": meter_slug});
         let u = gateway.provider.url("/v1/chat/completions");
@@ -112,6 +114,7 @@ impl Tenant {
             webhook,
             delivery,
             refusal,
+            event,
         ];
         let ids = NOUNS.iter().map(|(noun, _)| *noun).zip(ids).collect();
         Self { key: key.to_owned(), ids, meter_slug, reference_id }

@@ -1,20 +1,21 @@
 //! The forms that perform operations of the API: `POST /dashboard/actions/{operation}`.
 //!
 //! A field is named by its path in the body of the operation, such as `spend_limit.amount` or `tiers.0.rate`. A kind
-//! after a colon says what its text is: `number`, `flag`, or `list` (names with commas between). An empty text is left
-//! out. With `clear` before the kind, as in `clear-list`, it is null, and with `clears`, as in `clears-number`, the whole
+//! after a colon says what its text is: `number`, `flag`, `list` (names with commas between) or `lines` (a name on each).
+//! An empty text is left out. With `clear` before the kind, as in `clear-list`, it is null, and with `clears`, as in `clears-number`, the whole
 //! object that the field is in is null. Fields of the page itself begin with an underscore: `_id` is the resource, and `_next` the page that
 //! is shown then.
 
+use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value};
+use tollgate_domain::Issue;
 
 use crate::answer::{PageError, go_to, respond};
+use crate::form::{FormFields, SessionForm};
 use crate::page::{DashboardSection, Shell};
-use crate::session::{
-    FormFields, SessionForm, SessionUser, clear_shown_key, redirect_with_secret, secret_to_show,
-};
+use crate::session::{SessionUser, carry_secret, clear_shown_key, secret_to_show};
 use tollgate_api::operations::perform;
 use tollgate_api::{ApiError, App, ErrorCode};
 
@@ -27,20 +28,36 @@ pub(crate) async fn submit(
     form: SessionForm,
     operation: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
-    let merchant_id = form.visitor.merchant_id();
-    let id = form.fields.get("_id").unwrap_or_default();
-    let body = body(&form.fields)?;
-    let answer = perform(app, merchant_id, &operation, id, &body).await?;
-    let next = next_page(form.fields.get("_next").unwrap_or_default(), &answer);
+    let answer = match perform_form(app.clone(), &form, &operation).await {
+        Ok(answer) => answer,
+        Err(error) => return form.refuse(&app, error).await,
+    };
+    let next = next_page(form.fields.text("_next"), &answer);
     let secret = SECRETS.iter().find_map(|name| answer.get(name)?.as_str());
-    match secret {
-        None => Ok(go_to(&next)),
-        Some(secret) => {
-            let shown_at = url::form_urlencoded::byte_serialize(next.as_bytes());
-            let page = format!("/dashboard/secret?next={}", shown_at.collect::<String>());
-            redirect_with_secret(&http, &page, secret)
-        }
+    let Some(secret) = secret else { return form.accept(&app, &next).await };
+    let shown_at = url::form_urlencoded::byte_serialize(next.as_bytes());
+    let page = format!("/dashboard/secret?next={}", shown_at.collect::<String>());
+    let mut answer = form.accept(&app, &page).await?;
+    carry_secret(&http, &mut answer, secret)?;
+    Ok(answer)
+}
+
+/// Performs the operation of a form. Returns the body of its answer.
+async fn perform_form(
+    app: web::Data<App>,
+    form: &SessionForm,
+    operation: &str,
+) -> Result<Value, ApiError> {
+    let body = body(&form.fields)?;
+    let merchant_id = form.visitor.merchant_id();
+    let (status, answer) =
+        perform(app, merchant_id, operation, form.fields.text("_id"), &body).await?;
+    // The operation answers with the customer that has the id. A form means a new one.
+    if operation == "createConnection" && status == StatusCode::OK {
+        let taken = Issue::at(["reference_id"], "is the id of a customer that exists");
+        return Err(ApiError::invalid(vec![taken]));
     }
+    Ok(answer)
 }
 
 /// The page that is shown after a form. `{name}` stands for a field of the answer, which has the id of what was made.
@@ -52,7 +69,8 @@ fn next_page(text: &str, answer: &Value) -> String {
         }
     }
     // Only a page of the dashboard: a form must not send its user elsewhere.
-    match next == "/dashboard" || next.starts_with("/dashboard/") {
+    let is_page = next == "/dashboard" || next.starts_with("/dashboard/");
+    match is_page && !next.contains(char::is_control) {
         true => next,
         false => "/dashboard".to_owned(),
     }
@@ -61,7 +79,7 @@ fn next_page(text: &str, answer: &Value) -> String {
 /// The body of an operation from the fields of a form.
 fn body(fields: &FormFields) -> Result<Value, ApiError> {
     let mut body = Value::Object(Map::new());
-    let fields = fields.iter().filter(|(name, _)| !name.starts_with('_') && *name != "form_token");
+    let fields = fields.iter().filter(|(name, _)| !name.starts_with('_'));
     let fields = fields.map(|(name, text)| {
         let (path, kind) = name.split_once(':').unwrap_or((name, "text"));
         (path.split('.').collect::<Vec<_>>(), kind, text.trim())
@@ -69,7 +87,13 @@ fn body(fields: &FormFields) -> Result<Value, ApiError> {
     let fields: Vec<_> = fields.collect();
     let cleared = fields.iter().filter(|(_, kind, text)| clears(kind) && text.is_empty());
     let cleared = cleared.filter_map(|(path, ..)| path.split_last().map(|(_, object)| object));
-    let cleared: Vec<_> = cleared.collect();
+    // A number beside the empty one was meant, so the operation says what is missing.
+    let is_meant = |object: &&[&str]| {
+        let mut numbers =
+            fields.iter().filter(|(_, kind, text)| *kind == "number" && !text.is_empty());
+        numbers.any(|(path, ..)| path.starts_with(object))
+    };
+    let cleared: Vec<_> = cleared.filter(|object| !is_meant(object)).collect();
     for object in &cleared {
         put(&mut body, object, Value::Null).ok_or_else(not_a_form)?;
     }
@@ -94,22 +118,23 @@ fn not_a_form() -> ApiError {
 }
 
 /// The value of a field; `None` leaves it out. A text that is no number stays as it is, so that it becomes one of the
-/// issues.
+/// issues. A list without names is an empty text.
 fn value_of(kind: &str, text: &str) -> Option<Value> {
     let kind = kind.strip_prefix("clears-").unwrap_or(kind);
     let (kind, is_cleared) = match kind.strip_prefix("clear-") {
         Some(kind) => (kind, true),
         None => (kind, kind == "clear"),
     };
+    let is_list = matches!(kind, "list" | "lines");
+    let between: &[char] = if kind == "list" { &[',', '\n'] } else { &['\n'] };
+    let names = || text.split(between).map(str::trim).filter(|name| !name.is_empty());
+    let text = if is_list && names().next().is_none() { "" } else { text };
     match kind {
         "flag" => Some(Value::Bool(text == "true")),
         _ if text.is_empty() && is_cleared => Some(Value::Null),
         _ if text.is_empty() => None,
         "number" => Some(text.parse::<u64>().map_or_else(|_| text.into(), Value::from)),
-        "list" => {
-            let names = text.split([',', '\n']).map(str::trim).filter(|name| !name.is_empty());
-            Some(names.map(str::to_owned).collect::<Vec<_>>().into())
-        }
+        "list" | "lines" => Some(names().map(str::to_owned).collect::<Vec<_>>().into()),
         _ => Some(text.into()),
     }
 }
@@ -209,7 +234,11 @@ mod tests {
             ("spend_limit.cycle", "daily"),
             ("other_limit.count:clears-number", "2"),
             ("rate.rpm:clears-number", ""),
-            ("rate.burst:number", "5"),
+            ("rate.burst:number", ""),
+            ("half.rpm:clears-number", ""),
+            ("half.burst:number", "5"),
+            ("lines:lines", "a, b\r\n\r\nc"),
+            ("none:clear-list", " , "),
             ("product_ids:list", "m1"),
             ("product_ids:list", "m2"),
         ];
@@ -219,6 +248,7 @@ mod tests {
             "models": ["a", "b*", "c"], "tiers": [{"start": "0", "rate": "20"}, {"start": "10"}],
             "allowed_models": null, "burst": 7, "spend_limit": null,
             "other_limit": {"count": 2}, "rate": null, "product_ids": ["m1", "m2"],
+            "half": {"burst": 5}, "lines": ["a, b", "c"], "none": null,
         });
         assert_eq!(body_of(&fields), Some(expected));
     }
@@ -244,6 +274,7 @@ mod tests {
             ("https://example.com/dashboard/", "/dashboard"),
             ("//example.com", "/dashboard"),
             ("/dashboardx", "/dashboard"),
+            ("/dashboard/\r\nx: y", "/dashboard"),
             ("", "/dashboard"),
         ] {
             assert_eq!(next_page(next, &made), page, "{next}");

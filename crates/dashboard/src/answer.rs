@@ -16,12 +16,19 @@ pub(crate) fn respond(page: &impl Template) -> Result<HttpResponse, PageError> {
 }
 
 pub(crate) fn html(status: StatusCode, page: &impl Template) -> Result<HttpResponse, PageError> {
-    let text = page.render().map_err(|cause| {
+    Ok(written(status, render(page)?))
+}
+
+/// The text of a page or of a part of one.
+pub(crate) fn render(page: &impl Template) -> Result<String, PageError> {
+    page.render().map_err(|cause| {
         log::error!("a page of the dashboard cannot be made: {cause}");
-        ApiError::new(ErrorCode::InternalError, "Something went wrong in the service.")
-    })?;
-    let mut response = HttpResponse::build(status);
-    Ok(response.insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(text))
+        ApiError::new(ErrorCode::InternalError, "Something went wrong in the service.").into()
+    })
+}
+
+fn written(status: StatusCode, page: String) -> HttpResponse {
+    HttpResponse::build(status).insert_header((CONTENT_TYPE, "text/html; charset=utf-8")).body(page)
 }
 
 /// Answers a form with a redirect to a page. Loading that page again sends nothing twice.
@@ -29,9 +36,16 @@ pub(crate) fn go_to(href: &str) -> HttpResponse {
     HttpResponse::SeeOther().insert_header((LOCATION, href)).finish()
 }
 
-/// An error, as a page.
+/// An answer in place of the page: of an error, or of a form that is not performed.
 #[derive(Debug)]
-pub(crate) struct PageError(ApiError);
+pub(crate) enum PageError {
+    /// An error, as a page.
+    Api(ApiError),
+    /// The same form was performed before, and led to this page.
+    Done { next: String },
+    /// The form is shown again, in this page.
+    FormRefused { status: StatusCode, page: String },
+}
 
 #[derive(Template)]
 #[template(path = "error.html")]
@@ -43,37 +57,49 @@ struct ErrorPage<'a> {
 
 impl PageError {
     pub(crate) fn invalid(message: &str) -> Self {
-        Self(ApiError::new(ErrorCode::ValidationFailed, message))
+        ApiError::new(ErrorCode::ValidationFailed, message).into()
     }
 }
 
 impl fmt::Display for PageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            Self::Api(error) => error.fmt(f),
+            Self::Done { next } => write!(f, "the form was performed before, see {next}"),
+            Self::FormRefused { status, .. } => write!(f, "the form was refused with {status}"),
+        }
     }
 }
 
 impl ResponseError for PageError {
     fn status_code(&self) -> StatusCode {
-        self.0.status_code()
+        match self {
+            Self::Api(error) => error.status_code(),
+            Self::Done { .. } => StatusCode::SEE_OTHER,
+            Self::FormRefused { status, .. } => *status,
+        }
     }
 
     fn error_response(&self) -> HttpResponse {
-        if matches!(self.0.code(), ErrorCode::AuthInvalid | ErrorCode::AuthHeaderMissing) {
+        let error = match self {
+            Self::Api(error) => error,
+            Self::Done { next } => return go_to(next),
+            Self::FormRefused { status, page } => return written(*status, page.clone()),
+        };
+        if matches!(error.code(), ErrorCode::AuthInvalid | ErrorCode::AuthHeaderMissing) {
             return go_to("/dashboard/sign-in");
         }
         let page = ErrorPage {
             status: self.status_code().as_u16(),
-            message: self.0.message(),
-            issues: issue_sentences(self.0.issues()),
+            message: error.message(),
+            issues: issue_sentences(error.issues()),
         };
-        let mut response = HttpResponse::build(self.status_code());
-        for header in self.0.headers() {
-            response.insert_header(header.clone());
+        let page = page.render().unwrap_or_else(|_| error.message().to_owned());
+        let mut response = written(self.status_code(), page);
+        for header in error.headers() {
+            response.headers_mut().insert(header.0.clone(), header.1.clone());
         }
         response
-            .insert_header((CONTENT_TYPE, "text/html; charset=utf-8"))
-            .body(page.render().unwrap_or_else(|_| self.0.message().to_owned()))
     }
 }
 
@@ -87,12 +113,12 @@ pub(crate) fn issue_sentences(issues: &[tollgate_domain::Issue]) -> Vec<String> 
 
 impl From<ApiError> for PageError {
     fn from(error: ApiError) -> Self {
-        Self(error)
+        Self::Api(error)
     }
 }
 
 impl From<StoreError> for PageError {
     fn from(cause: StoreError) -> Self {
-        Self(cause.into())
+        Self::Api(cause.into())
     }
 }

@@ -14,13 +14,14 @@ use tollgate_store::usage;
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, go_to, respond};
+use crate::clock::{Moment, PageClock};
 use crate::page::{
     DashboardSection, FormChoice, Shell, connection_choices, meter_choices, name_of,
 };
 use crate::requests::{Badge, RequestItem, model};
 use crate::session::SessionUser;
-use crate::spend::sum_up;
 use crate::text::{self, Figure};
+use crate::trend::sum_up;
 use tollgate_api::{App, Query};
 
 /// The rows of a page.
@@ -107,22 +108,17 @@ impl CallFilter {
     }
 
     /// The filters of the lists. An invalid id or date is an error.
-    fn filters(&self) -> Result<ListFilters, &'static str> {
+    fn filters(&self, zone: &TimeZone) -> Result<ListFilters, &'static str> {
         fn id<Id: std::str::FromStr>(text: &str) -> Result<Option<Id>, &'static str> {
             match text {
                 "" => Ok(None),
                 text => text.parse().map(Some).map_err(|_| "There is nothing with such an id."),
             }
         }
-        fn day(text: &str, days: i64) -> Result<Option<Timestamp>, &'static str> {
-            let midnight = || format!("{text}T00:00:00Z").parse::<Timestamp>();
-            match text {
-                "" => Ok(None),
-                _ => midnight()
-                    .map(|at| Some(at.plus_millis(days * 86_400_000)))
-                    .map_err(|_| "A date must be such as 2026-11-25."),
-            }
-        }
+        let day = |text: &str| match text {
+            "" => Ok(None),
+            text => zone.day(text).map(Some).ok_or("A date must be such as 2026-11-25."),
+        };
         if [&self.key, &self.value, &self.model].iter().any(|text| text.contains('\0')) {
             return Err("Metadata and models have no such characters.");
         }
@@ -131,7 +127,8 @@ impl CallFilter {
         }
         let pair = (!self.key.is_empty()).then(|| (self.key.clone(), self.value.clone()));
         let model = (!self.model.is_empty()).then(|| self.model.clone());
-        let (start, end) = (day(&self.from, 0)?, day(&self.to, 1)?);
+        let start = day(&self.from)?.map(|day| day.start);
+        let end = day(&self.to)?.map(|day| day.end);
         let calls = RequestFilter {
             connection_id: id::<ConnectionId>(&self.connection_id)?,
             spend_key_id: id::<SpendKeyId>(&self.spend_key_id)?,
@@ -232,9 +229,7 @@ fn merge(found: RequestList, refusals: Vec<RefusalRecord>, from: Cursor) -> Call
 /// A row of the list.
 struct CallItem {
     href: String,
-    year: String,
-    /// The time without the year.
-    at: String,
+    at: Moment,
     badges: Vec<Badge>,
     customer: String,
     key: String,
@@ -248,17 +243,16 @@ struct CallItem {
 type Names = HashMap<String, String>;
 
 impl CallItem {
-    fn of(call: &ListedCall, names: &Names) -> Self {
+    fn of(call: &ListedCall, names: &Names, clock: &PageClock) -> Self {
         let name = |id: Option<String>| match id {
             Some(id) => names.get(&id).cloned().unwrap_or(id),
             None => String::new(),
         };
         match call {
             ListedCall::Sent(record) => {
-                let item = RequestItem::of(record);
+                let item = RequestItem::of(record, clock);
                 Self {
                     href: format!("/dashboard/requests/{}", item.request_id),
-                    year: item.year,
                     at: item.created_at,
                     badges: item.badges,
                     customer: name(record.connection_id.map(|id| id.to_string())),
@@ -270,8 +264,6 @@ impl CallItem {
                 }
             }
             ListedCall::Refused(refusal) => {
-                let at = text::time(refusal.first_at);
-                let (year, at) = at.split_once('-').unwrap_or(("", &at));
                 let count = match refusal.count {
                     1 => String::new(),
                     count => format!(" ×{count}"),
@@ -281,8 +273,7 @@ impl CallItem {
                 let provider = refusal.call.provider.clone().unwrap_or_default();
                 Self {
                     href: format!("/dashboard/refusals/{}", refusal.refusal_id),
-                    year: year.to_owned(),
-                    at: at.to_owned(),
+                    at: clock.moment(refusal.first_at),
                     badges: vec![Badge { color: "warn", label: label.into(), meaning }],
                     customer: name(refusal.connection_id.map(|id| id.to_string())),
                     key: name(refusal.spend_key_id.map(|id| id.to_string())),
@@ -326,10 +317,17 @@ fn names(
 /// A state with the number of its calls, as a link.
 struct Facet {
     href: String,
-    label: &'static str,
+    label: String,
     /// Empty where it is not known.
     count: String,
     is_chosen: bool,
+}
+
+/// The days that are counted; `None` if they are too many.
+fn counted_span(filters: &ListFilters, clock: &PageClock) -> Option<TimeSpan> {
+    let end = filters.end.unwrap_or(clock.now);
+    let start = filters.start.unwrap_or_else(|| end.plus_millis(-DAYS * 86_400_000));
+    TimeSpan::new(start, end, clock.zone.clone(), Interval::None).ok()
 }
 
 /// The numbers of calls by state, of the dates of the filter: all, completed, failed and refused ones. The refused ones
@@ -338,13 +336,9 @@ fn counts(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filters: &ListFilters,
-    now: Timestamp,
+    clock: &PageClock,
 ) -> Result<[Option<i128>; 4], StoreError> {
-    let end = filters.end.unwrap_or(now);
-    let start = filters.start.unwrap_or_else(|| end.plus_millis(-DAYS * 86_400_000));
-    let Ok(span) = TimeSpan::new(start, end, TimeZone::UTC, Interval::None) else {
-        return Ok([None; 4]);
-    };
+    let Some(span) = counted_span(filters, clock) else { return Ok([None; 4]) };
     let found = usage::sums(conn, merchant_id, &filters.calls, &[], &span)?.unwrap_or_default();
     let sums = sum_up(found.values().flat_map(|periods| periods.values()));
     let refused = usage::refused(conn, merchant_id, &filters.calls, &[], &span)?;
@@ -365,6 +359,8 @@ struct CallsPage {
     shell: Shell,
     calls: Vec<CallItem>,
     facets: Vec<Facet>,
+    /// The reasons of refused calls, where these are shown.
+    reasons: Vec<Facet>,
     counted: String,
     asked: CallFilter,
     problem: &'static str,
@@ -382,6 +378,8 @@ struct CallRows {
     calls: Vec<CallItem>,
     next: Option<Cursor>,
     counts: [Option<i128>; 4],
+    /// The refused calls by code, of the dates of the filter.
+    reasons: Vec<(String, i64)>,
     connections: Vec<FormChoice>,
     keys: Vec<FormChoice>,
     meters: Vec<FormChoice>,
@@ -393,10 +391,11 @@ impl CallRows {
         merchant_id: MerchantId,
         filters: Option<&ListFilters>,
         from: Cursor,
-        now: Timestamp,
+        clock: &PageClock,
     ) -> Result<Self, StoreError> {
+        let chosen = filters.and_then(|filters| filters.calls.connection_id);
         let mut rows = Self {
-            connections: connection_choices(conn, merchant_id)?,
+            connections: connection_choices(conn, merchant_id, chosen)?,
             meters: meter_choices(conn, merchant_id)?,
             ..Self::default()
         };
@@ -407,6 +406,11 @@ impl CallRows {
             name: key.name,
         };
         rows.keys = keys.map(choice).collect();
+        let chosen = filters.and_then(|filters| filters.calls.spend_key_id);
+        let missing = chosen.filter(|id| rows.keys.iter().all(|one| one.id != id.to_string()));
+        if let Some(id) = missing {
+            rows.keys.extend(spend_keys::find(conn, merchant_id, id)?.map(choice));
+        }
         let Some(filters) = filters else { return Ok(rows) };
         let limit = u32::try_from(ROWS).unwrap_or(u32::MAX);
         let records = match &filters.records {
@@ -423,9 +427,14 @@ impl CallRows {
         };
         let page = merge(records, refusals, from);
         let names = names(conn, merchant_id, &page.calls)?;
-        rows.calls = page.calls.iter().map(|call| CallItem::of(call, &names)).collect();
+        rows.calls = page.calls.iter().map(|call| CallItem::of(call, &names, clock)).collect();
         rows.next = page.next;
-        rows.counts = counts(conn, merchant_id, filters, now)?;
+        rows.counts = counts(conn, merchant_id, filters, clock)?;
+        if let (true, Some(span)) = (filters.records.is_none(), counted_span(filters, clock)) {
+            let RequestFilter { spend_key_id, connection_id, .. } = filters.calls;
+            rows.reasons =
+                refusals::counts_by_code(conn, merchant_id, &span, spend_key_id, connection_id)?;
+        }
         Ok(rows)
     }
 }
@@ -442,25 +451,33 @@ pub(crate) async fn list(
         return Ok(go_to(&format!("/dashboard/{page}/{id}")));
     }
     let asked = CallFilter::of(&query);
-    let (filters, problem) = match asked.filters() {
+    let (filters, problem) = match asked.filters(&visitor.clock.zone) {
         Ok(filters) => (Some(filters), ""),
         Err(problem) => (None, problem),
     };
-    let (from, merchant_id, now) = (Cursor::of(&query), visitor.merchant_id(), app.clock.now());
+    let (from, merchant_id, clock) =
+        (Cursor::of(&query), visitor.merchant_id(), visitor.clock.clone());
     app.store.flush_refusals().await;
     let read =
-        move |conn: &mut Conn| CallRows::read(conn, merchant_id, filters.as_ref(), from, now);
+        move |conn: &mut Conn| CallRows::read(conn, merchant_id, filters.as_ref(), from, &clock);
     let rows = app.store.read_snapshot(read).await?;
     let facets = STATES.iter().zip(rows.counts).map(|((state, label), count)| {
         let filter =
             CallFilter { state: (*state).to_owned(), code: String::new(), ..asked.clone() };
         Facet {
             href: filter.link(&[]),
-            label,
+            label: (*label).to_owned(),
             count: count.map_or_else(String::new, text::count),
             is_chosen: asked.state == *state,
         }
     });
+    let reasons = rows.reasons.iter().map(|(code, count)| Facet {
+        href: CallFilter { code: code.clone(), ..asked.clone() }.link(&[]),
+        label: code.replace('_', " "),
+        count: text::count((*count).into()),
+        is_chosen: asked.code == *code,
+    });
+    let reasons = reasons.collect();
     let older = rows.next.map(|next| {
         let record = next.record.map(|id| ("after", id.to_string()));
         let refusal = next.refusal.map(|id| ("refused_after", id.to_string()));
@@ -469,6 +486,7 @@ pub(crate) async fn list(
     respond(&CallsPage {
         shell: Shell::new(&visitor, DashboardSection::Requests, "Requests"),
         facets: facets.collect(),
+        reasons,
         counted: match (asked.from.is_empty(), asked.to.is_empty()) {
             (true, true) => format!("The numbers are of {DAYS} days."),
             _ => "The numbers are of the chosen days.".to_owned(),

@@ -8,7 +8,7 @@ use askama::Template;
 use serde_json::{Value, json};
 use tollgate_domain::{
     Connection, ConnectionId, ConnectionStatus, MerchantId, Month, SpendKey, SubscriptionConfigId,
-    SubscriptionState, SubscriptionStatus, TimeZone, Timestamp,
+    SubscriptionState, SubscriptionStatus,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
@@ -18,12 +18,14 @@ use tollgate_store::usage::{self, Dimension, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys, statements, wallets};
 
 use crate::answer::{PageError, issue_sentences, respond};
+use crate::clock::{Moment, PageClock};
 use crate::page::{ChoiceLink, DashboardSection, Fact, FormChoice, Shell, name_of};
 use crate::requests::RequestItem as RequestLine;
 use crate::session::SessionUser;
-use crate::spend::{MONTH, sum_up, sums_by_customer};
 use crate::subscriptions::CreditBar;
 use crate::text::{self, Figure};
+use crate::time_range::MONTH;
+use crate::trend::{sum_up, sums_by_customer};
 use crate::wallets::WalletSummary;
 use tollgate_api::operations::{StatementDocument, connection_not_found as not_found, perform};
 use tollgate_api::{ApiError, App, Query};
@@ -88,12 +90,12 @@ impl CustomerFigures {
 fn customers(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    now: Timestamp,
+    clock: &PageClock,
 ) -> Result<Vec<CustomerFigures>, StoreError> {
     let newest = Page { after: None, limit: MOST_CUSTOMERS };
     let mut found = connections::list(conn, merchant_id, &newest)?;
     found.truncate(usize::try_from(MOST_CUSTOMERS).unwrap_or(usize::MAX));
-    let mut sums = sums_by_customer(conn, merchant_id, now)?;
+    let mut sums = sums_by_customer(conn, merchant_id, clock)?;
     let with_sums = found.into_iter().map(|connection| {
         let sums = sums.remove(&connection.connection_id.to_string()).unwrap_or_default();
         CustomerFigures { connection, sums }
@@ -105,14 +107,14 @@ struct CustomerItem {
     id: String,
     name: String,
     reference_id: String,
-    is_deleted: bool,
+    is_suspended: bool,
     plan: String,
     revenue: Figure,
     margin: Figure,
     is_loss: bool,
     balance: Figure,
     is_low: bool,
-    last_call: String,
+    last_call: Moment,
 }
 
 impl CustomerItem {
@@ -121,6 +123,7 @@ impl CustomerItem {
         merchant_id: MerchantId,
         CustomerFigures { connection, sums }: &CustomerFigures,
         plan: Option<&String>,
+        clock: &PageClock,
     ) -> Result<Self, StoreError> {
         let wallet = wallets::find(conn, merchant_id, connection.wallet_id)?;
         let available = wallet.as_ref().map_or(Amount::ZERO, |wallet| wallet.balance);
@@ -134,16 +137,14 @@ impl CustomerItem {
             id: connection.connection_id.to_string(),
             name: name_of(connection),
             reference_id: connection.reference_id.clone().unwrap_or_default(),
-            is_deleted: connection.status == ConnectionStatus::Deleted,
+            is_suspended: connection.status == ConnectionStatus::Suspended,
             plan: plan.cloned().unwrap_or_default(),
             revenue: Figure::in_column(sums.revenue),
             margin: Figure::in_column(sums.margin()),
             is_loss: sums.margin() < 0,
             balance: Figure::in_column(available.units().into()),
             is_low: wallet.is_some_and(|wallet| WalletSummary::is_low(&wallet)),
-            last_call: last
-                .first()
-                .map_or_else(|| "never".to_owned(), |one| text::time(one.created_at)),
+            last_call: clock.moment_or(last.first().map(|one| one.created_at), "never"),
         })
     }
 }
@@ -173,11 +174,11 @@ pub(crate) async fn list(
     let search = query.get("q").unwrap_or_default().trim().to_owned();
     let (sort, order) = CustomerOrder::from_query(&query);
     let number: usize = query.get("page").and_then(|page| page.parse().ok()).unwrap_or(0);
-    let (merchant_id, now) = (visitor.merchant_id(), app.clock.now());
+    let (merchant_id, clock) = (visitor.merchant_id(), visitor.clock.clone());
     app.store.renew(RenewalScope::Merchant(merchant_id)).await?;
     let text = search.to_lowercase();
     let read = move |conn: &mut Conn| {
-        let mut all = customers(conn, merchant_id, now)?;
+        let mut all = customers(conn, merchant_id, &clock)?;
         let count = all.len();
         all.retain(|one| text.is_empty() || one.has(&text));
         order.sort(&mut all);
@@ -185,7 +186,7 @@ pub(crate) async fn list(
         let mut rows = Vec::new();
         for one in all.iter().skip(number.saturating_mul(ROWS)).take(ROWS) {
             let plan = plans.get(&one.connection.connection_id);
-            rows.push(CustomerItem::read(conn, merchant_id, one, plan)?);
+            rows.push(CustomerItem::read(conn, merchant_id, one, plan, &clock)?);
         }
         Ok::<_, StoreError>((rows, all.len(), count))
     };
@@ -238,8 +239,10 @@ struct CustomerPage {
     id: String,
     name: String,
     is_deleted: bool,
+    is_suspended: bool,
     revenue: Figure,
     provider_cost: Figure,
+    service_charge: Figure,
     margin: Figure,
     margin_percent: String,
     requests: String,
@@ -293,19 +296,19 @@ struct KeyRow {
     id: String,
     name: String,
     state: (&'static str, &'static str),
-    spent: String,
-    last_used: String,
+    spent: Figure,
+    last_used: Moment,
 }
 
 impl KeyRow {
-    fn of(key: &SpendKey, now: Timestamp) -> Self {
-        let counters = key.counters.at(now);
+    fn of(key: &SpendKey, clock: &PageClock) -> Self {
+        let counters = key.counters.at(clock.now);
         Self {
             id: key.spend_key_id.to_string(),
             name: key.name.clone(),
-            state: crate::spend_keys::state(key, now),
-            spent: text::money(counters.spent.total),
-            last_used: counters.last_used_at.map_or_else(|| "never".to_owned(), text::time),
+            state: crate::spend_keys::state(key, clock.now),
+            spent: Figure::in_column(counters.spent.total.units().into()),
+            last_used: clock.moment_or(counters.last_used_at, "never"),
         }
     }
 }
@@ -329,7 +332,7 @@ impl CustomerDetails {
         conn: &mut Conn,
         merchant_id: MerchantId,
         id: ConnectionId,
-        now: Timestamp,
+        clock: &PageClock,
     ) -> Result<Self, ApiError> {
         let connection = connections::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let wallet = wallets::find(conn, merchant_id, connection.wallet_id)?;
@@ -343,7 +346,7 @@ impl CustomerDetails {
         let offered = Page { after: None, limit: 100 };
         let configs = subscription_configs::list(conn, merchant_id, &offered)?;
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
-        let (span, by) = (MONTH.span(now), [Dimension::Model]);
+        let (span, by) = (MONTH.span(clock), [Dimension::Model]);
         let groups = usage::sums(conn, merchant_id, &filter, &by, &span)?.unwrap_or_default();
         let models = groups
             .into_iter()
@@ -358,7 +361,7 @@ impl CustomerDetails {
         keys.retain(|key| key.wallet_id == connection.wallet_id);
         let newest = Page { after: None, limit: 10 };
         let newest = requests::list(conn, merchant_id, &ListFilter::from(filter), &newest)?.records;
-        let months = statements::months(conn, connection.wallet_id, &TimeZone::UTC)?;
+        let months = statements::months(conn, connection.wallet_id, &clock.zone)?;
         Ok(Self {
             wallet,
             subscription,
@@ -367,17 +370,22 @@ impl CustomerDetails {
             sums,
             models,
             keys,
-            newest: newest.iter().map(RequestLine::of).collect(),
+            newest: newest.iter().map(|one| RequestLine::of(one, clock)).collect(),
             months,
             connection,
         })
     }
 
     /// The card of the plan, with the preview that the query asks for.
-    fn plan(&self, change: Option<ChangeCard>, problems: Vec<String>) -> Option<PlanCard> {
+    fn plan(
+        &self,
+        clock: &PageClock,
+        change: Option<ChangeCard>,
+        problems: Vec<String>,
+    ) -> Option<PlanCard> {
         let (state, at_start) = self.subscription.as_ref()?;
         let pending = state.pending_change.as_ref().map(|pending| {
-            let day = text::day(pending.effective_at);
+            let day = clock.day(pending.effective_at);
             match pending.kind {
                 tollgate_domain::PendingKind::Cancellation => format!("ends on {day}"),
                 tollgate_domain::PendingKind::Downgrade => {
@@ -403,7 +411,7 @@ impl CustomerDetails {
                 text::money(state.plan.period_amount),
                 text::word(&state.billing_interval)
             ),
-            cycle_ends: text::day(state.cycle_end_at),
+            cycle_ends: clock.day(state.cycle_end_at),
             pending: pending.unwrap_or_default(),
             credits: CreditBar::of(state, *at_start),
             bundles: bundles.collect(),
@@ -412,9 +420,12 @@ impl CustomerDetails {
         })
     }
 
+    /// The plans that it can get: all but the present one.
     fn choices(&self) -> Vec<FormChoice> {
-        let choices = self.configs.iter().map(|details| {
-            let config = &details.config;
+        let present = self.config.as_ref().map(|present| present.config.subscription_config_id);
+        let others = self.configs.iter().map(|details| &details.config);
+        let others = others.filter(|config| Some(config.subscription_config_id) != present);
+        let choices = others.map(|config| {
             let price = text::money(config.period_amount);
             let interval = text::word(&config.billing_interval);
             FormChoice {
@@ -433,18 +444,18 @@ pub(crate) async fn show(
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let id: ConnectionId = id.parse().map_err(|_| not_found())?;
-    let (merchant_id, now) = (visitor.merchant_id(), app.clock.now());
+    let (merchant_id, clock) = (visitor.merchant_id(), visitor.clock.clone());
     app.store.renew(RenewalScope::Connection(id)).await?;
-    let read = move |conn: &mut Conn| CustomerDetails::read(conn, merchant_id, id, now);
+    let read = move |conn: &mut Conn| CustomerDetails::read(conn, merchant_id, id, &clock);
     let details = app.store.read_snapshot(read).await?;
-    let (change, problems) = preview(&app, merchant_id, &details, &Query::of(&http)).await;
+    let (change, problems) = preview(&app, &visitor, &details, &Query::of(&http)).await;
     let name = name_of(&details.connection);
     let connection = &details.connection;
     let sums = &details.sums;
     let mut facts =
         vec![Fact::new("Id (a connection in the API)", connection.connection_id.to_string())];
     facts.extend(connection.reference_id.clone().map(|id| Fact::new("Your id", id)));
-    facts.push(Fact::new("Made", text::time(connection.created_at)));
+    facts.push(Fact::new("Made", visitor.clock.time(connection.created_at)));
     let amount = |amount: Option<Amount>| amount.map_or_else(String::new, text::field);
     let wallet = details.wallet.as_ref();
     let models = details.models.iter().map(|(model, sums)| ModelRow {
@@ -459,18 +470,20 @@ pub(crate) async fn show(
         shell: Shell::new(&visitor, DashboardSection::Customers, name.clone()),
         id: connection.connection_id.to_string(),
         is_deleted: connection.status == ConnectionStatus::Deleted,
+        is_suspended: connection.status == ConnectionStatus::Suspended,
         revenue: Figure::of(sums.revenue),
         provider_cost: Figure::of(sums.provider_cost),
+        service_charge: Figure::of(sums.service_charge),
         margin: Figure::of(sums.margin()),
         margin_percent: text::percent(sums.margin(), sums.revenue),
         requests: text::count(sums.requests),
         overdraft_limit: amount(wallet.and_then(|wallet| wallet.overdraft_limit)),
         low_balance_threshold: amount(wallet.and_then(|wallet| wallet.low_balance_threshold)),
         wallet: wallet.map(|wallet| WalletSummary::of(wallet, name.clone())),
-        plan: details.plan(change, problems),
+        plan: details.plan(&visitor.clock, change, problems),
         plans: details.choices(),
         models: models.collect(),
-        keys: details.keys.iter().map(|key| KeyRow::of(key, now)).collect(),
+        keys: details.keys.iter().map(|key| KeyRow::of(key, &visitor.clock)).collect(),
         months: details.months.iter().map(Month::to_string).collect(),
         own_name: connection.name.clone().unwrap_or_default(),
         email: connection.email.clone().unwrap_or_default(),
@@ -484,7 +497,7 @@ pub(crate) async fn show(
 /// The effect of the change of the plan that the query asks for. It is not made.
 async fn preview(
     app: &web::Data<App>,
-    merchant_id: MerchantId,
+    visitor: &SessionUser,
     details: &CustomerDetails,
     query: &Query,
 ) -> (Option<ChangeCard>, Vec<String>) {
@@ -496,9 +509,10 @@ async fn preview(
         "subscription_config_id": plan_id, "on_upgrade": on_upgrade, "preview": true,
     });
     let id = state.subscription_id.to_string();
-    let answer = perform(app.clone(), merchant_id, "changeSubscription", &id, &body).await;
+    let answer =
+        perform(app.clone(), visitor.merchant_id(), "changeSubscription", &id, &body).await;
     let preview = match answer {
-        Ok(answer) => answer.get("preview").cloned().unwrap_or_default(),
+        Ok((_, answer)) => answer.get("preview").cloned().unwrap_or_default(),
         Err(error) if error.issues().is_empty() => return (None, vec![error.message().to_owned()]),
         Err(error) => return (None, issue_sentences(error.issues())),
     };
@@ -514,7 +528,9 @@ async fn preview(
         plan_id: plan_id.to_owned(),
         plan: plan.map_or_else(|| state.plan.name.clone(), |config| config.name.clone()),
         on_upgrade,
-        effective_at: effective_at.parse().map_or_else(|_| effective_at.to_owned(), text::time),
+        effective_at: effective_at
+            .parse()
+            .map_or_else(|_| effective_at.to_owned(), |at| visitor.clock.time(at)),
         rows: vec![
             ("To collect", shown("/amount_due")),
             ("Credit that is lost", shown("/credit_lost")),
@@ -537,9 +553,9 @@ pub(crate) async fn statement(
     let month: Month = month.parse().map_err(|_| PageError::invalid("That is no month."))?;
     let (merchant_id, now) = (visitor.merchant_id(), app.clock.now());
     app.store.renew(RenewalScope::Connection(id)).await?;
-    let read = move |conn: &mut Conn| {
-        StatementDocument::read(conn, merchant_id, id, month, TimeZone::UTC, now)
-    };
+    let zone = visitor.clock.zone.clone();
+    let read =
+        move |conn: &mut Conn| StatementDocument::read(conn, merchant_id, id, month, zone, now);
     let document = app.store.read_snapshot(read).await?.ok_or_else(not_found)?;
     match Query::of(&http).get("format") {
         Some("csv") => Ok(document.to_csv()?),

@@ -11,7 +11,8 @@ use tollgate_api::{ApiError, App, ErrorCode};
 use tollgate_domain::Key;
 
 use crate::answer::{PageError, html};
-use crate::session::{self, FormFields};
+use crate::form::FormFields;
+use crate::sign_in;
 
 /// The key and the action of the pages of the demo.
 #[derive(Clone)]
@@ -61,7 +62,7 @@ async fn sign_in(
     http: HttpRequest,
     key: Key,
 ) -> Result<HttpResponse, PageError> {
-    session::sign_in_with(app, http, key).await
+    sign_in::open_with(app, http, key).await
 }
 
 async fn show() -> Result<HttpResponse, PageError> {

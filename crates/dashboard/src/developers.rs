@@ -7,7 +7,6 @@ use tollgate_store::{Page, merchants};
 use crate::answer::{PageError, respond};
 use crate::page::{DashboardSection, Shell};
 use crate::session::SessionUser;
-use crate::text;
 use tollgate_api::App;
 
 /// The most keys of the page.
@@ -43,7 +42,7 @@ pub(crate) async fn show(
         name: key.name,
         is_own: key.key_preview == shell.key_preview,
         key_preview: key.key_preview,
-        created_at: text::day(key.created_at),
+        created_at: visitor.clock.day(key.created_at),
     });
     respond(&DevelopersPage { keys: keys.collect(), shell })
 }

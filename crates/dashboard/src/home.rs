@@ -1,12 +1,13 @@
 //! The first page: what the merchant earns, what needs attention, and what happens now.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
+use actix_web::http::header::CONTENT_TYPE;
 use actix_web::{HttpResponse, web};
 use askama::Template;
+use serde_json::json;
 use tollgate_domain::{
-    DeliveryStatus, Interval, MerchantId, SpendKey, SpendKeyStatus, TimeSpan, TimeZone, Timestamp,
+    DeliveryStatus, Interval, MerchantId, SpendKey, SpendKeyStatus, TimeSpan, Timestamp,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::{self, DeliveryFilter};
@@ -14,15 +15,18 @@ use tollgate_store::requests::{self as records, ListFilter, RequestFilter};
 use tollgate_store::usage::{self, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, meters, spend_keys, wallets, webhooks};
 
-use crate::answer::{PageError, respond};
+use crate::answer::{PageError, render, respond};
 use crate::chart::{Chart, ChartUnit};
+use crate::clock::PageClock;
 use crate::in_flight::held;
+use crate::latency::Latency;
 use crate::page::{DashboardSection, Shell, name_of};
 use crate::requests::RequestItem;
 use crate::session::SessionUser;
-use crate::spend::{BY_MODEL, Latency, MONTH, Trend, layers, sum_up, sums_by_customer, total};
 use crate::spend_keys::limit_used;
 use crate::text::{self, Figure};
+use crate::time_range::MONTH;
+use crate::trend::{BY_MODEL, Trend, sum_up, sums_by_customer, total};
 use tollgate_api::App;
 
 /// The days that a tile shows, and as many before them that it is compared with.
@@ -32,15 +36,36 @@ const DAYS: usize = 30;
 #[template(path = "home.html")]
 struct HomePage {
     shell: Shell,
+    live: LiveParts,
+    spend: Chart,
+    notices: Vec<Notice>,
+    top: Vec<TopCustomer>,
+}
+
+/// The parts of the page that change while it is shown.
+struct LiveParts {
     /// The steps of a new merchant; empty after the first call.
-    steps: Vec<Step>,
+    steps: Option<StepsPart>,
+    tiles: TilesPart,
+    calls: CallsPart,
+}
+
+#[derive(Template)]
+#[template(path = "home_steps.html")]
+struct StepsPart(Vec<Step>);
+
+#[derive(Template)]
+#[template(path = "home_tiles.html")]
+struct TilesPart {
     tiles: Vec<Tile>,
     in_flight: String,
     held: String,
     balance: Figure,
-    spend: Chart,
-    notices: Vec<Notice>,
-    top: Vec<TopCustomer>,
+}
+
+#[derive(Template)]
+#[template(path = "home_calls.html")]
+struct CallsPart {
     requests: Vec<RequestItem>,
 }
 
@@ -178,10 +203,10 @@ struct TopCustomer {
 fn top_customers(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    now: Timestamp,
+    clock: &PageClock,
 ) -> Result<Vec<TopCustomer>, StoreError> {
     const MOST: usize = 5;
-    let sums = sums_by_customer(conn, merchant_id, now)?.into_iter();
+    let sums = sums_by_customer(conn, merchant_id, clock)?.into_iter();
     let mut sums: Vec<_> = sums.filter(|(_, sum)| sum.revenue > 0).collect();
     sums.sort_by_key(|(id, sum)| (Reverse(sum.revenue), id.clone()));
     let mut top = Vec::new();
@@ -201,7 +226,11 @@ fn top_customers(
 }
 
 /// The webhooks that have deliveries which failed for good.
-fn failing_webhooks(conn: &mut Conn, merchant_id: MerchantId) -> Result<Vec<Notice>, StoreError> {
+fn failing_webhooks(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    clock: &PageClock,
+) -> Result<Vec<Notice>, StoreError> {
     let newest = Page { after: None, limit: LOOKED_AT };
     let mut failing = Vec::new();
     for webhook in webhooks::list(conn, merchant_id, &newest)? {
@@ -212,15 +241,19 @@ fn failing_webhooks(conn: &mut Conn, merchant_id: MerchantId) -> Result<Vec<Noti
         if let Some(last) = found.first() {
             let href = format!("/dashboard/webhooks/{id}?status=failed");
             let why =
-                format!("has deliveries that failed, the last of {}", text::time(last.created_at));
+                format!("has deliveries that failed, the last of {}", clock.time(last.created_at));
             failing.push(Notice::new(0, href, webhook.name, why, "Deliver them again"));
         }
     }
     Ok(failing)
 }
 
-/// The steps of a merchant who has made no call yet.
-fn steps(conn: &mut Conn, merchant_id: MerchantId) -> Result<Vec<Step>, StoreError> {
+/// The steps to the first call.
+fn steps(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    has_call: bool,
+) -> Result<Vec<Step>, StoreError> {
     let has_meter = !meters::list(conn, merchant_id, &Page { after: None, limit: 1 })?.is_empty();
     let one = Page { after: None, limit: 1 };
     let has_customer = !connections::list(conn, merchant_id, &one)?.is_empty();
@@ -230,58 +263,62 @@ fn steps(conn: &mut Conn, merchant_id: MerchantId) -> Result<Vec<Step>, StoreErr
         step("/dashboard/pricing#meters", "Make a markup: what you charge for calls", has_meter),
         step("/dashboard/customers", "Make a customer, and put credit on its wallet", has_customer),
         step("/dashboard/spend-keys#new", "Make a key for it", has_key),
-        step("/dashboard/developers", "Make the first call with the key", false),
+        step("/dashboard/developers", "Make the first call with the key", has_call),
     ])
 }
 
-pub(crate) async fn show(
-    app: web::Data<App>,
-    visitor: SessionUser,
-) -> Result<HttpResponse, PageError> {
-    let (now, merchant_id) = (app.clock.now(), visitor.merchant_id());
-    app.store.flush_refusals().await;
-    let read = move |conn: &mut Conn| {
-        let days = u16::try_from(2 * DAYS).unwrap_or(u16::MAX);
-        let span = TimeSpan::ending(now, Interval::Day, days, TimeZone::UTC);
-        let by_day = total(conn, merchant_id, &span)?;
-        let refused = usage::refused(conn, merchant_id, &RequestFilter::default(), &[], &span)?;
+impl LiveParts {
+    fn read(
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        clock: &PageClock,
+    ) -> Result<Self, StoreError> {
+        let (all, days) = (RequestFilter::default(), u16::try_from(2 * DAYS).unwrap_or(u16::MAX));
+        let span = TimeSpan::ending(clock.now, Interval::Day, days, clock.zone.clone());
+        let by_day = total(conn, merchant_id, &all, &span)?;
+        let refused = usage::refused(conn, merchant_id, &all, &[], &span)?;
         let refused = refused.and_then(|groups| groups.into_values().next()).unwrap_or_default();
         let refused =
             (0..2 * DAYS).map(|day| refused.get(&day).copied().unwrap_or_default().into());
         let refused: Vec<i128> = refused.collect();
-        let of_month = Trend::read(conn, merchant_id, BY_MODEL, &MONTH.span(now))?;
+        let latency = Latency::read(conn, merchant_id, ListFilter::default())?;
         let in_flight = records::in_flight(conn, merchant_id)?;
+        let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
         let wallet = wallets::find_own(conn, merchant_id)?;
         let newest = Page { after: None, limit: 8 };
         let requests = records::list(conn, merchant_id, &ListFilter::default(), &newest)?.records;
-        let newest = Page { after: None, limit: LOOKED_AT };
-        let keys = spend_keys::list(conn, merchant_id, &newest)?;
-        let mut notices = failing_webhooks(conn, merchant_id)?;
-        notices.extend(keys.iter().filter_map(|key| key_notice(key, now)));
-        notices.sort_by_key(|notice| notice.severity);
-        let top = top_customers(conn, merchant_id, now)?;
-        let latency = Latency::read(conn, merchant_id)?;
-        let steps = if requests.is_empty() { steps(conn, merchant_id)? } else { Vec::new() };
-        let figures = (by_day, refused, of_month, latency);
-        Ok::<_, StoreError>((figures, in_flight, wallet, requests, notices, top, steps))
-    };
-    let (figures, in_flight, wallet, requests, notices, top, steps) =
-        app.store.read_snapshot(read).await?;
-    let (by_day, refused, of_month, latency) = figures;
+        let is_new = requests.len() < 8;
+        Ok(Self {
+            steps: match is_new {
+                true => Some(StepsPart(steps(conn, merchant_id, !requests.is_empty())?)),
+                false => None,
+            },
+            tiles: TilesPart {
+                tiles: tiles(&by_day, &refused, latency),
+                in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
+                held: Figure::of(held.units().into()).shown,
+                balance: Figure::of(wallet.map_or(0, |wallet| wallet.balance.units()).into()),
+            },
+            calls: CallsPart {
+                requests: requests.iter().map(|one| RequestItem::of(one, clock)).collect(),
+            },
+        })
+    }
+}
+
+fn tiles(by_day: &[RollupSums], refused: &[i128], latency: Latency) -> Vec<Tile> {
     let last = sum_up(by_day.iter().skip(DAYS));
     let percent = text::percent(last.margin(), last.revenue);
-    let tiles = vec![
-        Tile::money("Revenue, 30 days", &by_day, |sums| sums.revenue),
-        Tile::money("Provider cost, 30 days", &by_day, |sums| sums.provider_cost),
+    let requests: Vec<_> = by_day.iter().map(|sums| sums.requests).collect();
+    vec![
+        Tile::money("Revenue, 30 days", by_day, |sums| sums.revenue),
+        Tile::money("Provider cost, 30 days", by_day, |sums| sums.provider_cost),
         Tile {
             note: format!("{percent} of revenue"),
-            ..Tile::money("Margin, 30 days", &by_day, RollupSums::margin)
+            ..Tile::money("Margin, 30 days", by_day, RollupSums::margin)
         },
-        Tile::count(
-            "Requests, 30 days",
-            &by_day.iter().map(|sums| sums.requests).collect::<Vec<_>>(),
-        ),
-        Tile::count("Refused, 30 days", &refused),
+        Tile::count("Requests, 30 days", &requests),
+        Tile::count("Refused, 30 days", refused),
         Tile {
             name: "95% of calls within",
             shown: latency.p95,
@@ -290,25 +327,65 @@ pub(crate) async fn show(
             is_bad: false,
             points: String::new(),
         },
-    ];
-    let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
+    ]
+}
+
+pub(crate) async fn show(
+    app: web::Data<App>,
+    visitor: SessionUser,
+) -> Result<HttpResponse, PageError> {
+    let (clock, merchant_id) = (visitor.clock.clone(), visitor.merchant_id());
+    app.store.flush_refusals().await;
+    let read = move |conn: &mut Conn| {
+        let mut live = LiveParts::read(conn, merchant_id, &clock)?;
+        // The steps are for those who have made no call yet.
+        live.steps = live.steps.filter(|steps| steps.0.iter().any(|step| !step.is_done));
+        let all = RequestFilter::default();
+        let of_month = Trend::read(conn, merchant_id, &all, BY_MODEL, &MONTH.span(&clock))?;
+        let newest = Page { after: None, limit: LOOKED_AT };
+        let keys = spend_keys::list(conn, merchant_id, &newest)?;
+        let mut notices = failing_webhooks(conn, merchant_id, &clock)?;
+        notices.extend(keys.iter().filter_map(|key| key_notice(key, clock.now)));
+        notices.sort_by_key(|notice| notice.severity);
+        let top = top_customers(conn, merchant_id, &clock)?;
+        Ok::<_, StoreError>((live, of_month, notices, top))
+    };
+    let (live, of_month, notices, top) = app.store.read_snapshot(read).await?;
     respond(&HomePage {
         shell: Shell::new(&visitor, DashboardSection::Home, "Home"),
-        steps,
-        tiles,
-        in_flight: text::count(i128::try_from(in_flight.len()).unwrap_or_default()),
-        held: Figure::of(held.units().into()).shown,
-        balance: Figure::of(wallet.map_or(0, |wallet| wallet.balance.units()).into()),
+        live,
         spend: Chart::new(
             "Spend by model, last 30 days",
             ChartUnit::Money,
-            &MONTH.labels(now),
-            layers(&of_month, &HashMap::new()),
+            &MONTH.labels(&visitor.clock),
+            of_month.layers(RollupSums::request_cost, |_| String::new()),
         ),
         notices,
         top,
-        requests: requests.iter().map(RequestItem::of).collect(),
     })
+}
+
+/// The time after which a browser asks for the next event, in milliseconds.
+const LIVE_MILLIS: u32 = 5_000;
+
+/// The changing parts of the page, as an event for each answer: the browser asks again after [`LIVE_MILLIS`]. So no
+/// connection stays open, and each event is one of a session that still exists.
+pub(crate) async fn live(
+    app: web::Data<App>,
+    visitor: SessionUser,
+) -> Result<HttpResponse, PageError> {
+    let (clock, merchant_id) = (visitor.clock.clone(), visitor.merchant_id());
+    app.store.flush_refusals().await;
+    let read = move |conn: &mut Conn| LiveParts::read(conn, merchant_id, &clock);
+    let live = app.store.read_snapshot(read).await?;
+    let parts = json!({
+        "live-steps": live.steps.as_ref().map(render).transpose()?,
+        "live-tiles": render(&live.tiles)?,
+        "live-calls": render(&live.calls)?,
+    });
+    Ok(HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/event-stream"))
+        .body(format!("retry: {LIVE_MILLIS}\ndata: {parts}\n\n")))
 }
 
 #[cfg(test)]

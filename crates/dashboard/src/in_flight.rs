@@ -49,7 +49,7 @@ pub(crate) async fn show(
         let micros = now.unix_micros().saturating_sub(call.created_at.unix_micros());
         InFlightItem {
             request_id: call.request_id.to_string(),
-            since: text::time(call.created_at),
+            since: visitor.clock.time(call.created_at),
             took: text::duration(micros.max(0) / 1_000),
             model: crate::requests::model(
                 &call.forwarded.provider,

@@ -1,32 +1,50 @@
 //! The dashboard: a merchant's resources as pages in a browser, after sign-in with a secret key.
 //!
-//! The service renders whole pages. No script runs in the browser, and it loads nothing from elsewhere. A page
-//! calls the same functions of the store as the operations do, for the merchant of its session; its forms are read
-//! by the same types. `page.rs` has what all pages share, `session.rs` the session, `answer.rs` the answers.
+//! The service renders whole pages, which work without scripts. One script of its own adds copy buttons, search, live
+//! figures and the figures of a chart's column; nothing is loaded from elsewhere. A page calls the same functions of the
+//! store as the operations do, for the merchant of its session; its forms perform the operations themselves.
+//!
+//! - `page.rs` has what all pages share, `session.rs` the session, `form.rs` and `actions.rs` the forms, `answer.rs`
+//!   the answers.
+//! - `text.rs` has figures, `clock.rs` times, `time_range.rs` and `trend.rs` what `chart.rs` draws.
+//! - Every other file is the pages of a part of the navigation.
 
 mod actions;
 mod answer;
 mod calls;
 mod chart;
+mod clock;
 mod customers;
 mod demo;
 mod developers;
+mod events;
+mod form;
 mod home;
 mod in_flight;
+mod latency;
 mod meters;
 mod page;
 mod price;
+mod prices;
 mod pricing;
 mod refusals;
 mod requests;
 mod session;
-mod spend;
+mod settings;
+mod sign_in;
 mod spend_keys;
 mod subscriptions;
 mod text;
+mod time_range;
+mod trend;
+mod usage;
 mod wallets;
 mod webhooks;
 
+use std::sync::LazyLock;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::CONTENT_SECURITY_POLICY;
 use actix_web::middleware::DefaultHeaders;
 use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
 
@@ -34,7 +52,7 @@ use tollgate_api::Pages;
 use tollgate_api::html::{self, HEADERS};
 
 pub use crate::demo::{DemoPages, StormResult};
-use crate::session::SignIns;
+use crate::sign_in::SignIns;
 
 /// The path below which the style sheet and the icon are.
 const ASSETS: &str = "/dashboard";
@@ -54,8 +72,14 @@ pub fn pages_with_demo(demo: DemoPages) -> Pages {
     })
 }
 
+/// The policy of the pages: that of all pages, with the script of [`script`] and the events that it reads.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+     img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
 fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
-    let headers = HEADERS.into_iter().fold(DefaultHeaders::new(), DefaultHeaders::add);
+    let shared = HEADERS.into_iter().filter(|(name, _)| *name != CONTENT_SECURITY_POLICY);
+    let policy = (CONTENT_SECURITY_POLICY, POLICY);
+    let headers = shared.chain([policy]).fold(DefaultHeaders::new(), DefaultHeaders::add);
     // People open the root in a browser.
     config.service(redirect("/", "/dashboard"));
     let pages = scope("/dashboard")
@@ -64,18 +88,24 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("").route(get().to(home::show)))
         .service(redirect("/", "/dashboard"))
         .service(
-            route("/sign-in").route(get().to(session::show)).route(post().to(session::sign_in)),
+            route("/sign-in").route(get().to(sign_in::show)).route(post().to(sign_in::sign_in)),
         )
-        .service(route("/sign-out").route(post().to(session::sign_out)))
+        .service(route("/sign-out").route(post().to(sign_in::sign_out)))
         .service(route("/style.css").route(get().to(html::style)))
         .service(route("/icon.svg").route(get().to(html::icon)))
-        .service(route("/usage").route(get().to(spend::show)))
-        .service(route("/usage.csv").route(get().to(spend::csv)))
+        .service(route("/script.js").route(get().to(script)))
+        .service(route("/live").route(get().to(home::live)))
+        .service(
+            route("/settings").route(get().to(settings::show)).route(post().to(settings::save)),
+        )
+        .service(route("/usage").route(get().to(usage::show)))
+        .service(route("/usage.csv").route(get().to(usage::csv)))
         .service(route("/requests").route(get().to(calls::list)))
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))
         .service(route("/refusals/{id}").route(get().to(refusals::show)))
         .service(route("/in-flight").route(get().to(in_flight::show)))
         .service(route("/pricing").route(get().to(pricing::show)))
+        .service(route("/prices").route(get().to(prices::show)))
         .service(route("/plans/{id}").route(get().to(pricing::show_plan)))
         .service(route("/meters/{id}").route(get().to(meters::show)))
         .service(
@@ -97,15 +127,31 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/secret").route(get().to(actions::show_secret)))
         .service(route("/subscriptions").route(get().to(subscriptions::list)))
         .service(route("/subscriptions/{id}").route(get().to(subscriptions::show)))
+        .service(route("/events").route(get().to(events::list)))
+        .service(route("/events/{id}").route(get().to(events::show)))
         .service(route("/developers").route(get().to(developers::show)))
         .service(route("/webhooks").route(get().to(webhooks::list)))
         .service(route("/webhooks/{id}").route(get().to(webhooks::show)))
+        .service(route("/webhooks/{id}/redeliver").route(post().to(webhooks::redeliver_failed)))
         .service(
             route("/webhooks/{id}/deliveries/{delivery_id}/redeliver")
                 .route(post().to(webhooks::redeliver)),
         )
         .default_service(web::to(page::not_found));
     config.service(pages);
+}
+
+/// The script of the pages.
+const SCRIPT: &str = include_str!("../templates/script.js");
+
+async fn script() -> HttpResponse {
+    html::asset("text/javascript; charset=utf-8", SCRIPT)
+}
+
+/// The name of the script. It changes with the script, so browsers may keep it.
+fn script_name() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| html::versioned("script.js", SCRIPT));
+    &NAME
 }
 
 /// A route of a page; it answers other methods with a page, too.

@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{MerchantMeter, MeterId, Payer, TierPeriod};
-use tollgate_pricing::{Amount, PerUnit, PriceSource, RateType, TierUnit, Usage};
+use tollgate_pricing::{Amount, PerUnit, PriceSource, Rate, RateType, TierUnit, Usage};
 use tollgate_store::{Conn, StoreError, meters};
 
 use crate::answer::{PageError, issue_sentences, respond};
@@ -27,7 +27,7 @@ pub(crate) struct MeterItem {
 }
 
 impl MeterItem {
-    pub(crate) fn of(meter: &MerchantMeter) -> Self {
+    pub(crate) fn of(meter: &MerchantMeter, service_charge: Rate) -> Self {
         let rates = meter.model.meter.tiers().iter().map(|tier| rate(meter, tier.rate.to_string()));
         Self {
             id: meter.meter_id.to_string(),
@@ -35,23 +35,28 @@ impl MeterItem {
             slug: meter.slug.clone(),
             kind: unit(meter.model.meter.unit).to_owned(),
             tiers: rates.collect::<Vec<_>>().join(" → "),
-            margin: margin(meter).unwrap_or_else(|| "depends on use".to_owned()),
+            margin: margin(meter, service_charge).unwrap_or_else(|| "depends on use".to_owned()),
         }
     }
 }
 
-/// The fee of the first tier as a part of what the customer pays.
-fn margin(meter: &MerchantMeter) -> Option<String> {
+/// The part of what the customer pays that is left to the merchant at the first tier, after the provider's cost and the
+/// service charge.
+fn margin(meter: &MerchantMeter, service_charge: Rate) -> Option<String> {
     let model = &meter.model;
     let is_markup = model.meter.rate_type == RateType::Percentage;
     let tier = model.meter.tiers().first().filter(|_| is_markup)?;
-    // The fee of a base cost of 100 USD.
-    let fee = i128::from(tier.rate.of(Amount::USD).ok()?.units());
-    let paid = match model.base_cost_payer {
-        Payer::Wallet => fee + 100 * i128::from(Amount::USD.units()),
-        Payer::Merchant => return None,
-    };
-    Some(text::percent(fee, paid))
+    if model.base_cost_payer == Payer::Merchant {
+        return None;
+    }
+    // Of a base cost of 100 USD, a rate in percent is an amount in USD.
+    let fee = tier.rate.of(Amount::USD).ok()?;
+    let charge = i128::from(service_charge.of(fee).ok()?.units());
+    let (fee, cost) = (i128::from(fee.units()), 100 * i128::from(Amount::USD.units()));
+    Some(match model.service_charge_payer {
+        Payer::Wallet => text::percent(fee, cost + fee + charge),
+        Payer::Merchant => text::percent(fee - charge, cost + fee),
+    })
 }
 
 /// A rate with its unit.
@@ -202,13 +207,14 @@ pub(crate) async fn show(
 ) -> Result<HttpResponse, PageError> {
     let id: MeterId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
+    let asked = PreviewForm::of(&Query::of(&http));
+    let chosen = asked.connection_id.parse().ok();
     let read = move |conn: &mut Conn| {
         let meter = meters::find(conn, merchant_id, id)?;
-        Ok::<_, StoreError>((meter, connection_choices(conn, merchant_id)?))
+        Ok::<_, StoreError>((meter, connection_choices(conn, merchant_id, chosen)?))
     };
     let (meter, connections) = app.store.read(read).await?;
     let meter = meter.ok_or_else(not_found)?;
-    let asked = PreviewForm::of(&Query::of(&http));
     let (preview, problems) = match preview(&app, &visitor, &meter, &asked).await {
         Ok(preview) => (preview, Vec::new()),
         Err(problems) => (None, problems),
@@ -278,7 +284,7 @@ async fn preview(
     };
     let connection_id = match asked.connection_id.as_str() {
         "" => None,
-        id => Some(id.parse().map_err(|_| vec!["There is no such connection.".to_owned()])?),
+        id => Some(id.parse().map_err(|_| vec!["There is no such customer.".to_owned()])?),
     };
     let served = match (asked.provider.as_str(), asked.model.as_str()) {
         ("", "") => None,

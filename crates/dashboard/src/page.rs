@@ -1,7 +1,7 @@
 //! The parts that all pages share: the frame, the style, facts, choices and lists.
 
 use actix_web::{HttpRequest, HttpResponse};
-use tollgate_domain::{Connection, MerchantId};
+use tollgate_domain::{Connection, ConnectionId, MerchantId};
 use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
 use crate::answer::PageError;
@@ -19,10 +19,11 @@ pub(crate) enum DashboardSection {
     Pricing,
     Webhooks,
     Developers,
+    Settings,
 }
 
 impl DashboardSection {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Home,
         Self::Usage,
         Self::Requests,
@@ -31,7 +32,16 @@ impl DashboardSection {
         Self::Pricing,
         Self::Webhooks,
         Self::Developers,
+        Self::Settings,
     ];
+
+    /// The section of a form's path.
+    pub(crate) fn of_path(path: &str) -> Self {
+        let has = |place: &Self| {
+            place.href_and_label().0 != "/dashboard" && path.starts_with(place.href_and_label().0)
+        };
+        Self::ALL.into_iter().find(has).unwrap_or(Self::Home)
+    }
 
     const fn href_and_label(self) -> (&'static str, &'static str) {
         match self {
@@ -43,6 +53,7 @@ impl DashboardSection {
             Self::Pricing => ("/dashboard/pricing", "Pricing"),
             Self::Webhooks => ("/dashboard/webhooks", "Webhooks"),
             Self::Developers => ("/dashboard/developers", "Developers"),
+            Self::Settings => ("/dashboard/settings", "Settings"),
         }
     }
 }
@@ -56,6 +67,10 @@ pub(crate) struct Shell {
     pub(crate) form_token: String,
     /// The base URL of calls, for examples to paste.
     pub(crate) base: String,
+    /// The name of the zone of days and times.
+    pub(crate) zone: String,
+    /// The colours: `system`, `light` or `dark`.
+    pub(crate) colors: &'static str,
     place: DashboardSection,
 }
 
@@ -77,6 +92,8 @@ impl Shell {
             key_preview: visitor.session.key_preview.clone(),
             form_token: visitor.form_token.clone(),
             base: visitor.origin.clone(),
+            zone: visitor.clock.zone_name().to_owned(),
+            colors: visitor.display.colors,
             place,
         }
     }
@@ -189,13 +206,18 @@ pub(crate) struct FormChoice {
 /// The most choices of a form.
 const CHOICES: u32 = 100;
 
-/// The newest connections, by name.
+/// The newest connections by name, and the chosen one. Without the chosen one, a browser would send another choice in
+/// its place.
 pub(crate) fn connection_choices(
     conn: &mut Conn,
     merchant_id: MerchantId,
+    chosen: Option<ConnectionId>,
 ) -> Result<Vec<FormChoice>, StoreError> {
     let newest = Page { after: None, limit: CHOICES };
-    let found = connections::list(conn, merchant_id, &newest)?;
+    let mut found = connections::list(conn, merchant_id, &newest)?;
+    if let Some(id) = chosen.filter(|id| found.iter().all(|one| one.connection_id != *id)) {
+        found.extend(connections::find(conn, merchant_id, id)?);
+    }
     let choice =
         |one: &Connection| FormChoice { id: one.connection_id.to_string(), name: name_of(one) };
     Ok(found.iter().map(choice).collect())

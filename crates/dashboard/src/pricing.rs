@@ -1,6 +1,6 @@
 //! The page of pricing: plans with what they earn, and meters, which are the markups.
 
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{MerchantMeter, Payer, SubscriptionConfigId};
 use tollgate_pricing::{Amount, Rate, RateType};
@@ -13,7 +13,7 @@ use crate::page::{DashboardSection, Fact, FormChoice, Shell};
 use crate::session::SessionUser;
 use crate::text::{self, Figure};
 use tollgate_api::operations::plan_not_found as not_found;
-use tollgate_api::{ApiError, App};
+use tollgate_api::{ApiError, App, Query};
 
 /// The most plans and meters of the page.
 const MOST: u32 = 200;
@@ -103,6 +103,51 @@ struct PricingPage {
     plans: Vec<PlanItem>,
     meters: Vec<MeterItem>,
     choices: Vec<FormChoice>,
+    calculator: Calculator,
+}
+
+/// A markup and the margin that it leaves, if the customer pays the provider's cost and the service charge.
+#[derive(Default)]
+struct Calculator {
+    markup: String,
+    margin: String,
+    problem: &'static str,
+}
+
+impl Calculator {
+    /// The one that the query has, and the other computed from it.
+    fn of(query: &Query, service_charge: Rate) -> Self {
+        let text = |name| query.get(name).map(str::trim).unwrap_or_default().to_owned();
+        let (markup, margin) = (text("markup"), text("margin"));
+        let invalid = |problem| Self { problem, markup: markup.clone(), margin: margin.clone() };
+        // In millionths: a part of the revenue, or of the provider's cost.
+        let percent = |text: &str| {
+            let amount: Amount = text.trim_end_matches('%').trim().parse().ok()?;
+            Some(amount.units() / 1_000_000)
+                .filter(|millionths| (0..=100_000_000).contains(millionths))
+        };
+        let charge = service_charge.of(Amount::USD).unwrap_or_default().units() / 10_000;
+        let shown =
+            |millionths: i64| format!("{}.{:02}", millionths / 10_000, millionths / 100 % 100);
+        match (markup.as_str(), margin.as_str()) {
+            ("", "") => Self::default(),
+            (asked, "") => match percent(asked) {
+                None => invalid("The markup must be a number from 0 to 10,000."),
+                Some(fee) => {
+                    let revenue = 1_000_000 + fee + fee * charge / 1_000_000;
+                    Self { margin: shown(fee * 1_000_000 / revenue), ..invalid("") }
+                }
+            },
+            (_, asked) => match percent(asked)
+                .map(|part| (part, 1_000_000 - part - part * charge / 1_000_000))
+            {
+                Some((part, cost)) if cost > 0 => {
+                    Self { markup: shown(part * 1_000_000 / cost), ..invalid("") }
+                }
+                _ => invalid("The margin must be a number from 0 to less than 100."),
+            },
+        }
+    }
 }
 
 fn choices(all: &[MerchantMeter]) -> Vec<FormChoice> {
@@ -115,6 +160,7 @@ fn choices(all: &[MerchantMeter]) -> Vec<FormChoice> {
 pub(crate) async fn show(
     app: web::Data<App>,
     visitor: SessionUser,
+    http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
@@ -133,7 +179,8 @@ pub(crate) async fn show(
         shell: Shell::new(&visitor, DashboardSection::Pricing, "Pricing"),
         plans: plans.collect(),
         choices: choices(&meters),
-        meters: meters.iter().map(MeterItem::of).collect(),
+        calculator: Calculator::of(&Query::of(&http), service_charge),
+        meters: meters.iter().map(|meter| MeterItem::of(meter, service_charge)).collect(),
     })
 }
 
@@ -190,7 +237,7 @@ pub(crate) async fn show_plan(
             "Its credit pays calls of",
             if linked.is_empty() { "every meter".to_owned() } else { linked.join(", ") },
         ),
-        Fact::new("Made", text::time(config.created_at)),
+        Fact::new("Made", visitor.clock.time(config.created_at)),
     ];
     let is_loss = economics.as_ref().is_some_and(|one| one.margin.is_negative());
     let economics = match economics {
@@ -236,4 +283,29 @@ pub(crate) async fn show_plan(
         bundles: bundles.collect(),
         facts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn computed(name: &str, text: &str, charge: &str) -> (String, String) {
+        let query = Query::new(vec![(name.to_owned(), text.to_owned())]);
+        let Calculator { markup, margin, .. } = Calculator::of(&query, charge.parse().unwrap());
+        (markup, margin)
+    }
+
+    #[test]
+    fn a_markup_and_the_margin_that_it_leaves_are_computed_from_each_other() {
+        let pair = |markup: &str, margin: &str| (markup.to_owned(), margin.to_owned());
+        assert_eq!(computed("markup", "25", "0"), pair("25", "20.00"));
+        assert_eq!(computed("margin", "20%", "0"), pair("25.00", "20%"));
+        // Of 100 USD: a fee of 25, and a tenth of it for the operator.
+        assert_eq!(computed("markup", "25", "0.1"), pair("25", "19.60"));
+        assert_eq!(computed("margin", "19.6078", "0.1").0, "24.99");
+        for text in ["100", "-1", "x", "10001"] {
+            assert_eq!(computed("margin", text, "0").0, "", "{text}");
+        }
+        assert_eq!(computed("markup", "x", "0").1, "");
+    }
 }

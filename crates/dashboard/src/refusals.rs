@@ -47,7 +47,9 @@ fn advice(refusal: &RefusalRecord) -> (&'static str, String) {
         "spend_key_model_not_allowed" => ("Let the key use the model.", key("#change")),
         "spend_key_paused" => ("Resume the key.", key("")),
         "spend_key_expired" => ("Make a new key, or move its expiry.", key("")),
-        "connection_disabled" => ("The customer was deleted. Make a new one.", customer()),
+        "connection_disabled" => {
+            ("Resume the customer, or make a new one if it was deleted.", customer())
+        }
         "model_price_unknown" => (
             "The operator adds a price for the model, or the client names another one.",
             String::new(),
@@ -81,10 +83,10 @@ pub(crate) async fn show(
     let (refusal, key, customer) = app.store.read(read).await?.ok_or_else(not_found)?;
     let call = &refusal.call;
     let mut facts = vec![Fact::new("Id", refusal.refusal_id.to_string())];
-    facts.push(Fact::new("Time", text::time(refusal.first_at)));
+    facts.push(Fact::new("Time", visitor.clock.time(refusal.first_at)));
     if refusal.count > 1 {
         facts.push(Fact::new("Calls", text::count(refusal.count.into())));
-        facts.push(Fact::new("Last of them", text::time(refusal.last_at)));
+        facts.push(Fact::new("Last of them", visitor.clock.time(refusal.last_at)));
     }
     if let Some(id) = refusal.spend_key_id {
         let name = key.unwrap_or_else(|| id.to_string());
@@ -106,7 +108,7 @@ pub(crate) async fn show(
     ];
     let limit = limit.into_iter().filter_map(|(name, quantity)| Some((name, quantity?)));
     facts.extend(limit.map(|(name, quantity)| Fact::new(name, shown(quantity))));
-    facts.extend(call.limit.resets_at.map(|at| Fact::new("Resets", text::time(at))));
+    facts.extend(call.limit.resets_at.map(|at| Fact::new("Resets", visitor.clock.time(at))));
     let (advice, advice_href) = advice(&refusal);
     let pairs = call.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&RefusalPage {

@@ -4,15 +4,18 @@ use std::borrow::Cow;
 
 use actix_web::{HttpResponse, web};
 use askama::Template;
+use serde_json::json;
 use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus, Timestamp, UsageSource};
 use tollgate_pricing::PriceSource;
 use tollgate_store::{Conn, connections, meters, spend_keys};
 
 use crate::answer::{PageError, respond};
+use crate::clock::{Moment, PageClock};
+use crate::latency::took_millis;
 use crate::page::{DashboardSection, Fact, Shell, name_of};
 use crate::price::PriceBreakdown;
 use crate::session::SessionUser;
-use crate::spend::took_millis;
+
 use crate::text::{self, Figure};
 use tollgate_api::operations::find_request;
 use tollgate_api::{ApiError, App};
@@ -82,9 +85,7 @@ pub(crate) fn model(provider: &str, model: Option<&str>) -> String {
 /// A record in a list.
 pub(crate) struct RequestItem {
     pub(crate) request_id: String,
-    pub(crate) year: String,
-    /// The time without the year.
-    pub(crate) created_at: String,
+    pub(crate) created_at: Moment,
     pub(crate) model: String,
     pub(crate) badges: Vec<Badge>,
     pub(crate) tokens: String,
@@ -93,18 +94,15 @@ pub(crate) struct RequestItem {
 }
 
 impl RequestItem {
-    pub(crate) fn of(record: &RequestRecord) -> Self {
+    pub(crate) fn of(record: &RequestRecord, clock: &PageClock) -> Self {
         let usage = &record.priced.usage;
         let tokens = i128::from(usage.input_tokens()) + i128::from(usage.output_tokens());
         let took = took_millis(record).filter(|_| record.reference_id.is_none() && !record.swept);
         let is_pending = record.status == RequestStatus::Pending;
         let or_dash = |text: String| if is_pending { "–".to_owned() } else { text };
-        let created_at = text::time(record.created_at);
-        let (year, created_at) = created_at.split_once('-').unwrap_or(("", &created_at));
         Self {
             request_id: record.request_id.to_string(),
-            year: year.to_owned(),
-            created_at: created_at.to_owned(),
+            created_at: clock.moment(record.created_at),
             model: model(&record.provider, record.model.as_deref()),
             badges: badges(record),
             tokens: or_dash(text::count(tokens)),
@@ -128,6 +126,9 @@ struct RequestPage {
     is_pending: bool,
     error: Vec<Fact>,
     timeline: Vec<(&'static str, String)>,
+    id: String,
+    /// A command that makes such a call.
+    curl: String,
 }
 
 /// The error of a failed call, in the provider's words where it has some.
@@ -141,7 +142,7 @@ fn error(record: &RequestRecord) -> Vec<Fact> {
 }
 
 /// The times of a call, each with the time since its admission.
-fn timeline(record: &RequestRecord) -> Vec<(&'static str, String)> {
+fn timeline(record: &RequestRecord, clock: &PageClock) -> Vec<(&'static str, String)> {
     let timings = &record.details.timings;
     let steps = [
         ("Sent to the provider", timings.sent_at),
@@ -154,7 +155,19 @@ fn timeline(record: &RequestRecord) -> Vec<(&'static str, String)> {
         format!("+{}", text::duration(micros / 1_000))
     };
     let later = steps.into_iter().filter_map(|(name, at)| Some((name, since(at?))));
-    std::iter::once(("Admitted", text::time(record.created_at))).chain(later).collect()
+    std::iter::once(("Admitted", clock.time(record.created_at))).chain(later).collect()
+}
+
+/// A command that makes such a call through the route of its provider. The body has its model only.
+fn curl(record: &RequestRecord, origin: &str) -> String {
+    let (provider, path) = (&record.provider, record.endpoint.trim_start_matches('/'));
+    let model = record.model.as_deref().unwrap_or_default();
+    // A quote ends the text of the shell.
+    let body = json!({ "model": model }).to_string().replace('\'', "'\\''");
+    format!(
+        "curl '{origin}/v1/providers/{provider}/{path}' \\\n  -H 'Authorization: Bearer tgk_…' \\\n  \
+         -H 'Content-Type: application/json' \\\n  -d '{body}'",
+    )
 }
 
 pub(crate) async fn show(
@@ -181,7 +194,6 @@ pub(crate) async fn show(
     };
     let (record, connection, spend_key, meter) = app.store.read(read).await?;
     let mut facts = vec![
-        Fact::new("Id", record.request_id.to_string()),
         Fact::new("Endpoint", record.endpoint.clone()),
         Fact::new("Model", model(&record.provider, record.model.as_deref())),
         Fact::new(
@@ -216,13 +228,15 @@ pub(crate) async fn show(
     let pairs = record.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
     respond(&RequestPage {
         shell: Shell::new(&visitor, DashboardSection::Requests, "Request"),
-        line: RequestItem::of(&record),
+        line: RequestItem::of(&record, &visitor.clock),
         facts,
         metadata: pairs.collect(),
         price: PriceBreakdown::of(&record),
         is_pending: record.status == RequestStatus::Pending,
         error: error(&record),
-        timeline: timeline(&record),
+        timeline: timeline(&record, &visitor.clock),
+        id: record.request_id.to_string(),
+        curl: curl(&record, &visitor.origin),
     })
 }
 

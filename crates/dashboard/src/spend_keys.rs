@@ -9,17 +9,22 @@ use tollgate_domain::{
     SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
+use tollgate_store::requests::RequestFilter;
 use tollgate_store::spend_keys::{self, SpendKeyUpdate};
-use tollgate_store::{Conn, Page, StoreError, connections, meters, wallets};
+use tollgate_store::usage::RollupSums;
+use tollgate_store::{Conn, Page, StoreError, connections, meters, refusals, wallets};
 
 use crate::answer::{PageError, go_to, html, issue_sentences, respond};
+use crate::chart::{Chart, ChartUnit, GOOD, Layer};
+use crate::clock::{Moment, PageClock};
+use crate::form::{FormFields, SessionForm};
 use crate::page::{
     DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, name_of, page_of,
 };
-use crate::session::{
-    FormFields, SessionForm, SessionUser, clear_shown_key, redirect_with_secret, secret_to_show,
-};
-use crate::text;
+use crate::session::{SessionUser, carry_secret, clear_shown_key, secret_to_show};
+use crate::text::{self, Figure};
+use crate::time_range::MONTH;
+use crate::trend::total;
 use tollgate_api::operations::{
     make_spend_key, read_new_spend_key, spend_key_not_found as not_found, wallet_not_found,
 };
@@ -31,23 +36,35 @@ struct LimitBar {
     thousandths: i128,
     /// The part that calls in flight hold, shown behind what is used.
     held: i128,
-    used: String,
+    /// The used part of the limit, with the exact one to be shown on hover.
+    used: Figure,
     rest: String,
+    /// The time at which the cycle ends; empty for a limit for ever.
+    resets: Moment,
     color: &'static str,
 }
 
 impl LimitBar {
-    fn new(name: String, [used, held, limit]: [i128; 3], show: fn(i128) -> String) -> Self {
+    fn new(
+        name: String,
+        [used, held, limit]: [i128; 3],
+        show: fn(i128) -> Figure,
+        resets: Moment,
+    ) -> Self {
         let thousandths = text::thousandths(used, limit);
         Self {
             name,
             thousandths,
             held: text::thousandths(used + held, limit) - thousandths,
-            used: format!("{} of {}", show(used), show(limit)),
+            used: Figure {
+                shown: format!("{} of {}", show(used).shown, show(limit).shown),
+                exact: format!("{} of {}", show(used).exact, show(limit).exact),
+            },
             rest: match held {
                 0 => String::new(),
-                held => format!("{} held", show(held)),
+                held => format!("{} held", show(held).shown),
             },
+            resets,
             color: match thousandths {
                 1_000.. => "bad",
                 800..1_000 => "warn",
@@ -64,19 +81,21 @@ pub(crate) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amou
 }
 
 /// The limits of a key and the use of each.
-fn bars(key: &SpendKey, now: Timestamp) -> Vec<LimitBar> {
-    let counters = key.counters.at(now);
+fn bars(key: &SpendKey, clock: &PageClock) -> Vec<LimitBar> {
+    let counters = key.counters.at(clock.now);
+    let resets = |cycle: Cycle| clock.moment_or(cycle.ends_at(clock.now), "");
     let units = |amount: &Amount| i128::from(amount.units());
     let spend = key.rules.spend_limit.map(|limit| {
         let used = units(counters.spent.get(limit.cycle));
         let held = units(counters.held.get(limit.cycle));
         let name = format!("Spend, {}", text::word(&limit.cycle));
-        LimitBar::new(name, [used, held, units(&limit.amount)], text::money_of)
+        LimitBar::new(name, [used, held, units(&limit.amount)], Figure::of, resets(limit.cycle))
     });
     let requests = key.rules.request_limit.map(|limit| {
         let used = i128::from(*counters.requests.get(limit.cycle));
         let name = format!("Requests, {}", text::word(&limit.cycle));
-        LimitBar::new(name, [used, 0, limit.count.into()], text::count)
+        let count = |number| Figure { shown: text::count(number), exact: text::count(number) };
+        LimitBar::new(name, [used, 0, limit.count.into()], count, resets(limit.cycle))
     });
     spend.into_iter().chain(requests).collect()
 }
@@ -98,23 +117,24 @@ struct SpendKeyItem {
     key_preview: String,
     state: (&'static str, &'static str),
     bars: Vec<LimitBar>,
-    total_spend: String,
+    total_spend: Figure,
     total_requests: String,
-    last_used: String,
+    last_used: Moment,
 }
 
 impl SpendKeyItem {
-    fn of(key: &SpendKey, now: Timestamp) -> Self {
+    fn of(key: &SpendKey, clock: &PageClock) -> Self {
+        let now = clock.now;
         let counters = key.counters.at(now);
         Self {
             id: key.spend_key_id.to_string(),
             name: key.name.clone(),
             key_preview: key.key_preview.clone(),
             state: state(key, now),
-            bars: bars(key, now),
-            total_spend: text::money(counters.spent.total),
+            bars: bars(key, clock),
+            total_spend: Figure::in_column(counters.spent.total.units().into()),
             total_requests: text::count(counters.requests.total.into()),
-            last_used: counters.last_used_at.map_or_else(|| "never".to_owned(), text::time),
+            last_used: clock.moment_or(counters.last_used_at, "never"),
         }
     }
 }
@@ -151,7 +171,7 @@ async fn listing(
     filled: FormFields,
 ) -> Result<HttpResponse, PageError> {
     let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-    let (page, merchant_id, now) = (page_of(http), visitor.merchant_id(), app.clock.now());
+    let (page, merchant_id) = (page_of(http), visitor.merchant_id());
     let chosen = filled.get("wallet_id").map(str::to_owned);
     let read = move |conn: &mut Conn| {
         let keys = spend_keys::list(conn, merchant_id, &page)?;
@@ -166,7 +186,7 @@ async fn listing(
     let pager = Pager::cut(http, &page, &mut found, |one| one.spend_key_id.to_string());
     let page = SpendKeysPage {
         shell: Shell::new(visitor, DashboardSection::Keys, "Spend keys"),
-        keys: found.iter().map(|key| SpendKeyItem::of(key, now)).collect(),
+        keys: found.iter().map(|key| SpendKeyItem::of(key, &visitor.clock)).collect(),
         pager,
         problems,
         filled,
@@ -229,7 +249,7 @@ fn to_request_body(fields: &FormFields) -> Value {
     }));
     set("rate_limit", number("rpm").map(|rpm| json!({"rpm": rpm})));
     let models = fields.get("allowed_models").map(|models| {
-        let names = models.split([',', '\n']).map(str::trim).filter(|name| !name.is_empty());
+        let names = models.split('\n').map(str::trim).filter(|name| !name.is_empty());
         names.map(str::to_owned).collect::<Vec<_>>().into()
     });
     set("allowed_models", models);
@@ -275,22 +295,22 @@ pub(crate) async fn create(
     http: HttpRequest,
     form: SessionForm,
 ) -> Result<HttpResponse, PageError> {
-    let (visitor, now) = (form.visitor, app.clock.now());
-    let merchant_id = visitor.merchant_id();
+    let (merchant_id, now) = (form.visitor.merchant_id(), app.clock.now());
     let made = match read_new_spend_key(to_request_body(&form.fields)) {
         Ok(new) => app.store.write(move |conn| make_spend_key(conn, merchant_id, &new, now)).await,
         Err(invalid) => Err(invalid),
     };
     let error = match made {
-        Ok((made, key)) => return show_new_key(&http, made.spend_key_id, &key),
+        Ok((made, key)) => return show_new_key(&app, &http, &form, made.spend_key_id, &key).await,
         Err(error) => error,
     };
+    form.release(&app).await?;
     let problems = match error.code() {
         ErrorCode::ValidationFailed => issue_sentences(error.issues()),
         ErrorCode::WalletNotFound | ErrorCode::MeterNotFound => vec![error.message().to_owned()],
         _ => return Err(error.into()),
     };
-    listing(&app, &visitor, &http, problems, form.fields).await
+    listing(&app, &form.visitor, &http, problems, form.fields).await
 }
 
 #[derive(Template)]
@@ -301,6 +321,16 @@ struct SpendKeyPage {
     is_paused: bool,
     form: RulesForm,
     facts: Vec<Fact>,
+    /// The spend of 30 days.
+    spend: Chart,
+    /// The refused calls of 30 days by code, each with the page of them.
+    refusals: Vec<RefusalRow>,
+}
+
+struct RefusalRow {
+    code: String,
+    label: String,
+    count: String,
 }
 
 /// The rules of a key as the texts of a form.
@@ -327,11 +357,15 @@ impl RulesForm {
             request_limit: requests.map_or_else(String::new, |limit| limit.count.to_string()),
             request_cycle: word(requests.map_or(Cycle::Daily, |limit| limit.cycle)),
             rpm: rules.rate_limit.map_or_else(String::new, |rate| rate.rpm.to_string()),
-            burst: rules.rate_limit.map_or_else(String::new, |rate| rate.burst.to_string()),
+            // Without one, a burst is as large as a minute's calls, also after a change of these.
+            burst: rules
+                .rate_limit
+                .filter(|rate| rate.burst != rate.rpm)
+                .map_or_else(String::new, |rate| rate.burst.to_string()),
             models: match &rules.allowed_models {
                 None => Some(String::new()),
                 Some(models) if models.is_empty() => None,
-                Some(models) => Some(models.join(", ")),
+                Some(models) => Some(models.join("\n")),
             },
         }
     }
@@ -352,15 +386,20 @@ pub(crate) async fn show(
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let (id, merchant_id) = (id_of(&id)?, visitor.merchant_id());
+    let span = MONTH.span(&visitor.clock);
     let read = move |conn: &mut Conn| {
         let key = spend_keys::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let meter = match key.meter_id {
             Some(id) => meters::find(conn, merchant_id, id)?,
             None => None,
         };
-        Ok::<_, ApiError>((key, meter))
+        let calls = RequestFilter { spend_key_id: Some(id), ..RequestFilter::default() };
+        let spent = total(conn, merchant_id, &calls, &span)?;
+        let refused = refusals::counts_by_code(conn, merchant_id, &span, Some(id), None)?;
+        Ok::<_, ApiError>((key, meter, spent, refused))
     };
-    let (key, meter) = app.store.read(read).await?;
+    app.store.flush_refusals().await;
+    let (key, meter, spent, refused) = app.store.read(read).await?;
     let rules = &key.rules;
     let list = |names: &Option<Vec<String>>| match names {
         None => "all".to_owned(),
@@ -398,15 +437,32 @@ pub(crate) async fn show(
                 Some(rate) => format!("{} a minute, {} at once", rate.rpm, rate.burst),
             },
         ),
-        Fact::new("Expires", rules.expires_at.map_or_else(|| "never".to_owned(), text::time)),
-        Fact::new("Made", text::time(key.created_at)),
+        Fact::new(
+            "Expires",
+            rules.expires_at.map_or_else(|| "never".to_owned(), |at| visitor.clock.time(at)),
+        ),
+        Fact::new("Made", visitor.clock.time(key.created_at)),
     ]);
     respond(&SpendKeyPage {
         shell: Shell::new(&visitor, DashboardSection::Keys, key.name.clone()),
-        line: SpendKeyItem::of(&key, app.clock.now()),
+        line: SpendKeyItem::of(&key, &visitor.clock),
         is_paused: rules.status == SpendKeyStatus::Paused,
         form: RulesForm::of(&key),
         facts,
+        spend: Chart::new(
+            "Spend, 30 days",
+            ChartUnit::Money,
+            &MONTH.labels(&visitor.clock),
+            vec![Layer::new("Spend", GOOD, spent.iter().map(RollupSums::request_cost).collect())],
+        ),
+        refusals: refused
+            .into_iter()
+            .map(|(code, count)| RefusalRow {
+                label: code.replace('_', " "),
+                count: text::count(count.into()),
+                code,
+            })
+            .collect(),
     })
 }
 
@@ -441,7 +497,7 @@ async fn set_status(
             _ => Err(not_found()),
         };
     app.store.write(change).await?;
-    Ok(go_to(&format!("/dashboard/spend-keys/{id}")))
+    form.accept(app, &format!("/dashboard/spend-keys/{id}")).await
 }
 
 pub(crate) async fn rotate(
@@ -454,11 +510,20 @@ pub(crate) async fn rotate(
     let rotate =
         move |conn: &mut Conn| spend_keys::rotate(conn, merchant_id, id)?.ok_or_else(not_found);
     let (_, key) = app.store.write(rotate).await?;
-    show_new_key(&http, id, &key)
+    show_new_key(&app, &http, &form, id, &key).await
 }
 
-fn show_new_key(http: &HttpRequest, id: SpendKeyId, key: &Key) -> Result<HttpResponse, PageError> {
-    redirect_with_secret(http, &format!("/dashboard/spend-keys/{id}/key"), key.reveal())
+/// Redirects to the page that shows a new key once.
+async fn show_new_key(
+    app: &App,
+    http: &HttpRequest,
+    form: &SessionForm,
+    id: SpendKeyId,
+    key: &Key,
+) -> Result<HttpResponse, PageError> {
+    let mut answer = form.accept(app, &format!("/dashboard/spend-keys/{id}/key")).await?;
+    carry_secret(http, &mut answer, key.reveal())?;
+    Ok(answer)
 }
 
 /// The page that shows a new key once. Loaded again, it redirects to the page of the spend key.

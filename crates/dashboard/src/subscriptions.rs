@@ -10,9 +10,10 @@ use tollgate_store::subscriptions::{self, RenewalScope, SubscriptionFilter};
 use tollgate_store::{Conn, StoreError, connections};
 
 use crate::answer::{PageError, respond};
+use crate::clock::PageClock;
 use crate::page::{DashboardSection, Fact, Pager, Shell, name_of, page_of};
 use crate::session::SessionUser;
-use crate::text;
+use crate::text::{self, Figure};
 use tollgate_api::operations::subscription_not_found as not_found;
 use tollgate_api::{ApiError, App};
 
@@ -39,7 +40,7 @@ impl CreditBar {
             name: "Included",
             thousandths: text::thousandths(left, whole),
             held: 0,
-            left: format!("{} of {} left", text::money_of(left), text::money_of(whole)),
+            left: format!("{} of {} left", Figure::of(left).shown, Figure::of(whole).shown),
             then: then(state.cycle_rollover),
         }];
         if !state.bundle_remaining.is_zero() {
@@ -47,7 +48,7 @@ impl CreditBar {
                 name: "Bought",
                 thousandths: 1_000,
                 held: 0,
-                left: format!("{} left", text::money(state.bundle_remaining)),
+                left: format!("{} left", Figure::of(units(state.bundle_remaining)).shown),
                 then: then(state.bundle_rollover),
             });
         }
@@ -67,7 +68,10 @@ struct SubscriptionItem {
 }
 
 impl SubscriptionItem {
-    fn of(SubscriptionDetails { state, connection, at_start }: &SubscriptionDetails) -> Self {
+    fn of(
+        SubscriptionDetails { state, connection, at_start }: &SubscriptionDetails,
+        clock: &PageClock,
+    ) -> Self {
         let is_active = state.status == SubscriptionStatus::Active;
         Self {
             id: state.subscription_id.to_string(),
@@ -76,8 +80,8 @@ impl SubscriptionItem {
             connection_href: format!("/dashboard/customers/{}", state.connection_id),
             is_active,
             cycle_ends: match state.cancelled_at {
-                Some(at) => format!("ended {}", text::day(at)),
-                None => text::day(state.cycle_end_at),
+                Some(at) => format!("ended {}", clock.day(at)),
+                None => clock.day(state.cycle_end_at),
             },
             pending: state.pending_change.as_ref().map_or_else(
                 String::new,
@@ -138,7 +142,7 @@ pub(crate) async fn list(
     let pager = Pager::cut(&http, &page, &mut found, |one| one.state.subscription_id.to_string());
     respond(&SubscriptionsPage {
         shell: Shell::new(&visitor, DashboardSection::Customers, "Subscriptions"),
-        subscriptions: found.iter().map(SubscriptionItem::of).collect(),
+        subscriptions: found.iter().map(|one| SubscriptionItem::of(one, &visitor.clock)).collect(),
         pager,
     })
 }
@@ -164,10 +168,11 @@ pub(crate) async fn show(
         Ok::<_, ApiError>(SubscriptionDetails::of(conn, merchant_id, state)?)
     };
     let shown = app.store.read(read).await?;
-    let (line, state) = (SubscriptionItem::of(&shown), shown.state);
+    let clock = &visitor.clock;
+    let (line, state) = (SubscriptionItem::of(&shown, clock), shown.state);
     let mut facts = vec![
         Fact::new("Id", line.id.clone()),
-        Fact::leading("Connection", line.connection.clone(), line.connection_href.clone()),
+        Fact::leading("Customer", line.connection.clone(), line.connection_href.clone()),
         Fact::new(
             "Costs",
             format!(
@@ -177,11 +182,11 @@ pub(crate) async fn show(
             ),
         ),
         Fact::new("Includes", text::money(state.plan.included_credit)),
-        Fact::new("Since", text::time(state.started_at)),
-        Fact::new("Cycle began", text::time(state.cycle_start_at)),
-        Fact::new("Cycle ends", text::time(state.cycle_end_at)),
+        Fact::new("Since", clock.time(state.started_at)),
+        Fact::new("Cycle began", clock.time(state.cycle_start_at)),
+        Fact::new("Cycle ends", clock.time(state.cycle_end_at)),
     ];
-    facts.extend(state.cancelled_at.map(|at| Fact::new("Ended", text::time(at))));
+    facts.extend(state.cancelled_at.map(|at| Fact::new("Ended", clock.time(at))));
     if !line.pending.is_empty() {
         facts.push(Fact::new("Pending", line.pending.clone()));
     }

@@ -1,7 +1,6 @@
-//! Figures, times and words as a page shows them. A figure is rounded only where its function says so.
+//! Figures and words as a page shows them. A figure is rounded only where its function says so.
 
 use serde::Serialize;
-use tollgate_domain::Timestamp;
 use tollgate_pricing::Amount;
 
 const UNITS_PER_USD: u128 = 10_000_000_000;
@@ -104,8 +103,9 @@ pub(crate) fn percent(part: i128, whole: i128) -> String {
     match whole {
         ..=0 => "–".to_owned(),
         _ => {
-            let tenths = (part.max(0) * 1_000 + whole / 2) / whole;
-            format!("{}.{}%", tenths / 10, tenths % 10)
+            let tenths = (part.saturating_abs().saturating_mul(1_000) + whole / 2) / whole;
+            let sign = if tenths > 0 { sign(part) } else { "" };
+            format!("{sign}{}.{}%", tenths / 10, tenths % 10)
         }
     }
 }
@@ -122,28 +122,6 @@ pub(crate) fn duration(millis: i64) -> String {
         1_000..60_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
         _ => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1_000),
     }
-}
-
-/// A time to the second, in UTC.
-pub(crate) fn time(at: Timestamp) -> String {
-    let time = at.time();
-    format!("{} {:02}:{:02}:{:02}", at.date(), time.hour(), time.minute(), time.second())
-}
-
-/// A day in UTC.
-pub(crate) fn day(at: Timestamp) -> String {
-    at.date().to_string()
-}
-
-/// A day in the short form of an axis.
-pub(crate) fn short_day(at: Timestamp) -> String {
-    let (date, month) = (at.date(), at.date().month().to_string());
-    format!("{} {}", date.day(), month.chars().take(3).collect::<String>())
-}
-
-/// An hour in the short form of an axis.
-pub(crate) fn hour(at: Timestamp) -> String {
-    format!("{:02}:00", at.time().hour())
 }
 
 /// The word of an enum, with spaces in place of underscores.
@@ -195,7 +173,15 @@ mod tests {
             assert_eq!(short(number), text);
         }
         assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!((percent(1, 3), percent(0, 0)), ("33.3%".to_owned(), "–".to_owned()));
+        for (part, whole, text) in [
+            (1, 3, "33.3%"),
+            (0, 0, "–"),
+            (-1, 4, "−25.0%"),
+            (-1, 10_000, "0.0%"),
+            (3, 2, "150.0%"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
         assert_eq!(duration(61_500), "1 min 1 s");
     }
 }

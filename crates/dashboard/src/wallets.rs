@@ -3,13 +3,15 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
+use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::RenewalScope;
 use tollgate_store::{Conn, StoreError, connections, wallets};
 
 use crate::answer::{PageError, respond};
+use crate::clock::{Moment, PageClock};
 use crate::page::{DashboardSection, Fact, Pager, Shell, name_of, page_of};
 use crate::session::SessionUser;
-use crate::text;
+use crate::text::{self, Figure};
 use tollgate_api::operations::wallet_not_found as not_found;
 use tollgate_api::{ApiError, App};
 
@@ -17,22 +19,23 @@ use tollgate_api::{ApiError, App};
 pub(crate) struct WalletSummary {
     pub(crate) id: String,
     pub(crate) owner: String,
-    pub(crate) balance: String,
-    pub(crate) held: String,
-    pub(crate) credit: String,
-    pub(crate) available: String,
+    pub(crate) balance: Figure,
+    pub(crate) held: Figure,
+    pub(crate) credit: Figure,
+    pub(crate) available: Figure,
     pub(crate) is_low: bool,
 }
 
 impl WalletSummary {
     pub(crate) fn of(wallet: &Wallet, owner: String) -> Self {
+        let figure = |amount: Amount| Figure::in_column(amount.units().into());
         Self {
             id: wallet.wallet_id.to_string(),
             owner,
-            balance: text::money(wallet.balance),
-            held: text::money(wallet.held.saturating_add(wallet.credits.held())),
-            credit: text::money(wallet.credits.remaining()),
-            available: text::money(wallet.available()),
+            balance: figure(wallet.balance),
+            held: figure(wallet.held.saturating_add(wallet.credits.held())),
+            credit: figure(wallet.credits.remaining()),
+            available: figure(wallet.available()),
             is_low: Self::is_low(wallet),
         }
     }
@@ -83,7 +86,7 @@ pub(crate) async fn list(
 
 /// A ledger line.
 struct TransactionItem {
-    created_at: String,
+    created_at: Moment,
     kind: String,
     account: String,
     description: String,
@@ -94,9 +97,9 @@ struct TransactionItem {
 }
 
 impl TransactionItem {
-    fn of(transaction: &Transaction) -> Self {
+    fn of(transaction: &Transaction, clock: &PageClock) -> Self {
         Self {
-            created_at: text::time(transaction.created_at),
+            created_at: clock.moment(transaction.created_at),
             kind: text::word(&transaction.kind),
             account: text::word(&transaction.account),
             description: transaction.description.clone().unwrap_or_default(),
@@ -135,6 +138,7 @@ pub(crate) async fn show(
         };
         Ok::<_, ApiError>((wallet, connection, wallets::list_transactions(conn, id, &page)?))
     };
+    let clock = &visitor.clock;
     let (wallet, connection, mut found) = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.number.to_string());
     let mut facts = vec![Fact::new("Id", wallet.wallet_id.to_string())];
@@ -162,13 +166,13 @@ pub(crate) async fn show(
                 Some(line) => text::money(line),
             },
         ),
-        Fact::new("Made", text::time(wallet.created_at)),
+        Fact::new("Made", clock.time(wallet.created_at)),
     ]);
     respond(&WalletPage {
         shell: Shell::new(&visitor, DashboardSection::Customers, owner.clone()),
         wallet: WalletSummary::of(&wallet, owner),
         facts,
-        transactions: found.iter().map(TransactionItem::of).collect(),
+        transactions: found.iter().map(|one| TransactionItem::of(one, clock)).collect(),
         pager,
     })
 }

@@ -2,13 +2,15 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{Delivery, DeliveryId, DeliveryStatus, Webhook, WebhookId};
+use tollgate_domain::{Delivery, DeliveryId, DeliveryStatus, Timestamp, Webhook, WebhookId};
 use tollgate_store::deliveries::{self, DeliveryFilter};
-use tollgate_store::{Conn, webhooks};
+use tollgate_store::{Conn, StoreError, webhooks};
 
-use crate::answer::{PageError, go_to, respond};
+use crate::answer::{PageError, respond};
+use crate::clock::{Moment, PageClock};
+use crate::form::SessionForm;
 use crate::page::{DashboardSection, Fact, Pager, Shell, page_of};
-use crate::session::{SessionForm, SessionUser};
+use crate::session::SessionUser;
 use crate::text;
 use tollgate_api::operations::{delivery_not_found, webhook_not_found as not_found};
 use tollgate_api::{ApiError, App, Query};
@@ -27,10 +29,12 @@ struct WebhookItem {
     url: String,
     events: String,
     created_at: String,
+    /// The time since which no message was accepted; empty while they are.
+    failing_since: String,
 }
 
 impl WebhookItem {
-    fn of(webhook: &Webhook) -> Self {
+    fn of(webhook: &Webhook, failing_since: Option<Timestamp>, clock: &PageClock) -> Self {
         Self {
             id: webhook.webhook_id.to_string(),
             name: webhook.name.clone(),
@@ -41,7 +45,8 @@ impl WebhookItem {
                     events.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
                 }
             },
-            created_at: text::day(webhook.created_at),
+            created_at: clock.day(webhook.created_at),
+            failing_since: failing_since.map_or_else(String::new, |at| clock.time(at)),
         }
     }
 }
@@ -52,17 +57,29 @@ pub(crate) async fn list(
     http: HttpRequest,
 ) -> Result<HttpResponse, PageError> {
     let (page, merchant_id) = (page_of(&http), visitor.merchant_id());
-    let mut found = app.store.read(move |conn| webhooks::list(conn, merchant_id, &page)).await?;
-    let pager = Pager::cut(&http, &page, &mut found, |one| one.webhook_id.to_string());
+    let read = move |conn: &mut Conn| {
+        let mut found = Vec::new();
+        for webhook in webhooks::list(conn, merchant_id, &page)? {
+            let since = deliveries::failing_since(conn, webhook.webhook_id)?;
+            found.push((webhook, since));
+        }
+        Ok::<_, StoreError>(found)
+    };
+    let mut found = app.store.read(read).await?;
+    let pager = Pager::cut(&http, &page, &mut found, |(one, _)| one.webhook_id.to_string());
     respond(&WebhooksPage {
         shell: Shell::new(&visitor, DashboardSection::Webhooks, "Webhooks"),
-        webhooks: found.iter().map(WebhookItem::of).collect(),
+        webhooks: found
+            .iter()
+            .map(|(one, since)| WebhookItem::of(one, *since, &visitor.clock))
+            .collect(),
         pager,
     })
 }
 
 struct DeliveryItem {
     id: String,
+    event_id: String,
     kind: &'static str,
     sequence: u64,
     status: &'static str,
@@ -70,12 +87,12 @@ struct DeliveryItem {
     attempts: u32,
     answer: String,
     body: String,
-    created_at: String,
-    next: String,
+    created_at: Moment,
+    next: Moment,
 }
 
 impl DeliveryItem {
-    fn of(delivery: &Delivery) -> Self {
+    fn of(delivery: &Delivery, clock: &PageClock) -> Self {
         let (color, status) = match delivery.status {
             DeliveryStatus::Pending => ("plain", "pending"),
             DeliveryStatus::Delivered => ("good", "delivered"),
@@ -92,6 +109,7 @@ impl DeliveryItem {
         });
         Self {
             id: delivery.delivery_id.to_string(),
+            event_id: delivery.event_id.to_string(),
             kind: delivery.kind.as_str(),
             sequence: delivery.sequence,
             status,
@@ -99,8 +117,8 @@ impl DeliveryItem {
             attempts: delivery.attempts,
             answer: answer.unwrap_or_else(|| "–".to_owned()),
             body: last.and_then(|last| last.response_body.clone()).unwrap_or_default(),
-            created_at: text::time(delivery.created_at),
-            next: delivery.next_attempt_at.map_or_else(String::new, text::time),
+            created_at: clock.moment(delivery.created_at),
+            next: clock.moment_or(delivery.next_attempt_at, ""),
         }
     }
 }
@@ -113,6 +131,7 @@ struct WebhookPage {
     url: String,
     /// The chosen kinds of events; empty for the usual ones.
     events: String,
+    failing_since: String,
     facts: Vec<Fact>,
     statuses: Vec<(&'static str, &'static str, bool)>,
     deliveries: Vec<DeliveryItem>,
@@ -140,26 +159,44 @@ pub(crate) async fn show(
     let read = move |conn: &mut Conn| {
         let webhook = webhooks::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let found = deliveries::list(conn, merchant_id, id, filter, &page)?;
-        Ok::<_, ApiError>((webhook, found.ok_or_else(not_found)?))
+        let since = deliveries::failing_since(conn, id)?;
+        Ok::<_, ApiError>((webhook, since, found.ok_or_else(not_found)?))
     };
-    let (webhook, mut found) = app.store.read(read).await?;
+    let (webhook, since, mut found) = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.delivery_id.to_string());
-    let line = WebhookItem::of(&webhook);
+    let line = WebhookItem::of(&webhook, since, &visitor.clock);
     respond(&WebhookPage {
         shell: Shell::new(&visitor, DashboardSection::Webhooks, line.name),
         url: line.url.clone(),
+        failing_since: line.failing_since,
         events: webhook.events.as_ref().map_or_else(String::new, |_| line.events.clone()),
         facts: vec![
             Fact::new("Id", line.id.clone()),
             Fact::new("URL", line.url),
             Fact::new("Events", line.events),
-            Fact::new("Made", text::time(webhook.created_at)),
+            Fact::new("Made", visitor.clock.time(webhook.created_at)),
         ],
         id: line.id,
         statuses: statuses.map(|(name, label, one)| (name, label, one == status)).into(),
-        deliveries: found.iter().map(DeliveryItem::of).collect(),
+        deliveries: found.iter().map(|one| DeliveryItem::of(one, &visitor.clock)).collect(),
         pager,
     })
+}
+
+/// Sends all failed deliveries again.
+pub(crate) async fn redeliver_failed(
+    app: web::Data<App>,
+    form: SessionForm,
+    id: web::Path<String>,
+) -> Result<HttpResponse, PageError> {
+    let id: WebhookId = id.parse().map_err(|_| not_found())?;
+    let (merchant_id, now) = (form.visitor.merchant_id(), app.clock.now());
+    let again = move |conn: &mut Conn| {
+        let count = deliveries::redeliver_failed(conn, merchant_id, id, now)?;
+        count.ok_or_else(not_found)
+    };
+    app.store.write_outside_calls(again).await?;
+    form.accept(&app, &format!("/dashboard/webhooks/{id}")).await
 }
 
 pub(crate) async fn redeliver(
@@ -175,5 +212,5 @@ pub(crate) async fn redeliver(
         sent.ok_or_else(delivery_not_found)
     };
     app.store.write_outside_calls(again).await?;
-    Ok(go_to(&format!("/dashboard/webhooks/{id}")))
+    form.accept(&app, &format!("/dashboard/webhooks/{id}")).await
 }

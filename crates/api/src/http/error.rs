@@ -149,7 +149,7 @@ impl ApiError {
     }
 
     /// The error of an invalid input.
-    pub(crate) fn invalid(issues: Vec<Issue>) -> Self {
+    pub fn invalid(issues: Vec<Issue>) -> Self {
         Self::with_issues(ErrorCode::ValidationFailed, "The request is not valid.", issues)
     }
 
