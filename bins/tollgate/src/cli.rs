@@ -11,7 +11,7 @@ use tollgate_pricing::Amount;
 
 use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
-use crate::report::{RequestsArgs, UsageArgs};
+use crate::report::{RefusalsArgs, RequestsArgs, StatementArgs, UsageArgs};
 use crate::reprice::RepriceArgs;
 
 /// The version, and the commit that the program is built from.
@@ -106,6 +106,13 @@ Examples:
 Examples:
   tollgate requests --merchant MERCHANT_ID --status error
   tollgate requests --merchant MERCHANT_ID --month 2026-11 --csv";
+    pub(super) const REFUSALS: &str = "\
+Examples:
+  tollgate refusals --merchant MERCHANT_ID
+  tollgate refusals --merchant MERCHANT_ID --code spend_limit_reached --month 2026-11 --csv";
+    pub(super) const STATEMENT: &str = "\
+Example:
+  tollgate statement --merchant MERCHANT_ID --connection CONNECTION_ID --month 2026-11";
     pub(super) const PRICES: &str = "\
 Examples:
   tollgate prices list --provider openai --model gpt-4o-mini
@@ -224,6 +231,12 @@ pub(crate) enum Command {
     /// Print the records of a merchant's calls.
     #[command(after_help = examples::REQUESTS)]
     Requests(Box<RequestsArgs>),
+    /// Print the refused calls of a merchant, with the reason of each.
+    #[command(after_help = examples::REFUSALS)]
+    Refusals(Box<RefusalsArgs>),
+    /// Print the statement of a customer for a month.
+    #[command(after_help = examples::STATEMENT)]
+    Statement(StatementArgs),
     /// Check the configuration.
     #[command(after_help = examples::CONFIG)]
     Config {

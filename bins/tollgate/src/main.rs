@@ -88,6 +88,12 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Requests(what) => {
             report::requests(&TollgateConfig::read(file)?, *what, cli.json).await
         }
+        Command::Refusals(what) => {
+            report::refusals(&TollgateConfig::read(file)?, *what, cli.json).await
+        }
+        Command::Statement(what) => {
+            report::statement(&TollgateConfig::read(file)?, what, cli.json).await
+        }
         Command::Merchant { command } => {
             commands::merchant(&TollgateConfig::read(file)?, command, cli.json).await
         }

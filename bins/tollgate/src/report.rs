@@ -1,12 +1,16 @@
-//! `tollgate usage` and `tollgate requests`: sums and records of a merchant, as the API answers with them.
+//! `tollgate usage`, `requests`, `refusals` and `statement`: the reports of a merchant, as the API answers with them.
 
 use anyhow::{anyhow, bail};
 use clap::Args;
 use serde_json::Value;
 use tollgate_api::Query;
-use tollgate_api::operations::{UsageReport, list_requests, requests_to_csv};
-use tollgate_domain::{Clock, MerchantId, Month, RequestId, TimeSpan, TimeZone};
-use tollgate_store::{Conn, Page, Store, merchants};
+use tollgate_api::operations::{
+    StatementDocument, UsageReport, list_requests, refusal_filter, refusals_to_csv,
+    refusals_to_json, requests_to_csv,
+};
+use tollgate_domain::{Clock, ConnectionId, MerchantId, Month, RequestId, TimeSpan, TimeZone};
+use tollgate_store::subscriptions::RenewalScope;
+use tollgate_store::{Conn, Page, Store, merchants, refusals};
 
 use crate::config::TollgateConfig;
 use crate::database::open;
@@ -47,21 +51,22 @@ pub(crate) struct ReportArgs {
     csv: bool,
 }
 
+fn zone_of(name: Option<&str>) -> anyhow::Result<TimeZone> {
+    let Some(name) = name else { return Ok(TimeZone::UTC) };
+    TimeZone::named(name).ok_or_else(|| anyhow!("{name} is no time zone, such as Europe/Berlin"))
+}
+
+fn month_of(text: &str) -> anyhow::Result<Month> {
+    text.parse().map_err(|_| anyhow!("{text} is no month, such as 2026-11"))
+}
+
 impl ReportArgs {
     /// The query of the API that asks for the same.
     fn query(&self) -> anyhow::Result<Vec<(String, String)>> {
-        let zone = match &self.time_zone {
-            Some(name) => {
-                let zone = TimeZone::named(name);
-                zone.ok_or_else(|| anyhow!("{name} is no time zone, such as Europe/Berlin"))?
-            }
-            None => TimeZone::UTC,
-        };
+        let zone = zone_of(self.time_zone.as_deref())?;
         let (start, end) = match &self.month {
             Some(month) => {
-                let parsed = month.parse::<Month>();
-                let parsed = parsed.map_err(|_| anyhow!("{month} is no month, such as 2026-11"))?;
-                let span = TimeSpan::of_month(parsed, zone);
+                let span = TimeSpan::of_month(month_of(month)?, zone);
                 (Some(span.start().to_string()), Some(span.end().to_string()))
             }
             None => (self.start.clone(), self.end.clone()),
@@ -105,6 +110,39 @@ pub(crate) struct RequestsArgs {
     limit: u32,
 }
 
+/// The arguments of `tollgate refusals`.
+#[derive(Args)]
+pub(crate) struct RefusalsArgs {
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Only refusals with this code, such as spend_limit_reached.
+    #[arg(long)]
+    code: Option<String>,
+    /// The most refusals that are printed, newest first; CSV has all of them.
+    #[arg(long, default_value_t = 20)]
+    limit: u32,
+}
+
+/// The arguments of `tollgate statement`.
+#[derive(Args)]
+pub(crate) struct StatementArgs {
+    /// The merchant.
+    #[arg(long, value_name = "MERCHANT_ID")]
+    merchant: MerchantId,
+    /// The customer (a connection in the API).
+    #[arg(long, value_name = "CONNECTION_ID")]
+    connection: ConnectionId,
+    /// The calendar month, such as 2026-11.
+    #[arg(long)]
+    month: String,
+    /// The IANA name of the time zone, such as Europe/Berlin; default: UTC.
+    #[arg(long, value_name = "NAME")]
+    time_zone: Option<String>,
+    /// Print CSV.
+    #[arg(long)]
+    csv: bool,
+}
+
 /// Prints sums.
 pub(crate) async fn usage(
     config: &TollgateConfig,
@@ -119,7 +157,7 @@ pub(crate) async fn usage(
     ];
     let given = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     pairs.extend(given);
-    let (store, merchant) = store_of(config, &args.report).await?;
+    let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
     let query = Query::new(pairs);
     let now = Clock::system().now();
     let read = move |conn: &mut Conn| UsageReport::read(conn, merchant, &query, now);
@@ -167,7 +205,7 @@ pub(crate) async fn requests(
 ) -> anyhow::Result<()> {
     let mut pairs = args.report.query()?;
     pairs.extend(args.status.map(|status| ("status".to_owned(), status)));
-    let (store, merchant) = store_of(config, &args.report).await?;
+    let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
     let (mut after, mut left) = (None, args.limit);
     let mut rows = vec![
         ["TIME", "ID", "STATUS", "PROVIDER", "MODEL", "TOKENS", "COST"].map(str::to_owned).to_vec(),
@@ -222,17 +260,86 @@ fn row_of(record: &Value) -> Vec<String> {
     paths.map(at).to_vec()
 }
 
-/// Opens the store, and checks that it has the merchant.
-async fn store_of(
+/// Prints refused calls, newest first.
+pub(crate) async fn refusals(
     config: &TollgateConfig,
-    args: &ReportArgs,
-) -> anyhow::Result<(Store, MerchantId)> {
+    args: RefusalsArgs,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut pairs = args.report.query()?;
+    if args.report.provider.is_some() {
+        bail!("refused calls cannot be chosen by provider");
+    }
+    pairs.extend(args.code.map(|code| ("code".to_owned(), code)));
+    let filter = refusal_filter(&Query::new(pairs)).map_err(with_issues)?;
+    let store = store_of(config, args.report.merchant).await?;
+    let merchant = args.report.merchant;
+    // CSV has all of them, and each row is read once.
+    let limit = if args.report.csv { u32::MAX - 1 } else { args.limit };
+    let page = Page { after: None, limit };
+    let read = move |conn: &mut Conn| refusals::list(conn, merchant, &filter, &page);
+    let mut found = store.read(read).await?;
+    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    if args.report.csv {
+        return print_bytes(&refusals_to_csv(&found).map_err(with_issues)?);
+    }
+    let titles = ["TIME", "ID", "CALLS", "CODE", "MODEL", "MESSAGE"];
+    let fields = ["at", "refusal_id", "count", "code", "model", "message"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    for refusal in refusals_to_json(&found) {
+        match json {
+            true => print_line(&refusal)?,
+            false => rows.push(fields.map(|name| shown(refusal.get(name))).to_vec()),
+        }
+    }
+    if json { Ok(()) } else { print_lines(&table(&rows, 6)) }
+}
+
+/// Prints the statement of a customer for a month.
+pub(crate) async fn statement(
+    config: &TollgateConfig,
+    args: StatementArgs,
+    json: bool,
+) -> anyhow::Result<()> {
+    let (zone, month) = (zone_of(args.time_zone.as_deref())?, month_of(&args.month)?);
+    let StatementArgs { merchant, connection, csv, .. } = args;
+    let store = store_of(config, merchant).await?;
+    let now = Clock::system().now();
+    let read = move |conn: &mut Conn| {
+        StatementDocument::read(conn, merchant, connection, month, zone, now)
+    };
+    store.renew(RenewalScope::Connection(connection)).await?;
+    let document = store.read_snapshot(read).await.map_err(with_issues)?;
+    let Some(document) = document else { bail!("{merchant} has no customer {connection}") };
+    if csv {
+        return print_bytes(&document.csv_text().map_err(with_issues)?);
+    }
+    let value = document.to_json();
+    if json {
+        return print_line(value);
+    }
+    let mut rows = vec![["", "USD"].map(str::to_owned).to_vec()];
+    let names = ["opening_balance", "credits", "debits", "usage", "corrections", "closing_balance"];
+    for name in names {
+        rows.push(vec![name.replace('_', " "), shown(value.get(name))]);
+    }
+    for (name, amount) in value.get("credit").and_then(Value::as_object).into_iter().flatten() {
+        rows.push(vec![format!("credit {}", name.replace('_', " ")), shown(Some(amount))]);
+    }
+    for line in value.get("usage_by_model").and_then(Value::as_array).into_iter().flatten() {
+        let model = format!("usage of {}", shown(line.get("model")));
+        rows.push(vec![model, shown(line.get("amount"))]);
+    }
+    print_lines(&table(&rows, 1))
+}
+
+/// Opens the store, and checks that it has the merchant.
+async fn store_of(config: &TollgateConfig, merchant: MerchantId) -> anyhow::Result<Store> {
     let store = open(config)?;
-    let merchant = args.merchant;
     if store.read(move |conn| merchants::find(conn, merchant)).await?.is_none() {
         bail!("there is no merchant {merchant}: `tollgate merchant list` prints them");
     }
-    Ok((store, merchant))
+    Ok(store)
 }
 
 /// The text of a JSON value in a cell.

@@ -15,6 +15,7 @@ mod outage;
 mod pages;
 mod prices;
 mod quote;
+mod reports;
 mod reprice;
 mod service;
 mod site;

@@ -106,6 +106,3 @@ const closeMenus = (kept) => {
 };
 addEventListener("keydown", (event) => event.key === "Escape" && closeMenus());
 addEventListener("click", (event) => closeMenus(event.target.closest("details.pop")));
-
-// The active item of the navigation is in view.
-document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

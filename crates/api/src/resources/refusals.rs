@@ -1,7 +1,9 @@
 //! Refused calls, with the reasons.
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use serde::Serialize;
+use serde_json::Value;
 use tollgate_domain::{
     ConnectionId, Issue, LimitQuantity, LocalTime, Metadata, MeterId, RefusalId, RefusalRecord,
     SecretKeyId, SpendKeyId, Timestamp,
@@ -140,6 +142,32 @@ impl RefusalView {
             last_at: refusal.last_at,
         }
     }
+}
+
+/// The filter that a query asks for.
+///
+/// # Errors
+/// All issues of the query.
+pub fn filter_of(query: &Query) -> Result<RefusalFilter, ApiError> {
+    let mut issues = Vec::new();
+    let filter = filter(query, &mut issues);
+    if issues.is_empty() { Ok(filter) } else { Err(ApiError::invalid(issues)) }
+}
+
+/// Refusals as the API answers with them.
+pub fn to_json(refusals: &[RefusalRecord]) -> Vec<Value> {
+    let views = refusals.iter().map(RefusalView::of);
+    views.map(|view| serde_json::to_value(view).unwrap_or_default()).collect()
+}
+
+/// Refusals as CSV, with a header.
+///
+/// # Errors
+/// [`ApiError`] for a row that cannot be written.
+pub fn to_csv(refusals: &[RefusalRecord]) -> Result<Bytes, ApiError> {
+    let views: Vec<_> = refusals.iter().map(RefusalView::of).collect();
+    let columns: Vec<_> = COLUMNS.iter().map(|name| (*name).to_owned()).collect();
+    csv::text(&columns, &views)
 }
 
 /// The filters of the list, as documents have them; [`filter`] reads them.

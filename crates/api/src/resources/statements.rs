@@ -7,7 +7,9 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tollgate_domain::{
     Connection, ConnectionId, CreditSummary, EventKind, Issue, LocalTime, MerchantId, ModelUsage,
@@ -323,6 +325,19 @@ impl StatementDocument {
     fn file_name(&self, extension: &str) -> String {
         let id = self.customer.connection_id;
         format!("statement-{id}-{}.{extension}", self.statement.month)
+    }
+
+    /// The JSON of the answer.
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(StatementView::of(self)).unwrap_or_default()
+    }
+
+    /// The figures as CSV.
+    ///
+    /// # Errors
+    /// [`ApiError`] for a row that cannot be written.
+    pub fn csv_text(&self) -> Result<Bytes, ApiError> {
+        csv::text(&COLUMNS.map(str::to_owned), &RowView::all(self))
     }
 
     /// The answer with the figures as CSV.
