@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tollgate_domain::{Month, TimeZone, Timestamp};
+use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
+use tollgate_store::repricings::{Repricing, RepricingOutcome, RepricingScope};
 use tollgate_testkit::ScriptedResponse;
 use tollgate_testkit::random::Random;
 
@@ -137,6 +139,33 @@ async fn act(
     false
 }
 
+/// Prices the calls of a model again, also those of the month before. The differences are booked as corrections.
+async fn reprice(gateway: &Gateway<'_>) {
+    let row = PriceRow {
+        provider: "house".to_owned(),
+        models: vec![ModelPattern::new("m-3*")],
+        prices: UnitPrices {
+            input: Some("3.7".parse().unwrap()),
+            output: Some("11.3".parse().unwrap()),
+            ..UnitPrices::default()
+        },
+        ..PriceRow::default()
+    };
+    let book = PriceBook::new(Catalog::default(), Catalog::new([row]));
+    let day = |at: &str| at.parse::<Timestamp>().unwrap().date();
+    let scope = RepricingScope {
+        from: day("2027-02-26T00:00:00Z"),
+        to: day("2027-03-15T00:00:00Z"),
+        provider: None,
+        model: None,
+        merchant_id: None,
+    };
+    let mut booked = 0;
+    let count = |one: Repricing| booked += i32::from(matches!(one.outcome, RepricingOutcome::Differs(_)));
+    gateway.store.store.reprice(&scope, &book, false, count).await.unwrap();
+    assert!(booked > 0, "no call was priced again");
+}
+
 /// All transactions of a wallet.
 async fn ledger(gateway: &Gateway<'_>, wallet: &str) -> Vec<Value> {
     let (mut lines, mut cursor) = (Vec::new(), String::new());
@@ -158,13 +187,20 @@ fn rows(csv: &str) -> Vec<BTreeMap<String, String>> {
     lines.map(|cells| header.iter().cloned().zip(cells).collect()).collect()
 }
 
-/// Compares every figure of a customer's statement with the ledger, `/usage` and the CSV. Returns the revenue.
+/// The figures of a customer in the month.
+struct Figures {
+    revenue: i128,
+    corrections: i128,
+    closing: i128,
+}
+
+/// Compares every figure of a customer's statement with the ledger, `/usage` and the CSV.
 async fn check_customer(
     gateway: &Gateway<'_>,
     customer: &Customer,
     zone_name: &str,
     of_customer: Option<&Value>,
-) -> i128 {
+) -> Figures {
     let zone = TimeZone::named(zone_name).unwrap();
     let range = MONTH.parse::<Month>().unwrap().range(&zone);
     let path = format!("/connections/{}/statements/{MONTH}?time_zone={zone_name}", customer.id);
@@ -218,7 +254,7 @@ async fn check_customer(
         let model = one["model"].as_str().unwrap();
         assert_eq!(in_csv("usage_by_model", model), units(&one["amount"]));
     }
-    revenue
+    Figures { revenue, corrections: units(&statement["corrections"]), closing }
 }
 
 #[test]
@@ -248,8 +284,12 @@ fn statements_ledger_usage_csv_and_dashboard_agree_about_a_month() {
             plans.push(text(&plan, "subscription_config_id"));
         }
         let customers = customers(gateway, &plans, &meter).await;
-        let mut refused = 0;
+        let (mut refused, mut is_repriced) = (0, false);
         while until("2027-04-03T00:00:00Z") > 0 {
+            if !is_repriced && until("2027-03-16T00:00:00Z") < 0 {
+                is_repriced = true;
+                reprice(gateway).await;
+            }
             let customer = &customers[random.index(customers.len())];
             refused += i32::from(act(gateway, &mut random, customer, &slug, &plans[2]).await);
             clock.advance_millis(random.between(0, 5 * HOUR));
@@ -269,15 +309,22 @@ fn statements_ledger_usage_csv_and_dashboard_agree_about_a_month() {
             let usage = gateway.get(&query).await.expect(200);
             let items = usage["items"].as_array().unwrap();
             let item_of = |id: &str| items.iter().find(|item| item["group"]["connection"] == id);
-            let mut total = 0;
+            let settings = [("time_zone", zone_name), ("times", "exact"), ("colors", "system")];
+            assert_eq!(browser.send("/settings", &settings).await.status, 303);
+            let (mut total, mut corrections) = (0, 0);
             let mut revenues = Vec::new();
             for customer in &customers {
-                let revenue =
+                let figures =
                     check_customer(gateway, customer, zone_name, item_of(&customer.id)).await;
-                revenues.push((customer.id.clone(), revenue));
-                total += revenue;
+                revenues.push((customer.id.clone(), figures.revenue));
+                total += figures.revenue;
+                corrections += figures.corrections.abs();
+                let page = format!("/customers/{}/statements/{MONTH}", customer.id);
+                let closing = money(figures.closing).replace('$', "");
+                let shown = browser.show(&page).await;
+                assert!(shown.contains(&format!(">{closing}<")), "{closing}: {shown}");
             }
-            assert!(total > 0);
+            assert!(total > 0 && corrections > 0, "{corrections}");
             // The calls that took the answers of refused ones are those of another customer.
             let own = gateway.connection.connection_id.to_string();
             let others = item_of(&own).map_or(0, |item| units(&item["revenue"]));
@@ -289,15 +336,13 @@ fn statements_ledger_usage_csv_and_dashboard_agree_about_a_month() {
                 let found = revenues.iter().find(|(one, _)| one == id).map(|(_, sum)| *sum);
                 assert_eq!(units_of(&row["revenue"]), found.unwrap_or(others), "{id}");
             }
-            if zone_name == "UTC" {
-                let page = browser.show("/usage?range=last-month&by=connection").await;
-                let all = money(total + others);
-                assert!(page.contains(&format!("title=\"{all}\"")), "{all}: {page}");
-                for (id, revenue) in revenues.iter().filter(|(_, revenue)| *revenue > 0) {
-                    let (_, row) = page.split_once(&format!("/customers/{id}\"")).unwrap();
-                    let row = row.split("</tr>").next().unwrap();
-                    assert!(row.contains(&format!("title=\"{}\"", money(*revenue))), "{row}");
-                }
+            let page = browser.show("/usage?range=last-month&by=connection").await;
+            let all = money(total + others);
+            assert!(page.contains(&format!("title=\"{all}\"")), "{all}: {page}");
+            for (id, revenue) in revenues.iter().filter(|(_, revenue)| *revenue > 0) {
+                let (_, row) = page.split_once(&format!("/customers/{id}\"")).unwrap();
+                let row = row.split("</tr>").next().unwrap();
+                assert!(row.contains(&format!("title=\"{}\"", money(*revenue))), "{row}");
             }
         }
         gateway.store.assert_audited().await;
