@@ -161,7 +161,8 @@ async fn reprice(gateway: &Gateway<'_>) {
         merchant_id: None,
     };
     let mut booked = 0;
-    let count = |one: Repricing| booked += i32::from(matches!(one.outcome, RepricingOutcome::Differs(_)));
+    let count =
+        |one: Repricing| booked += i32::from(matches!(one.outcome, RepricingOutcome::Differs(_)));
     gateway.store.store.reprice(&scope, &book, false, count).await.unwrap();
     assert!(booked > 0, "no call was priced again");
 }

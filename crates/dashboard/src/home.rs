@@ -16,7 +16,7 @@ use tollgate_store::usage::{self, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, meters, spend_keys, wallets, webhooks};
 
 use crate::answer::{PageError, render, respond};
-use crate::chart::{Chart, ChartUnit};
+use crate::chart::{Chart, ChartUnit, GOOD, Layer};
 use crate::clock::PageClock;
 use crate::in_flight::held;
 use crate::latency::Latency;
@@ -26,7 +26,7 @@ use crate::session::SessionUser;
 use crate::spend_keys::limit_used;
 use crate::text::{self, Figure};
 use crate::time_range::MONTH;
-use crate::trend::{BY_MODEL, Trend, sum_up, sums_by_customer, total};
+use crate::trend::{Measure, sum_up, sums_by_customer, total};
 use tollgate_api::App;
 
 /// The days that a tile shows, and as many before them that it is compared with.
@@ -48,6 +48,8 @@ struct LiveParts {
     steps: Option<StepsPart>,
     tiles: TilesPart,
     calls: CallsPart,
+    /// The sums of each day of two periods.
+    by_day: Vec<RollupSums>,
 }
 
 #[derive(Template)]
@@ -299,6 +301,7 @@ impl LiveParts {
                 held: Figure::of(held.units().into()).shown,
                 balance: Figure::of(wallet.map_or(0, |wallet| wallet.balance.units()).into()),
             },
+            by_day,
             calls: CallsPart {
                 requests: requests.iter().map(|one| RequestItem::of(one, clock)).collect(),
             },
@@ -340,29 +343,36 @@ pub(crate) async fn show(
         let mut live = LiveParts::read(conn, merchant_id, &clock)?;
         // The steps are for those who have made no call yet.
         live.steps = live.steps.filter(|steps| steps.0.iter().any(|step| !step.is_done));
-        let all = RequestFilter::default();
-        let of_month = Trend::read(conn, merchant_id, &all, BY_MODEL, &MONTH.span(&clock))?;
         let newest = Page { after: None, limit: LOOKED_AT };
         let keys = spend_keys::list(conn, merchant_id, &newest)?;
         let mut notices = failing_webhooks(conn, merchant_id, &clock)?;
         notices.extend(keys.iter().filter_map(|key| key_notice(key, clock.now)));
         notices.sort_by_key(|notice| notice.severity);
         let top = top_customers(conn, merchant_id, &clock)?;
-        Ok::<_, StoreError>((live, of_month, notices, top))
+        Ok::<_, StoreError>((live, notices, top))
     };
-    let (live, of_month, notices, top) = app.store.read_snapshot(read).await?;
+    let (live, notices, top) = app.store.read_snapshot(read).await?;
     respond(&HomePage {
         shell: Shell::new(&visitor, DashboardSection::Home, "Home"),
+        spend: chart(&live.by_day, &visitor.clock),
         live,
-        spend: Chart::new(
-            "Spend by model, last 30 days",
-            ChartUnit::Money,
-            &MONTH.labels(&visitor.clock),
-            of_month.layers(RollupSums::request_cost, |_| String::new()),
-        ),
         notices,
         top,
     })
+}
+
+/// The revenue of 30 days, or the spend of a merchant without customers, with the 30 days before.
+fn chart(by_day: &[RollupSums], clock: &PageClock) -> Chart {
+    let (name, measure): (_, Measure) = match by_day.iter().any(|sums| sums.revenue != 0) {
+        true => ("Revenue", |sums| sums.revenue),
+        false => ("Spend", RollupSums::request_cost),
+    };
+    let values: Vec<_> = by_day.iter().map(measure).collect();
+    let (before, last) = values.split_at(values.len().saturating_sub(DAYS));
+    let layer = Layer::new(name, GOOD, last.to_vec());
+    let title = format!("{name}, last 30 days");
+    let labels = MONTH.labels(clock);
+    Chart::with_period_before(title, ChartUnit::Money, &labels, vec![layer], before)
 }
 
 /// The time after which a browser asks for the next event, in milliseconds.

@@ -64,6 +64,14 @@ impl TimeRange {
         }
     }
 
+    /// The span as one period.
+    pub(crate) fn whole(&self, clock: &PageClock) -> TimeSpan {
+        let span = self.span(clock);
+        let (start, end) = (span.start().instant(), span.end().instant());
+        // Each range is a valid span.
+        TimeSpan::new(start, end, clock.zone.clone(), Interval::None).unwrap_or(span)
+    }
+
     /// The span of the same extent before it.
     pub(crate) fn span_before(&self, clock: &PageClock) -> TimeSpan {
         let this = Month::of(clock.now, &clock.zone);

@@ -35,16 +35,22 @@ impl Trend {
         by: &[Dimension],
         span: &TimeSpan,
     ) -> Result<Self, StoreError> {
-        let groups = usage::sums(conn, merchant_id, filter, by, span)?;
-        // Where there are too many members, the total is shown.
         let columns = span.periods().len();
-        let members = groups.unwrap_or_default().into_iter();
-        let members = members.map(|(members, sums)| (members, in_columns(&sums, columns)));
-        Ok(Self {
-            total: total(conn, merchant_id, filter, span)?,
-            members: members.collect(),
-            names: HashMap::new(),
-        })
+        let Some(groups) = usage::sums(conn, merchant_id, filter, by, span)? else {
+            // There are too many members, so the total is shown.
+            let total = total(conn, merchant_id, filter, span)?;
+            return Ok(Self { total, members: BTreeMap::new(), names: HashMap::new() });
+        };
+        let mut total = vec![RollupSums::default(); columns];
+        let mut by_member = BTreeMap::new();
+        // Each call has one member, so the members add up to the total.
+        for (members, sums) in groups {
+            for (column, sums) in &sums {
+                total.get_mut(*column).into_iter().for_each(|total| *total += *sums);
+            }
+            by_member.insert(members, in_columns(&sums, columns));
+        }
+        Ok(Self { total, members: by_member, names: HashMap::new() })
     }
 
     /// Reads the names of these members.
@@ -150,7 +156,8 @@ pub(crate) fn sums_by_customer(
 ) -> Result<HashMap<String, RollupSums>, StoreError> {
     let all = RequestFilter::default();
     let by = [Dimension::Connection];
-    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.span(clock))?.unwrap_or_default();
+    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.whole(clock))?;
+    let groups = groups.unwrap_or_default();
     let of_customers = groups
         .into_iter()
         .filter_map(|(mut members, periods)| Some((members.pop()??, sum_up(periods.values()))));
