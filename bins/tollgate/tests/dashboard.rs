@@ -461,6 +461,8 @@ fn the_demo_signs_in_and_has_a_business_to_look_at() {
         browser.show(DESK, "light").await;
         // The reference of the interface has a search and copy buttons.
         browser.client.goto(&sign_in[1].replace("/demo", "/docs")).await.unwrap();
+        // The page is long, and the driver does not always wait for all of it.
+        browser.wait_for_page("the reference").await;
         let cards = "return document.querySelectorAll('main .card:not([hidden])').length";
         let all = browser.run(cards).await.as_u64().unwrap();
         browser.fill("#search", "rotate spend key").await;

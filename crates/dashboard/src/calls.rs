@@ -236,7 +236,8 @@ struct CallItem {
     model: String,
     tokens: String,
     took: String,
-    cost: Figure,
+    provider_cost: Figure,
+    charged: Figure,
 }
 
 /// The names of customers and spend keys, by id.
@@ -260,7 +261,8 @@ impl CallItem {
                     model: item.model,
                     tokens: item.tokens,
                     took: item.took,
-                    cost: item.cost,
+                    provider_cost: item.provider_cost,
+                    charged: item.charged,
                 }
             }
             ListedCall::Refused(refusal) => {
@@ -270,6 +272,7 @@ impl CallItem {
                 };
                 let label = format!("refused: {}{count}", refusal.code.replace('_', " "));
                 let meaning = "It was not sent, and cost nothing.";
+                let none = || Figure { shown: "–".to_owned(), exact: String::new() };
                 let provider = refusal.call.provider.clone().unwrap_or_default();
                 Self {
                     href: format!("/dashboard/refusals/{}", refusal.refusal_id),
@@ -283,7 +286,8 @@ impl CallItem {
                     },
                     tokens: String::new(),
                     took: String::new(),
-                    cost: Figure { shown: "–".to_owned(), exact: String::new() },
+                    provider_cost: none(),
+                    charged: none(),
                 }
             }
         }

@@ -6,7 +6,7 @@ use actix_web::{HttpResponse, web};
 use askama::Template;
 use serde_json::json;
 use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus, Timestamp, UsageSource};
-use tollgate_pricing::PriceSource;
+use tollgate_pricing::{Amount, PriceSource};
 use tollgate_store::{Conn, connections, meters, spend_keys};
 
 use crate::answer::{PageError, respond};
@@ -90,7 +90,10 @@ pub(crate) struct RequestItem {
     pub(crate) badges: Vec<Badge>,
     pub(crate) tokens: String,
     pub(crate) took: String,
-    pub(crate) cost: Figure,
+    /// The base cost of a managed call.
+    pub(crate) provider_cost: Figure,
+    /// The total of what was paid for it.
+    pub(crate) charged: Figure,
 }
 
 impl RequestItem {
@@ -99,6 +102,8 @@ impl RequestItem {
         let tokens = i128::from(usage.input_tokens()) + i128::from(usage.output_tokens());
         let took = took_millis(record).filter(|_| record.reference_id.is_none() && !record.swept);
         let is_pending = record.status == RequestStatus::Pending;
+        let none = || Figure { shown: "–".to_owned(), exact: String::new() };
+        let figure = |amount: Amount| Figure::in_column(amount.units().into());
         let or_dash = |text: String| if is_pending { "–".to_owned() } else { text };
         Self {
             request_id: record.request_id.to_string(),
@@ -107,9 +112,15 @@ impl RequestItem {
             badges: badges(record),
             tokens: or_dash(text::count(tokens)),
             took: took.map_or_else(|| "–".to_owned(), text::duration),
-            cost: match is_pending {
-                true => Figure { shown: "–".to_owned(), exact: String::new() },
-                false => Figure::in_column(record.quote.total_request_cost.units().into()),
+            provider_cost: match record.provider_key_type {
+                ProviderKeyType::Managed if !is_pending => {
+                    figure(record.quote.base.total().unwrap_or_default())
+                }
+                _ => none(),
+            },
+            charged: match is_pending {
+                true => none(),
+                false => figure(record.quote.total_request_cost),
             },
         }
     }
