@@ -219,6 +219,8 @@ fn a_request_page_explains_its_price_in_the_exact_figures_of_the_record() {
         {
             assert!(shown.contains(&format!("<td class=\"num\">{cell}</td>")), "{cell} in {shown}");
         }
+        let curl = "curl -X POST &#39;http://test/v1/providers/house/v1/chat/completions&#39;";
+        assert!(shown.contains(curl), "{shown}");
         let listed = browser.show("/requests").await;
         assert!(listed.contains(&money(&record["total_request_cost"])), "{listed}");
         let spend = browser.show("/usage").await;
@@ -747,10 +749,33 @@ fn a_form_is_performed_once_and_one_that_was_refused_can_be_corrected() {
         let clicks = [(); 2].map(|()| browser.send_with(&token, path, &meter));
         let [one, two] = clicks;
         let (one, two) = futures_util::join!(one, two);
-        assert!(one.status == 303 || two.status == 303, "{} {}", one.text(), two.text());
+        // The second one waits, and leads to where the first one leads.
+        assert_eq!((one.status, two.status), (303, 303), "{} {}", one.text(), two.text());
+        assert_eq!(one.header("location"), two.header("location"));
         let meters = gateway.get("/meters?limit=100").await.expect(200);
         let twice = meters["data"].as_array().unwrap().iter().filter(|one| one["name"] == "Twice");
         assert_eq!(twice.count(), 1);
+
+        // Lines stay lines, and what was chosen stays chosen.
+        let key = gateway.spend_key(&json!({})).await;
+        let id = text(&key.made, "spend_key_id");
+        let page = format!("/dashboard/spend-keys/{id}");
+        let lines = [
+            ("_next", page.as_str()),
+            ("_id", id.as_str()),
+            ("spend_limit.amount:clears", "abc"),
+            ("spend_limit.cycle", "weekly"),
+            ("allowed_models:clear-lines", "m-1\r\nm-2*"),
+        ];
+        let refused = browser.send("/actions/updateSpendKey", &lines).await;
+        for part in [
+            ">\nm-1\r\nm-2*</textarea>",
+            "type=\"hidden\" name=\"spend_limit.cycle\" value=\"weekly\"",
+            ">Spend limit, USD</label>",
+            "Must be a decimal number, such as 12.50.",
+        ] {
+            assert!(refused.text().contains(part), "{part}: {}", refused.text());
+        }
 
         // A customer with an id that is taken is not a new one.
         let customer = [("name", "Globex"), ("reference_id", "customer-8")];

@@ -103,10 +103,15 @@ impl ResponseError for PageError {
     }
 }
 
+/// The message of an issue for those who fill in a form, in which every text is one.
+pub(crate) fn for_people(message: &str) -> String {
+    message.replace(" in a string, such as \"12.50\"", " such as 12.50").replace(" in a string", "")
+}
+
 /// The issues as sentences.
 pub(crate) fn issue_sentences(issues: &[tollgate_domain::Issue]) -> Vec<String> {
     let sentence = |issue: &tollgate_domain::Issue| {
-        format!("{} {}.", issue.path.join(" ").replace('_', " "), issue.message)
+        format!("{} {}.", issue.path.join(" ").replace('_', " "), for_people(&issue.message))
     };
     issues.iter().map(sentence).collect()
 }

@@ -125,10 +125,16 @@ impl CallFilter {
         if self.key.is_empty() && !self.value.is_empty() {
             return Err("Name the metadata key that has this value.");
         }
+        if !self.key.is_empty() && self.value.is_empty() {
+            return Err("Say the value that the metadata key has.");
+        }
         let pair = (!self.key.is_empty()).then(|| (self.key.clone(), self.value.clone()));
         let model = (!self.model.is_empty()).then(|| self.model.clone());
         let start = day(&self.from)?.map(|day| day.start);
         let end = day(&self.to)?.map(|day| day.end);
+        if start.zip(end).is_some_and(|(start, end)| start >= end) {
+            return Err("The first day must not be after the last one.");
+        }
         let calls = RequestFilter {
             connection_id: id::<ConnectionId>(&self.connection_id)?,
             spend_key_id: id::<SpendKeyId>(&self.spend_key_id)?,
@@ -350,7 +356,7 @@ fn counts(
         groups.values().flat_map(|periods| periods.values()).map(|count| i128::from(*count)).sum()
     });
     Ok([
-        Some(sums.requests + refused.unwrap_or_default()),
+        refused.map(|refused| sums.requests + refused),
         Some(sums.requests - sums.failed),
         Some(sums.failed),
         refused,
@@ -434,7 +440,9 @@ impl CallRows {
         rows.calls = page.calls.iter().map(|call| CallItem::of(call, &names, clock)).collect();
         rows.next = page.next;
         rows.counts = counts(conn, merchant_id, filters, clock)?;
-        if let (true, Some(span)) = (filters.records.is_none(), counted_span(filters, clock)) {
+        let is_known = filters.calls.model.is_none();
+        if let (None, true, Some(span)) = (&filters.records, is_known, counted_span(filters, clock))
+        {
             let RequestFilter { spend_key_id, connection_id, .. } = filters.calls;
             rows.reasons =
                 refusals::counts_by_code(conn, merchant_id, &span, spend_key_id, connection_id)?;
@@ -492,6 +500,9 @@ pub(crate) async fn list(
         facets: facets.collect(),
         reasons,
         counted: match (asked.from.is_empty(), asked.to.is_empty()) {
+            _ if rows.counts.iter().all(Option::is_none) => {
+                "Numbers are known of at most 366 days.".to_owned()
+            }
             (true, true) => format!("The numbers are of {DAYS} days."),
             _ => "The numbers are of the chosen days.".to_owned(),
         },

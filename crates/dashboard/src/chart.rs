@@ -117,20 +117,21 @@ impl Chart {
         Self::draw(title.into(), unit, labels, layers, &Axis::around(&sums), &sums)
     }
 
-    /// With the average of the columns, and the sums of the columns of the period before behind them.
+    /// With the average of the columns that have begun, and the sums of the columns of the period before behind them.
     pub(crate) fn with_period_before(
         title: impl Into<String>,
         unit: ChartUnit,
         labels: &[String],
         layers: Vec<Layer>,
         before: &[i128],
+        begun: usize,
     ) -> Self {
         let sums = column_sums(&layers, labels.len());
         let before = before.get(..labels.len()).unwrap_or(before);
         let whole = |value: &i128| ColumnSum { above: (*value).max(0), below: (*value).min(0) };
         let all: Vec<_> = sums.iter().copied().chain(before.iter().map(whole)).collect();
         let axis = Axis::around(&all);
-        let count = i128::try_from(labels.len()).unwrap_or(1).max(1);
+        let count = i128::try_from(begun).unwrap_or(1).max(1);
         let average = sums.iter().map(ColumnSum::total).sum::<i128>() / count;
         Self {
             average: Some((axis.y(average), unit.rounded(average))),
@@ -334,7 +335,7 @@ mod tests {
         let values: Vec<i128> = (0..30).map(|day| day * day - 100).collect();
         let before: Vec<i128> = (0..31).map(|day| day * 70).collect();
         let layers = vec![layer(&values), layer(&values)];
-        let chart = Chart::with_period_before("t", ChartUnit::Count, &labels, layers, &before);
+        let chart = Chart::with_period_before("t", ChartUnit::Count, &labels, layers, &before, 20);
         for column in &chart.columns {
             for part in &column.parts {
                 assert!(part.y >= 0 && part.height >= 0 && part.y + part.height <= HEIGHT);
@@ -343,7 +344,7 @@ mod tests {
         // The axis is from -500 to 2500: 741 twice are up to 1482.
         assert_eq!(chart.columns[29].parts[1].y, (2_500 - 1_482) * HEIGHT / 3_000);
         assert_eq!(chart.columns[0].parts[0].y, 2_500 * HEIGHT / 3_000, "losses hang from 0");
-        assert_eq!(chart.average.as_ref().unwrap().1, "370");
+        assert_eq!(chart.average.as_ref().unwrap().1, "555", "of the 20 that have begun");
         assert!(chart.before.ends_with("H3000V833Z"), "{}", chart.before);
         assert!(chart.ticks.iter().flatten().count() <= TICKS);
         assert_eq!(chart.ticks[29].as_deref(), Some("29"), "the present is named");

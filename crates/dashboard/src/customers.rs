@@ -420,9 +420,13 @@ impl CustomerDetails {
         })
     }
 
-    /// The plans that it can get: all but the present one.
+    /// The plans that it can get: all but the present one, and that one to keep it after all.
     fn choices(&self) -> Vec<FormChoice> {
-        let present = self.config.as_ref().map(|present| present.config.subscription_config_id);
+        // A change to the present plan takes a pending one back.
+        let is_pending =
+            self.subscription.as_ref().is_some_and(|(state, _)| state.pending_change.is_some());
+        let present = self.config.as_ref().filter(|_| !is_pending);
+        let present = present.map(|present| present.config.subscription_config_id);
         let others = self.configs.iter().map(|details| &details.config);
         let others = others.filter(|config| Some(config.subscription_config_id) != present);
         let choices = others.map(|config| {

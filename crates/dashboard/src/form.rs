@@ -1,7 +1,10 @@
 //! The forms of pages: their fields, the token that counts once, and the page of a form that was not accepted.
 
+use std::time::Duration;
+
 use actix_web::dev::Payload;
 use actix_web::http::header::ORIGIN;
+use actix_web::rt::time::sleep;
 use actix_web::{FromRequest, HttpRequest, HttpResponse, ResponseError as _};
 use askama::Template;
 use futures_util::future::LocalBoxFuture;
@@ -12,7 +15,7 @@ use tollgate_store::idempotency::{
     self, IdempotencyClaim, IdempotencyKey, IdempotencyScope, StoredAnswer,
 };
 
-use crate::answer::{PageError, go_to, issue_sentences, render};
+use crate::answer::{PageError, for_people, go_to, issue_sentences, render};
 use crate::page::{DashboardSection, Shell};
 use crate::session::{SessionUser, origin};
 
@@ -82,6 +85,9 @@ impl FromRequest for FormFields {
 }
 
 const TOKEN: &str = "form_token";
+/// The number of looks at a form that is being performed, and the time between two.
+const LOOKS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(50);
 
 fn not_from_here() -> PageError {
     let message =
@@ -142,7 +148,8 @@ fn refused(
 ) -> Result<PageError, PageError> {
     let shown: Vec<_> =
         fields.iter().map(|(name, text)| RefusedField::of(name, text, error.issues())).collect();
-    let named = |issue: &&Issue| shown.iter().any(|field| field.is_at(&issue.path));
+    let named =
+        |issue: &&Issue| shown.iter().any(|field| !field.is_hidden && is_at(issue, &field.path));
     let others: Vec<_> = error.issues().iter().filter(|issue| !named(issue)).cloned().collect();
     let page = RefusedFormPage {
         shell: Shell::new(
@@ -153,6 +160,7 @@ fn refused(
         message: if error.issues().is_empty() { error.message().to_owned() } else { String::new() },
         problems: issue_sentences(&others),
         action: path.to_owned(),
+        was_sent: error.code() == ErrorCode::IdempotencyKeyReused,
         fields: shown,
     };
     Ok(PageError::FormRefused { status: error.status_code(), page: render(&page)? })
@@ -171,18 +179,22 @@ impl FromRequest for SessionForm {
             let key = visitor.opened(fields.text(TOKEN)).ok_or_else(not_from_here)?;
             let scope = IdempotencyScope::Dashboard(visitor.merchant_id());
             let once = IdempotencyKey { scope, key, fingerprint: fields.fingerprint(&path) };
-            let (claimed, now) = (once.clone(), app.clock.now());
-            let claim = move |conn: &mut _| idempotency::claim(conn, &claimed, now);
-            match app.store.write_outside_calls(claim).await? {
-                IdempotencyClaim::New => Ok(Self { visitor, fields, path, once }),
-                IdempotencyClaim::Done(answer) if answer.status == 303 => {
-                    Err(PageError::Done { next: answer.body })
-                }
-                // The first one has not ended, or other values were sent from the same page.
-                IdempotencyClaim::Done(_) | IdempotencyClaim::Reused => {
-                    Err(refused(&visitor, &path, &fields, &sent_before())?)
+            let now = app.clock.now();
+            for _ in 0..LOOKS {
+                let claimed = once.clone();
+                let claim = move |conn: &mut _| idempotency::claim(conn, &claimed, now);
+                match app.store.write_outside_calls(claim).await? {
+                    IdempotencyClaim::New => return Ok(Self { visitor, fields, path, once }),
+                    IdempotencyClaim::Done(answer) if answer.status == 303 => {
+                        return Err(PageError::Done { next: answer.body });
+                    }
+                    // The first one has not ended, as with a double click.
+                    IdempotencyClaim::Done(_) => sleep(PAUSE).await,
+                    // Other values were sent from the same page.
+                    IdempotencyClaim::Reused => break,
                 }
             }
+            Err(refused(&visitor, &path, &fields, &sent_before())?)
         })
     }
 }
@@ -197,8 +209,36 @@ struct RefusedFormPage {
     /// The issues of no field of the form.
     problems: Vec<String>,
     action: String,
+    /// Whether the page of the form was used before.
+    was_sent: bool,
     fields: Vec<RefusedField>,
 }
+
+/// The fields that people type, by their paths without places in lists, and their labels.
+const TYPED: [(&str, &str); 22] = [
+    ("name", "Name"),
+    ("email", "Email"),
+    ("reference_id", "Your id"),
+    ("amount", "Amount, USD"),
+    ("description", "Description"),
+    ("overdraft_limit", "Overdraft limit, USD"),
+    ("low_balance_threshold", "Low balance, USD"),
+    ("period_amount", "Price, USD"),
+    ("included_credit", "Included credit, USD"),
+    ("tiers.rate", "Rate"),
+    ("credit_bundles.name", "Bundle: name"),
+    ("credit_bundles.cost", "Bundle: price, USD"),
+    ("credit_bundles.credit_amount", "Bundle: credit, USD"),
+    ("spend_limit.amount", "Spend limit, USD"),
+    ("request_limit.count", "Request limit"),
+    ("rate_limit.rpm", "Requests a minute"),
+    ("rate_limit.burst", "At once"),
+    ("allowed_models", "Models, one on each line"),
+    ("url", "URL"),
+    ("events", "Events, with commas between"),
+    ("time_zone", "Time zone of days and times"),
+    ("metadata", "Metadata"),
+];
 
 /// A field of that form.
 struct RefusedField {
@@ -206,8 +246,10 @@ struct RefusedField {
     label: String,
     text: String,
     problem: String,
-    /// Whether it is one of the page and not of its user.
+    /// Whether it was chosen or is one of the page, and is not the problem.
     is_hidden: bool,
+    /// Whether it has a name on each line.
+    has_lines: bool,
     /// The names and places that lead to its value in the body.
     path: Vec<String>,
 }
@@ -216,26 +258,30 @@ impl RefusedField {
     fn of(name: &str, text: &str, issues: &[Issue]) -> Self {
         let (path, kind) = name.split_once(':').unwrap_or((name, "text"));
         let path: Vec<_> = path.split('.').map(str::to_owned).collect();
-        let words = path.iter().filter(|step| step.parse::<usize>().is_err());
-        let label = words.map(String::as_str).collect::<Vec<_>>().join(" ").replace('_', " ");
-        let mut field = Self {
-            is_hidden: name.starts_with('_') || kind == "flag",
+        let steps = path.iter().map(String::as_str).filter(|step| step.parse::<usize>().is_err());
+        let steps = steps.collect::<Vec<_>>().join(".");
+        let label = TYPED.into_iter().find(|(typed, _)| *typed == steps).map(|(_, label)| label);
+        let problem = issues.iter().find(|issue| is_at(issue, &path)).map(problem);
+        Self {
+            is_hidden: name.starts_with('_') || (label.is_none() && problem.is_none()),
+            has_lines: kind.ends_with("lines"),
+            label: label
+                .map_or_else(|| capitalized(&steps.replace(['.', '_'], " ")), str::to_owned),
             name: name.to_owned(),
-            label: capitalized(&label),
             text: text.to_owned(),
-            problem: String::new(),
+            problem: problem.unwrap_or_default(),
             path,
-        };
-        if let Some(issue) = issues.iter().find(|issue| field.is_at(&issue.path)) {
-            field.problem = capitalized(&format!("{}.", issue.message));
         }
-        field
     }
+}
 
-    /// Whether an issue at this path is one of the field.
-    fn is_at(&self, path: &[String]) -> bool {
-        !self.is_hidden && !path.is_empty() && path.starts_with(&self.path)
-    }
+/// Whether an issue is one of the value at a path, or of what is in it.
+fn is_at(issue: &Issue, path: &[String]) -> bool {
+    !issue.path.is_empty() && issue.path.starts_with(path)
+}
+
+fn problem(issue: &Issue) -> String {
+    capitalized(&format!("{}.", for_people(&issue.message)))
 }
 
 fn capitalized(text: &str) -> String {

@@ -117,10 +117,12 @@ fn change(before: i128, last: i128) -> String {
     if before <= 0 {
         return String::new();
     }
-    let percent = (last - before) * 100 / before;
+    let tenths = (last - before) * 1_000 / before;
+    let sign = if last < before { "−" } else { "+" };
+    let (percent, rest) = (tenths.abs() / 10, tenths.abs() % 10);
     match percent {
-        0.. => format!("+{}% on the 30 days before", text::count(percent)),
-        _ => format!("−{}% on the 30 days before", text::count(-percent)),
+        ..10 => format!("{sign}{percent}.{rest}% on the 30 days before"),
+        _ => format!("{sign}{}% on the 30 days before", text::count(percent)),
     }
 }
 
@@ -372,7 +374,7 @@ fn chart(by_day: &[RollupSums], clock: &PageClock) -> Chart {
     let layer = Layer::new(name, GOOD, last.to_vec());
     let title = format!("{name}, last 30 days");
     let labels = MONTH.labels(clock);
-    Chart::with_period_before(title, ChartUnit::Money, &labels, vec![layer], before)
+    Chart::with_period_before(title, ChartUnit::Money, &labels, vec![layer], before, DAYS)
 }
 
 /// The time after which a browser asks for the next event, in milliseconds.
@@ -416,5 +418,6 @@ mod tests {
         assert_eq!(change(0, 5), "");
         assert_eq!(change(4, 5), "+25% on the 30 days before");
         assert_eq!(change(4, 3), "−25% on the 30 days before");
+        assert_eq!(change(1_000, 991), "−0.9% on the 30 days before");
     }
 }

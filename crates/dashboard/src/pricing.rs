@@ -132,7 +132,9 @@ impl Calculator {
         match (markup.as_str(), margin.as_str()) {
             ("", "") => Self::default(),
             (asked, "") => match percent(asked) {
-                None => invalid("The markup must be a number from 0 to 10,000."),
+                None => invalid(
+                    "The markup must be a number from 0 to 10,000 with at most 10 decimals.",
+                ),
                 Some(fee) => {
                     let revenue = 1_000_000 + fee + fee * charge / 1_000_000;
                     Self { margin: shown(fee * 1_000_000 / revenue), ..invalid("") }
@@ -144,7 +146,9 @@ impl Calculator {
                 Some((part, cost)) if cost > 0 => {
                     Self { markup: shown(part * 1_000_000 / cost), ..invalid("") }
                 }
-                _ => invalid("The margin must be a number from 0 to less than 100."),
+                _ => invalid(
+                    "The margin must be a number from 0 to less than 100 with at most 10 decimals.",
+                ),
             },
         }
     }

@@ -169,16 +169,24 @@ fn timeline(record: &RequestRecord, clock: &PageClock) -> Vec<(&'static str, Str
     std::iter::once(("Admitted", clock.time(record.created_at))).chain(later).collect()
 }
 
-/// A command that makes such a call through the route of its provider. The body has its model only.
+/// A command that makes such a call through the route of its provider; empty for usage that was reported. The body has
+/// its model only.
 fn curl(record: &RequestRecord, origin: &str) -> String {
-    let (provider, path) = (&record.provider, record.endpoint.trim_start_matches('/'));
+    let called = record.endpoint.split_once(' ');
+    let called = called.and_then(|(method, url)| Some((method, url::Url::parse(url).ok()?)));
+    let Some((method, url)) = called else { return String::new() };
     let model = record.model.as_deref().unwrap_or_default();
     // A quote ends the text of the shell.
-    let body = json!({ "model": model }).to_string().replace('\'', "'\\''");
-    format!(
-        "curl '{origin}/v1/providers/{provider}/{path}' \\\n  -H 'Authorization: Bearer tgk_…' \\\n  \
-         -H 'Content-Type: application/json' \\\n  -d '{body}'",
-    )
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let route = quoted(&format!("{origin}/v1/providers/{}{}", record.provider, url.path()));
+    let body = quoted(&json!({ "model": model }).to_string());
+    let parts = [
+        format!("curl -X {method} {route}"),
+        "-H 'Authorization: Bearer tgk_…'".to_owned(),
+        "-H 'Content-Type: application/json'".to_owned(),
+        format!("-d {body}"),
+    ];
+    parts.join(" \\\n  ")
 }
 
 pub(crate) async fn show(

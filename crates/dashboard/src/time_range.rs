@@ -97,6 +97,12 @@ impl TimeRange {
         span.unwrap_or_else(|_| self.ending(clock.now, 31, clock))
     }
 
+    /// The number of columns that have begun.
+    pub(crate) fn begun(&self, clock: &PageClock) -> usize {
+        let periods = self.span(clock).periods();
+        periods.iter().filter(|period| period.start.instant() <= clock.now).count()
+    }
+
     /// The labels of the columns.
     pub(crate) fn labels(&self, clock: &PageClock) -> Vec<String> {
         let label = if self.interval == Interval::Hour { clock::hour } else { clock::short_day };

@@ -27,6 +27,9 @@ pub(crate) struct Trend {
     names: HashMap<String, String>,
 }
 
+/// The name of the calls that have no member.
+const NONE: &str = "(none)";
+
 impl Trend {
     pub(crate) fn read(
         conn: &mut Conn,
@@ -79,7 +82,7 @@ impl Trend {
     pub(crate) fn name(&self, members: &GroupMembers) -> String {
         let names = members.iter().map(|member| match member {
             Some(id) => self.names.get(id).unwrap_or(id),
-            None => "None",
+            None => NONE,
         });
         names.collect::<Vec<_>>().join("/")
     }

@@ -11,7 +11,7 @@ use tollgate_store::usage::{Dimension, GroupMembers, RollupSums};
 use tollgate_store::{Conn, StoreError};
 
 use crate::answer::{PageError, respond};
-use crate::chart::{Chart, ChartUnit, GREY, Layer};
+use crate::chart::{COLORS, Chart, ChartUnit, GREY};
 use crate::latency::Latency;
 use crate::page::{ChoiceLink, DashboardSection, Shell};
 use crate::session::SessionUser;
@@ -64,6 +64,8 @@ struct UsageQuestion {
     sort: String,
     is_ascending: bool,
     filters: Vec<(&'static str, String)>,
+    /// Whether the metadata key that was asked for can be one.
+    has_valid_key: bool,
 }
 
 impl UsageQuestion {
@@ -74,7 +76,8 @@ impl UsageQuestion {
         let by = key.as_deref().or_else(|| query.get("by")).unwrap_or_default();
         let [first, ..] = DIMENSIONS;
         let known = DIMENSIONS.into_iter().find(|(name, ..)| *name == by);
-        let key = by.strip_prefix("metadata.").filter(|key| is_metadata_key(key));
+        let key = by.strip_prefix("metadata.");
+        let has_valid_key = key.is_none_or(is_metadata_key);
         let (by, by_label, dimension, member_filters) = match (known, key) {
             (None, Some(key)) => {
                 let dimension = vec![Dimension::Metadata(key.to_owned())];
@@ -104,6 +107,7 @@ impl UsageQuestion {
             sort: sort.map_or_else(String::new, |column| column.name.to_owned()),
             is_ascending,
             filters: filters.collect(),
+            has_valid_key,
         }
     }
 
@@ -114,6 +118,11 @@ impl UsageQuestion {
 
     /// The filter of the store. A text that is no id is one of nothing.
     fn filter(&self) -> Result<RequestFilter, PageError> {
+        if !self.has_valid_key {
+            return Err(PageError::invalid(
+                "A metadata key has only letters, digits and underscores.",
+            ));
+        }
         let value = |name| self.filters.iter().find(|(it, _)| *it == name).map(|(_, value)| value);
         let unknown = || PageError::invalid("A filter of the address names nothing that exists.");
         let mut filter = RequestFilter {
@@ -149,6 +158,14 @@ impl UsageQuestion {
         format!("{path}?{}", query.finish())
     }
 
+    /// Whether the members of the dimension have names of their own.
+    fn has_names(&self) -> bool {
+        let named = |one: &Dimension| {
+            matches!(one, Dimension::Connection | Dimension::SpendKey | Dimension::Meter)
+        };
+        self.dimension.iter().any(named)
+    }
+
     fn page(&self) -> String {
         self.link("/dashboard/usage")
     }
@@ -181,7 +198,8 @@ fn dimension(name: &str) -> Vec<Dimension> {
 }
 
 fn is_metadata_key(key: &str) -> bool {
-    !key.is_empty() && key.len() <= 255 && !key.contains(char::is_control)
+    let is_of_key = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (1..=255).contains(&key.len()) && key.bytes().all(is_of_key)
 }
 
 /// A column of the table that can be sorted by: its name in the query, its label, and the figure.
@@ -338,7 +356,9 @@ pub(crate) async fn show(
         let mut trend = Trend::read(conn, merchant_id, &filter, &question.dimension, &span)?;
         let before = total(conn, merchant_id, &filter, &before)?;
         let members = table_members(&trend, &question);
-        trend.read_names(conn, merchant_id, &members)?;
+        if question.has_names() {
+            trend.read_names(conn, merchant_id, &members)?;
+        }
         // The names of the members may change their order.
         let members = table_members(&trend, &question);
         let filtered: Vec<GroupMembers> =
@@ -351,10 +371,11 @@ pub(crate) async fn show(
     let (_, label, unit, measure) = asked.measure();
     let layers = trend.layers(measure, |members| asked.of_member(members));
     let sums = sum_up(&trend.total);
-    let rows = rows(&trend, &asked, &members, &layers, &sums);
+    let rows = rows(&trend, &asked, &members, &sums);
     let before: Vec<_> = before.iter().map(measure).collect();
     let title = format!("{label} by {}", asked.by_label.to_lowercase());
     let labels = asked.range.labels(&visitor.clock);
+    let begun = asked.range.begun(&visitor.clock);
     respond(&UsagePage {
         shell: Shell::new(&visitor, DashboardSection::Usage, "Usage"),
         ranges: RANGES
@@ -387,7 +408,7 @@ pub(crate) async fn show(
         kept: kept(&asked),
         range: asked.range.label,
         totals: Totals::of(&sums),
-        chart: Chart::with_period_before(title, unit, &labels, layers, &before),
+        chart: Chart::with_period_before(title, unit, &labels, layers, &before, begun),
         heads: heads(&asked),
         rows,
         total: UsageRow::of(&asked, GREY, "Total".to_owned(), &sums),
@@ -421,19 +442,20 @@ fn rows(
     trend: &Trend,
     asked: &UsageQuestion,
     members: &[GroupMembers],
-    layers: &[Layer],
     all: &RollupSums,
 ) -> Vec<UsageRow> {
     let mut rest = *all;
     let mut rows = Vec::new();
+    let (.., measure) = asked.measure();
+    let largest = trend.largest(measure);
     for members in members {
         let sums = trend.members.get(members).map(sum_up).unwrap_or_default();
         rest = rest - sums;
         let name = trend.name(members);
-        let color = layers.iter().find(|layer| layer.name == name).map_or(GREY, |it| it.color);
-        let open = members.first().and_then(Option::as_ref).map_or_else(String::new, |id| match id
-            .get(..4)
-        {
+        let place = largest.iter().position(|one| one == members);
+        let color = place.and_then(|place| COLORS.get(place)).copied().unwrap_or(GREY);
+        let id = members.first().and_then(Option::as_ref).filter(|_| asked.has_names());
+        let open = id.map_or_else(String::new, |id| match id.get(..4) {
             Some("con_") => format!("/dashboard/customers/{id}"),
             Some("spk_") => format!("/dashboard/spend-keys/{id}"),
             Some("mtr_") => format!("/dashboard/meters/{id}"),
@@ -492,7 +514,7 @@ fn kept(asked: &UsageQuestion) -> Vec<(String, String)> {
     let page = asked.page();
     let query = page.split_once('?').map_or("", |(_, query)| query);
     let pairs = url::form_urlencoded::parse(query.as_bytes()).into_owned();
-    pairs.filter(|(name, _)| name != "by").collect()
+    pairs.filter(|(name, value)| name != "by" || !value.starts_with("metadata.")).collect()
 }
 
 /// The table as CSV: a row for each member of the dimension, with all sums of the range.

@@ -9,6 +9,8 @@ const make = (name, properties, parent) => {
 
 // A button beside each example, secret and id.
 const addCopyButtons = (root) => {
+  // Browsers have no clipboard on pages that came without TLS from another machine.
+  if (!navigator.clipboard) return;
   for (const source of root.querySelectorAll("pre, [data-copy]")) {
     const button = make("button", { type: "button", className: "copy small", textContent: source.dataset.copy || "Copy" });
     button.addEventListener("click", async () => {
