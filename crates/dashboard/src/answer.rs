@@ -105,7 +105,9 @@ impl ResponseError for PageError {
 
 /// The message of an issue for those who fill in a form, in which every text is one.
 pub(crate) fn for_people(message: &str) -> String {
-    message.replace(" in a string, such as \"12.50\"", " such as 12.50").replace(" in a string", "")
+    message
+        .replace(" in a string, such as \"12.50\"", ", such as 12.50")
+        .replace(" in a string", "")
 }
 
 /// The issues as sentences.

@@ -27,8 +27,8 @@ pub(crate) struct Trend {
     names: HashMap<String, String>,
 }
 
-/// The name of the calls that have no member.
-const NONE: &str = "(none)";
+/// The name of the calls that have no member. A member of this name is in quotes.
+const NONE: &str = "None";
 
 impl Trend {
     pub(crate) fn read(
@@ -81,8 +81,9 @@ impl Trend {
     /// The name of a member for people. The calls without one are a member, too.
     pub(crate) fn name(&self, members: &GroupMembers) -> String {
         let names = members.iter().map(|member| match member {
-            Some(id) => self.names.get(id).unwrap_or(id),
-            None => NONE,
+            Some(id) if id == NONE => format!("“{id}”"),
+            Some(id) => self.names.get(id).unwrap_or(id).clone(),
+            None => NONE.to_owned(),
         });
         names.collect::<Vec<_>>().join("/")
     }
