@@ -25,7 +25,7 @@ use crate::session::SessionUser;
 use crate::subscriptions::CreditBar;
 use crate::text::{self, Figure};
 use crate::time_range::MONTH;
-use crate::trend::{sum_up, sums_by_customer};
+use crate::trend::{margins_by_customer, sum_up};
 use crate::wallets::WalletSummary;
 use tollgate_api::operations::{StatementDocument, connection_not_found as not_found, perform};
 use tollgate_api::{ApiError, App, Query};
@@ -95,7 +95,7 @@ fn customers(
     let newest = Page { after: None, limit: MOST_CUSTOMERS };
     let mut found = connections::list(conn, merchant_id, &newest)?;
     found.truncate(usize::try_from(MOST_CUSTOMERS).unwrap_or(usize::MAX));
-    let mut sums = sums_by_customer(conn, merchant_id, clock)?;
+    let mut sums = margins_by_customer(conn, merchant_id, clock)?;
     let with_sums = found.into_iter().map(|connection| {
         let sums = sums.remove(&connection.connection_id.to_string()).unwrap_or_default();
         CustomerFigures { connection, sums }

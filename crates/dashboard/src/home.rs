@@ -26,7 +26,7 @@ use crate::session::SessionUser;
 use crate::spend_keys::limit_used;
 use crate::text::{self, Figure};
 use crate::time_range::MONTH;
-use crate::trend::{Measure, sum_up, sums_by_customer, total};
+use crate::trend::{Measure, margins_by_customer, sum_up, total};
 use tollgate_api::App;
 
 /// The days that a tile shows, and as many before them that it is compared with.
@@ -210,7 +210,7 @@ fn top_customers(
     clock: &PageClock,
 ) -> Result<Vec<TopCustomer>, StoreError> {
     const MOST: usize = 5;
-    let sums = sums_by_customer(conn, merchant_id, clock)?.into_iter();
+    let sums = margins_by_customer(conn, merchant_id, clock)?.into_iter();
     let mut sums: Vec<_> = sums.filter(|(_, sum)| sum.revenue > 0).collect();
     sums.sort_by_key(|(id, sum)| (Reverse(sum.revenue), id.clone()));
     let mut top = Vec::new();

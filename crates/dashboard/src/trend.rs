@@ -152,15 +152,15 @@ pub(crate) fn sum_up<'a>(parts: impl IntoIterator<Item = &'a RollupSums>) -> Rol
     sums
 }
 
-/// The sums of 30 days of each customer that has calls, by its id.
-pub(crate) fn sums_by_customer(
+/// The sums of 30 days that make the margin of each customer, by its id.
+pub(crate) fn margins_by_customer(
     conn: &mut Conn,
     merchant_id: MerchantId,
     clock: &PageClock,
 ) -> Result<HashMap<String, RollupSums>, StoreError> {
     let all = RequestFilter::default();
     let by = [Dimension::Connection];
-    let groups = usage::sums(conn, merchant_id, &all, &by, &MONTH.whole(clock))?;
+    let groups = usage::margins(conn, merchant_id, &all, &by, &MONTH.whole(clock))?;
     let groups = groups.unwrap_or_default();
     let of_customers = groups
         .into_iter()

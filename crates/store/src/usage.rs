@@ -66,7 +66,39 @@ pub fn sums(
     group_by: &[Dimension],
     span: &TimeSpan,
 ) -> Result<Option<GroupedSums>, StoreError> {
-    let mut query = UsageReader { merchant_id, filter, group_by, periods: Periods::of(span) };
+    read(conn, UsageReader { merchant_id, filter, group_by, periods: Periods::of(span), only: &[] })
+}
+
+/// As [`sums`], with the sums alone that make a margin: revenue, provider cost and service charge. It reads many groups
+/// in less time.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn margins(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    group_by: &[Dimension],
+    span: &TimeSpan,
+) -> Result<Option<GroupedSums>, StoreError> {
+    let (periods, only) = (Periods::of(span), &["provider_cost", "service_charge", "revenue"]);
+    let found = read(conn, UsageReader { merchant_id, filter, group_by, periods, only })?;
+    // Calls that are not folded yet have all sums.
+    let margin = |sums: RollupSums| RollupSums {
+        provider_cost: sums.provider_cost,
+        service_charge: sums.service_charge,
+        revenue: sums.revenue,
+        ..RollupSums::default()
+    };
+    Ok(found.map(|mut found| {
+        found.values_mut().flat_map(BTreeMap::values_mut).for_each(|sums| *sums = margin(*sums));
+        drop_empty(&mut found);
+        found
+    }))
+}
+
+fn read(conn: &mut Conn, mut query: UsageReader<'_>) -> Result<Option<GroupedSums>, StoreError> {
+    let (filter, group_by) = (query.filter, query.group_by);
     let mut found = GroupedSums::new();
     let pairs: BTreeSet<_> = filter.metadata.iter().collect();
     let keys: BTreeSet<&String> = pairs.iter().map(|(key, _)| key).collect();
@@ -83,12 +115,16 @@ pub fn sums(
             _ => query.read_records(conn, &mut found)?,
         }
     }
-    for sums in found.values_mut() {
-        sums.retain(|_, sums| *sums != RollupSums::default());
-    }
-    found.retain(|_, sums| !sums.is_empty());
+    drop_empty(&mut found);
     let count: usize = found.values().map(BTreeMap::len).sum();
     Ok((count <= MOST_SUMS).then_some(found))
+}
+
+fn drop_empty(groups: &mut GroupedSums) {
+    for sums in groups.values_mut() {
+        sums.retain(|_, sums| *sums != RollupSums::default());
+    }
+    groups.retain(|_, sums| !sums.is_empty());
 }
 
 /// The numbers of refused calls of each group, by the number of the period in its span.
@@ -152,6 +188,7 @@ pub fn plan(
         ranges: &run.ranges,
         origin: run.origin,
         step: run.step,
+        only: &[],
         limit: MOST_SUMS,
     };
     Ok(query.plan(conn)?)
@@ -163,6 +200,8 @@ struct UsageReader<'a> {
     filter: &'a RequestFilter,
     group_by: &'a [Dimension],
     periods: Periods,
+    /// The sums to read, by their columns; empty for all.
+    only: &'a [&'a str],
 }
 
 impl UsageReader<'_> {
@@ -232,6 +271,7 @@ impl UsageReader<'_> {
                 ranges: &run.ranges,
                 origin: run.origin,
                 step: run.step,
+                only: self.only,
                 limit: MOST_SUMS + 1,
             };
             for row in query.load(conn)? {

@@ -316,8 +316,24 @@ async fn sums(
     span: &TimeSpan,
 ) -> GroupedSums {
     let (filter, group_by, span) = (filter.clone(), group_by.to_vec(), span.clone());
-    let read = move |conn: &mut Conn| usage::sums(conn, merchant_id, &filter, &group_by, &span);
-    store.read_snapshot(read).await.unwrap().unwrap()
+    let read = move |conn: &mut Conn| {
+        let sums = usage::sums(conn, merchant_id, &filter, &group_by, &span)?;
+        Ok::<_, StoreError>((sums, usage::margins(conn, merchant_id, &filter, &group_by, &span)?))
+    };
+    let (sums, margins) = store.read_snapshot(read).await.unwrap();
+    let (sums, margins) = (sums.unwrap(), margins.unwrap());
+    let mut expected = sums.clone();
+    for sums in expected.values_mut() {
+        for sums in sums.values_mut() {
+            let RollupSums { revenue, provider_cost, service_charge, .. } = *sums;
+            let none = RollupSums::default();
+            *sums = RollupSums { revenue, provider_cost, service_charge, ..none };
+        }
+        sums.retain(|_, sums| *sums != RollupSums::default());
+    }
+    expected.retain(|_, sums| !sums.is_empty());
+    assert_eq!(margins, expected, "the margins are those of the sums");
+    sums
 }
 
 async fn assert_adds_up(store: &Store, shop: &UsageShop, dice: &mut UsageRandom) {

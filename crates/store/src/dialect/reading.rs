@@ -83,6 +83,8 @@ pub(crate) struct UsageQuery<'a> {
     pub(crate) origin: i64,
     /// The length of a part in quarter hours.
     pub(crate) step: i64,
+    /// The sums to read, by their columns; the others are 0. Empty for all.
+    pub(crate) only: &'a [&'a str],
     /// The most rows of the answer.
     pub(crate) limit: usize,
 }
@@ -199,6 +201,10 @@ impl UsageQuery<'_> {
         let Self { origin, step, .. } = self;
         let _ = write!(sql, "(r.slot - {origin}) / {step} AS part");
         for sum in RollupRow::SUM_NAMES {
+            if !self.only.is_empty() && !self.only.contains(&sum) {
+                let _ = write!(sql, ", 0{cast} AS {sum}, 0{cast} AS {sum}_high");
+                continue;
+            }
             // On PostgreSQL a sum of bigints is a numeric, until it is cast.
             let _ = write!(
                 sql,
