@@ -69,8 +69,9 @@ fn reports_of_the_command_line_are_those_of_the_interface() {
         let wrong = site.command(&["refusals", "--merchant", merchant, "--code", "nonsense"]);
         let wrong = { wrong }.output().unwrap();
         assert!(String::from_utf8_lossy(&wrong.stderr).contains("code"), "{wrong:?}");
-        let nobody = "con_01M7XPE600126G16EDVKESBWE6";
-        let wrong = ["statement", "--merchant", merchant, "--connection", nobody, "--month", month];
+        let unknown = "con_01M7XPE600126G16EDVKESBWE6";
+        let wrong =
+            ["statement", "--merchant", merchant, "--connection", unknown, "--month", month];
         assert_eq!(site.command(&wrong).output().unwrap().status.code(), Some(1));
     });
 }
