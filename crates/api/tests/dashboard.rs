@@ -799,6 +799,8 @@ fn a_suspended_customer_is_refused_until_it_is_resumed() {
             let fields = [("_next", page.as_str()), ("_id", id.as_str()), ("status", status)];
             act(&browser, "updateConnection", &fields).await
         };
+        let wallet = json!({"wallet_id": gateway.connection.wallet_id.to_string()});
+        let key = gateway.spend_key(&wallet).await.key;
         let call = async |admitted: bool| {
             if admitted {
                 gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
@@ -810,6 +812,9 @@ fn a_suspended_customer_is_refused_until_it_is_resumed() {
         let shown = browser.show(&format!("/customers/{id}")).await;
         assert!(shown.contains("suspended") && shown.contains(">Resume<"), "{shown}");
         assert_eq!(call(false).await, 403);
+        let url = gateway.provider.url("/v1/chat/completions");
+        let by_key = gateway.forward_to(&url).bearer(&key).json(&chat_body()).send().await;
+        assert_eq!((by_key.status, by_key.error().as_str()), (403, "connection_disabled"));
         assert!(browser.show("/customers").await.contains(">suspended<"));
         let read = gateway.get(&format!("/connections/{id}")).await.expect(200);
         assert_eq!(read["status"], "suspended");

@@ -127,15 +127,17 @@ impl SessionForm {
     }
 
     /// Answers a form that was not accepted with its fields, its problems, and a new token.
+    ///
+    /// After an error of the service the token stays used, because the form may have been performed all the same.
     pub(crate) async fn refuse(
         self,
         app: &App,
         error: ApiError,
     ) -> Result<HttpResponse, PageError> {
-        self.release(app).await?;
         if !error.status_code().is_client_error() {
             return Err(error.into());
         }
+        self.release(app).await?;
         Err(refused(&self.visitor, &self.path, &self.fields, &error)?)
     }
 }
@@ -215,7 +217,7 @@ struct RefusedFormPage {
 }
 
 /// The fields that people type, by their paths without places in lists, and their labels.
-const TYPED: [(&str, &str); 22] = [
+const TYPED: [(&str, &str); 21] = [
     ("name", "Name"),
     ("email", "Email"),
     ("reference_id", "Your id"),
@@ -237,7 +239,6 @@ const TYPED: [(&str, &str); 22] = [
     ("url", "URL"),
     ("events", "Events, with commas between"),
     ("time_zone", "Time zone of days and times"),
-    ("metadata", "Metadata"),
 ];
 
 /// A field of that form.

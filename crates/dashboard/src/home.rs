@@ -29,6 +29,8 @@ use crate::time_range::MONTH;
 use crate::trend::{Measure, margins_by_customer, sum_up, total};
 use tollgate_api::App;
 
+/// The newest calls that the page shows.
+const NEWEST: u32 = 8;
 /// The days that a tile shows, and as many before them that it is compared with.
 const DAYS: usize = 30;
 
@@ -44,7 +46,7 @@ struct HomePage {
 
 /// The parts of the page that change while it is shown.
 struct LiveParts {
-    /// The steps of a new merchant; empty after the first call.
+    /// The steps of a merchant with fewer calls than the page shows.
     steps: Option<StepsPart>,
     tiles: TilesPart,
     calls: CallsPart,
@@ -289,9 +291,9 @@ impl LiveParts {
         let in_flight = records::in_flight(conn, merchant_id)?;
         let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
         let wallet = wallets::find_own(conn, merchant_id)?;
-        let newest = Page { after: None, limit: 8 };
+        let newest = Page { after: None, limit: NEWEST };
         let requests = records::list(conn, merchant_id, &ListFilter::default(), &newest)?.records;
-        let is_new = requests.len() < 8;
+        let is_new = u32::try_from(requests.len()).is_ok_and(|count| count < NEWEST);
         Ok(Self {
             steps: match is_new {
                 true => Some(StepsPart(steps(conn, merchant_id, !requests.is_empty())?)),

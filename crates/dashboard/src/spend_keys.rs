@@ -304,12 +304,12 @@ pub(crate) async fn create(
         Ok((made, key)) => return show_new_key(&app, &http, &form, made.spend_key_id, &key).await,
         Err(error) => error,
     };
-    form.release(&app).await?;
     let problems = match error.code() {
         ErrorCode::ValidationFailed => issue_sentences(error.issues()),
         ErrorCode::WalletNotFound | ErrorCode::MeterNotFound => vec![error.message().to_owned()],
         _ => return Err(error.into()),
     };
+    form.release(&app).await?;
     listing(&app, &form.visitor, &http, problems, form.fields).await
 }
 
