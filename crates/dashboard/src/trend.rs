@@ -19,10 +19,15 @@ pub(crate) const BY_MODEL: &[Dimension] = &[Dimension::Provider, Dimension::Mode
 /// The figure that a chart shows of sums.
 pub(crate) type Measure = fn(&RollupSums) -> i128;
 
-/// The sums of a merchant over a span: of all calls, and of each member of a dimension.
+/// The sums of a merchant over a span.
 pub(crate) struct Trend {
+    /// The sums of all calls in each column.
     pub(crate) total: Vec<RollupSums>,
-    pub(crate) members: BTreeMap<GroupMembers, Vec<RollupSums>>,
+    /// The sums of each member of a dimension in all columns.
+    pub(crate) members: BTreeMap<GroupMembers, RollupSums>,
+    measure: Measure,
+    /// The members with the largest measure, the largest first, with their sums in each column.
+    layers: Vec<(GroupMembers, Vec<RollupSums>)>,
     /// The names of customers, spend keys and markups, by their ids.
     names: HashMap<String, String>,
 }
@@ -35,25 +40,48 @@ impl Trend {
         conn: &mut Conn,
         merchant_id: MerchantId,
         filter: &RequestFilter,
-        by: &[Dimension],
+        (by, measure): (&[Dimension], Measure),
         span: &TimeSpan,
     ) -> Result<Self, StoreError> {
-        let columns = span.periods().len();
-        let Some(groups) = usage::sums(conn, merchant_id, filter, by, span)? else {
-            // There are too many members, so the total is shown.
-            let total = total(conn, merchant_id, filter, span)?;
-            return Ok(Self { total, members: BTreeMap::new(), names: HashMap::new() });
-        };
-        let mut total = vec![RollupSums::default(); columns];
-        let mut by_member = BTreeMap::new();
-        // Each call has one member, so the members add up to the total.
-        for (members, sums) in groups {
-            for (column, sums) in &sums {
-                total.get_mut(*column).into_iter().for_each(|total| *total += *sums);
-            }
-            by_member.insert(members, in_columns(&sums, columns));
+        let total = total(conn, merchant_id, filter, span)?;
+        // If there are too many members, the total is shown.
+        let members = usage::sums(conn, merchant_id, filter, by, &span.whole())?;
+        let members = members.unwrap_or_default().into_iter();
+        let members = members.map(|(members, sums)| (members, sum_up(sums.values()))).collect();
+        let mut trend = Self { total, members, measure, layers: Vec::new(), names: HashMap::new() };
+        trend.read_layers(conn, merchant_id, filter, by, span)?;
+        Ok(trend)
+    }
+
+    /// Reads the columns of the members that the chart shows. If it shows all, the first has what the others leave of the
+    /// total.
+    fn read_layers(
+        &mut self,
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        filter: &RequestFilter,
+        by: &[Dimension],
+        span: &TimeSpan,
+    ) -> Result<(), StoreError> {
+        let mut largest = self.largest(self.measure);
+        let first = largest.first().filter(|_| largest.len() <= COLORS.len()).cloned();
+        largest.truncate(COLORS.len());
+        let read = largest.get(usize::from(first.is_some())..).unwrap_or_default();
+        let shown = usage::sums_among(conn, merchant_id, filter, (by, read), span)?;
+        let mut shown = shown.unwrap_or_default();
+        let layers = read.iter().map(|members| {
+            let sums = shown.remove(members).unwrap_or_default();
+            (members.clone(), in_columns(&sums, self.total.len()))
+        });
+        self.layers = layers.collect();
+        if let Some(first) = first {
+            let rest = self.total.iter().enumerate().map(|(column, total)| {
+                let others = self.layers.iter().filter_map(|(_, sums)| sums.get(column));
+                *total - sum_up(others)
+            });
+            self.layers.insert(0, (first, rest.collect()));
         }
-        Ok(Self { total, members: by_member, names: HashMap::new() })
+        Ok(())
     }
 
     /// Reads the names of these members.
@@ -91,31 +119,23 @@ impl Trend {
     /// The members in the order of a measure, the largest first.
     pub(crate) fn largest(&self, measure: Measure) -> Vec<GroupMembers> {
         let mut members: Vec<_> = self.members.iter().collect();
-        members.sort_by_key(|(members, sums)| {
-            (Reverse(measure(&sum_up(*sums)).saturating_abs()), *members)
-        });
+        members.sort_by_key(|(members, sums)| (Reverse(measure(sums).saturating_abs()), *members));
         members.into_iter().map(|(members, _)| members.clone()).collect()
     }
 
     /// The largest members as layers, and all others as one. `href` is the page of the calls of a member.
-    pub(crate) fn layers(
-        &self,
-        measure: Measure,
-        href: impl Fn(&GroupMembers) -> String,
-    ) -> Vec<Layer> {
-        let values = |sums: &[RollupSums]| sums.iter().map(measure).collect::<Vec<_>>();
+    pub(crate) fn layers(&self, href: impl Fn(&GroupMembers) -> String) -> Vec<Layer> {
+        let values = |sums: &[RollupSums]| sums.iter().map(self.measure).collect::<Vec<_>>();
         let mut rest = values(&self.total);
-        let largest = self.largest(measure);
-        let shown = COLORS.into_iter().zip(&largest);
         let mut layers = Vec::new();
-        for (color, members) in shown {
-            let of_member = self.members.get(members).map(|sums| values(sums)).unwrap_or_default();
+        for (color, (members, sums)) in COLORS.into_iter().zip(&self.layers) {
+            let of_member = values(sums);
             rest.iter_mut().zip(&of_member).for_each(|(rest, value)| *rest -= value);
             let (name, href) = (self.name(members), href(members));
             layers.push(Layer { name, color, href, values: of_member });
         }
         if rest.iter().any(|rest| *rest != 0) {
-            layers.push(Layer::new(&others(largest.len(), layers.len()), GREY, rest));
+            layers.push(Layer::new(&others(self.members.len(), layers.len()), GREY, rest));
         }
         layers
     }

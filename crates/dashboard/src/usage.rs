@@ -353,7 +353,8 @@ pub(crate) async fn show(
         (asked.range.span(&visitor.clock), asked.range.span_before(&visitor.clock));
     let question = asked.clone();
     let read = move |conn: &mut Conn| {
-        let mut trend = Trend::read(conn, merchant_id, &filter, &question.dimension, &span)?;
+        let by = (&*question.dimension, question.measure().3);
+        let mut trend = Trend::read(conn, merchant_id, &filter, by, &span)?;
         let before = total(conn, merchant_id, &filter, &before)?;
         let members = table_members(&trend, &question);
         if question.has_names() {
@@ -369,7 +370,7 @@ pub(crate) async fn show(
     };
     let (trend, before, members, latency) = app.store.read_snapshot(read).await?;
     let (_, label, unit, measure) = asked.measure();
-    let layers = trend.layers(measure, |members| asked.of_member(members));
+    let layers = trend.layers(|members| asked.of_member(members));
     let sums = sum_up(&trend.total);
     let rows = rows(&trend, &asked, &members, &sums);
     let before: Vec<_> = before.iter().map(measure).collect();
@@ -427,9 +428,7 @@ fn table_members(trend: &Trend, asked: &UsageQuestion) -> Vec<GroupMembers> {
         // The names are ascending first.
         members.sort_by_key(|members| trend.name(members).to_lowercase());
     } else if let Some(TableColumn { figure: Some(figure), .. }) = column {
-        members.sort_by_key(|members| {
-            Reverse(trend.members.get(members).map_or(0, |sums| figure(&sum_up(sums))))
-        });
+        members.sort_by_key(|members| Reverse(trend.members.get(members).map_or(0, figure)));
     }
     if asked.is_ascending {
         members.reverse();
@@ -449,7 +448,7 @@ fn rows(
     let (.., measure) = asked.measure();
     let largest = trend.largest(measure);
     for members in members {
-        let sums = trend.members.get(members).map(sum_up).unwrap_or_default();
+        let sums = trend.members.get(members).copied().unwrap_or_default();
         rest = rest - sums;
         let name = trend.name(members);
         let place = largest.iter().position(|one| one == members);

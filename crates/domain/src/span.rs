@@ -316,6 +316,12 @@ impl TimeSpan {
         Self { start, end, zone, interval: Interval::None }
     }
 
+    /// The span as one period.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self { interval: Interval::None, ..self.clone() }
+    }
+
     /// Its first instant.
     pub fn start(&self) -> LocalTime {
         self.zone.at(self.start)

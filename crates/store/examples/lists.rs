@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` makes RECORDS calls of 90 days in the
 //! empty database at URL, folds them, and measures. The table is in microseconds. With RECORDS 0, a database
-//! that was filled before is measured again. With `fill` as a further argument, nothing is measured.
+//! that was filled before is measured again. With `fill` as a further argument, nothing is measured. With `one`,
+//! all records are of one merchant.
 
 #![expect(
     clippy::indexing_slicing,
@@ -33,9 +34,11 @@ const END: i64 = 1_795_219_200_000_000;
 const DAYS: i64 = 90;
 const DAY: i64 = 86_400_000_000;
 /// The share of each merchant in a hundred records.
-const MERCHANTS: [u64; 4] = [50, 30, 15, 5];
+const MERCHANTS: &[u64] = &[50, 30, 15, 5];
+const ONE_MERCHANT: &[u64] = &[100];
 const CONNECTIONS: usize = 250;
 const METERS: usize = 3;
+const MODELS: u64 = 8;
 const USERS: u64 = 20_000;
 /// The number of calls at a time.
 const CALLERS: usize = 256;
@@ -72,9 +75,11 @@ impl Dice {
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let (Some(url), Some(count)) = (arguments.next(), arguments.next()) else {
-        bail!("lists URL RECORDS [fill]");
+        bail!("lists URL RECORDS [fill] [one]");
     };
-    let fill_only = arguments.next().is_some_and(|word| word == "fill");
+    let words: Vec<_> = arguments.collect();
+    let has = |word: &str| words.iter().any(|one| one == word);
+    let shares = if has("one") { ONE_MERCHANT } else { MERCHANTS };
     let url: DatabaseUrl = url.parse()?;
     let count: usize = count.parse()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -84,19 +89,19 @@ fn main() -> Result<()> {
     let store = Store::open(&url, &options)?;
     runtime.block_on(async {
         if count > 0 {
-            set_up(&store).await?;
+            set_up(&store, shares.len()).await?;
         }
         let shops = store.read(shops).await?;
         tokio::select! {
             () = tollgate_store::upkeep::run(store.clone()) => {}
-            filled = fill(&store, &shops, count) => filled?,
+            filled = fill(&store, &shops, shares, count) => filled?,
         }
         store.close().await?;
         anyhow::Ok(())
     })?;
     let shops = runtime.block_on(store.read(shops))?;
     drop(store);
-    match fill_only {
+    match has("fill") {
         true => Ok(()),
         false => measure(&mut connect(&url)?, &shops),
     }
@@ -117,9 +122,9 @@ fn connect(url: &DatabaseUrl) -> Result<Conn> {
     })
 }
 
-async fn set_up(store: &Store) -> Result<()> {
+async fn set_up(store: &Store, merchants: usize) -> Result<()> {
     let now = Timestamp::from_unix_micros(END - DAYS * DAY);
-    for _ in MERCHANTS {
+    for _ in 0..merchants {
         let made = store.write(move |conn| merchants::create(conn, "Shop", now)).await?;
         let merchant_id = made.merchant.merchant_id;
         store
@@ -171,12 +176,12 @@ fn shops(conn: &mut Conn) -> Result<Vec<BenchShop>, StoreError> {
 }
 
 /// Makes calls whose times are spread over all days.
-async fn fill(store: &Store, shops: &[BenchShop], count: usize) -> Result<()> {
+async fn fill(store: &Store, shops: &[BenchShop], shares: &[u64], count: usize) -> Result<()> {
     let mut dice = Dice(20_261_121);
     let began = Instant::now();
     let calls = (0..count).map(|number| {
         let at = END - DAYS * DAY + (number as i64) * (DAYS * DAY / count as i64);
-        call(shops, &mut dice, Timestamp::from_unix_micros(at))
+        call(shops, shares, &mut dice, Timestamp::from_unix_micros(at))
     });
     let made = stream::iter(calls).map(async |(call, report)| {
         let request_id = call.request_id;
@@ -228,11 +233,16 @@ fn metadata(dice: &mut Dice) -> Vec<(&'static str, String)> {
 }
 
 /// A random call, and how it ends.
-fn call(shops: &[BenchShop], dice: &mut Dice, at: Timestamp) -> (Call, settlement::CallReport) {
+fn call(
+    shops: &[BenchShop],
+    shares: &[u64],
+    dice: &mut Dice,
+    at: Timestamp,
+) -> (Call, settlement::CallReport) {
     let mut share = dice.below(100);
     let mut of = 0;
-    while share >= MERCHANTS[of] {
-        share -= MERCHANTS[of];
+    while share >= shares[of] {
+        share -= shares[of];
         of += 1;
     }
     let shop = &shops[of];
@@ -254,7 +264,8 @@ fn call(shops: &[BenchShop], dice: &mut Dice, at: Timestamp) -> (Call, settlemen
     call.forwarded.metadata = Metadata::from_json(&pairs.into()).unwrap_or_default();
     let tokens = 50 + dice.below(3_000);
     let report = answered(tokens, &format!("0.{:010}", tokens * 5_000));
-    (call, settlement::CallReport { timestamp: at, ..report })
+    let model = Some(format!("model-{}", dice.skewed(MODELS)));
+    (call, settlement::CallReport { timestamp: at, model, ..report })
 }
 
 /// A kind of query. Each query of a kind is drawn at random.
@@ -324,7 +335,8 @@ fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
         let began = Instant::now();
         for _ in (0..TIMES).take_while(|_| began.elapsed() < AT_MOST) {
             // Half of the queries are the largest merchant's.
-            let shop = &shops[dice.below(8).saturating_sub(4) as usize];
+            let number = dice.below(8).saturating_sub(4) as usize;
+            let shop = &shops[number.min(shops.len() - 1)];
             let id = shop.merchant.merchant_id;
             let filter = question(shop, &mut dice);
             let back =

@@ -10,6 +10,7 @@ use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
 
 use crate::conn::{Conn, advisory_lock};
 use crate::error::StoreError;
+use crate::rollups;
 
 const SQLITE: EmbeddedMigrations = embed_migrations!("../../migrations/sqlite");
 const POSTGRES: EmbeddedMigrations = embed_migrations!("../../migrations/postgres");
@@ -65,7 +66,9 @@ pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
         Conn::Sqlite(conn) => run_on(conn, SQLITE),
         Conn::Postgres(conn) => run_on(conn, POSTGRES),
     };
+    let completed = ran.is_ok().then(|| rollups::complete(conn));
     advisory_lock(conn, false).map_err(StoreError::from)?;
+    completed.transpose()?;
     ran
 }
 
@@ -75,10 +78,14 @@ pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
     if !is_noted(conn).map_err(StoreError::from)? {
         return Err(MigrationError::Untouched);
     }
-    let pending = match conn {
+    let mut pending = match conn {
         Conn::Sqlite(conn) => pending_on(conn, SQLITE),
         Conn::Postgres(conn) => pending_on(conn, POSTGRES),
     }?;
+    // A process may end between the last migration and the sums that it leaves to the program.
+    if pending == 0 && !rollups::are_complete(conn)? {
+        pending = 1;
+    }
     if pending == 0 { Ok(()) } else { Err(MigrationError::Pending(pending)) }
 }
 

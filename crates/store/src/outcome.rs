@@ -28,8 +28,6 @@ pub(crate) struct StoredOutcome<'a> {
     provider_status: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timestamp: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    settled_at: Option<i64>,
     usage: Usage,
     #[serde(default = "reported", skip_serializing_if = "is_reported")]
     usage_source: UsageSource,
@@ -132,7 +130,6 @@ impl<'a> StoredOutcome<'a> {
             response_id: record.response_id.as_deref().map(Cow::Borrowed),
             provider_status: record.provider_status,
             timestamp: record.timestamp.map(Timestamp::unix_micros),
-            settled_at: record.settled_at.map(Timestamp::unix_micros),
             usage,
             usage_source,
             base: [base.input.units(), base.output.units()],
@@ -175,7 +172,6 @@ impl<'a> StoredOutcome<'a> {
         record.response_id = self.response_id.map(Cow::into_owned);
         record.provider_status = self.provider_status;
         record.timestamp = self.timestamp.map(Timestamp::from_unix_micros);
-        record.settled_at = self.settled_at.map(Timestamp::from_unix_micros);
         record.priced = PricedUsage { usage, usage_source, base, price_source };
         record.applied = self.applied.into_owned();
         record.quote = Quote {
@@ -268,7 +264,7 @@ pub(crate) mod tests {
             response_id: Some("resp".to_owned()),
             provider_status: Some(503),
             timestamp: Some(Timestamp::from_unix_micros(1)),
-            settled_at: Some(Timestamp::from_unix_micros(-1)),
+            settled_at: None,
             priced: PricedUsage {
                 usage: Usage::tokens(5, 6),
                 usage_source: UsageSource::Estimated,

@@ -20,23 +20,50 @@ use crate::rows::{
 };
 
 /// Parts of the statements that add to a row of the roll-ups. A sum that would leave the range of its column is clamped.
-/// SQLite returns such a sum as a real number. The merchant of a series never changes; it is set again only so that each
-/// sum can follow a comma.
+/// SQLite returns such a sum as a real number.
 macro_rules! sums_in_statements {
-    ($($sum:ident),*) => {
-        const SUM_COLUMNS: &str = concat!($( ", ", stringify!($sum) ),*);
+    ($first:ident $(, $sum:ident)*) => {
+        const SUM_COLUMNS: &str = concat!(", ", stringify!($first) $(, ", ", stringify!($sum) )*);
 
-        const ADDED_ON_SQLITE: &str = concat!("merchant_id = excluded.merchant_id" $(, ", ", stringify!($sum),
-            " = CASE WHEN typeof(", stringify!($sum), " + excluded.", stringify!($sum), ") = 'integer' THEN ",
-            stringify!($sum), " + excluded.", stringify!($sum), " WHEN excluded.", stringify!($sum),
-            " > 0 THEN 9223372036854775807 ELSE -9223372036854775808 END"
-        )*);
+        const ADDED_ON_SQLITE: &str =
+            concat!(added_on_sqlite!($first) $(, ", ", added_on_sqlite!($sum))*);
 
         const ADD_ON_POSTGRES: &str = concat!(
-            " ON CONFLICT (series_id, width, slot) DO UPDATE SET merchant_id = excluded.merchant_id"
-            $(, ", ", stringify!($sum), " = least(greatest(usage_rollups.", stringify!($sum),
-            "::numeric + excluded.", stringify!($sum), ", -9223372036854775808), 9223372036854775807)::bigint"
-        )*);
+            " ON CONFLICT (series_id, width, slot) DO UPDATE SET ",
+            added_on_postgres!($first) $(, ", ", added_on_postgres!($sum))*
+        );
+    };
+}
+
+macro_rules! added_on_sqlite {
+    ($sum:ident) => {
+        concat!(
+            stringify!($sum),
+            " = CASE WHEN typeof(",
+            stringify!($sum),
+            " + excluded.",
+            stringify!($sum),
+            ") = 'integer' THEN ",
+            stringify!($sum),
+            " + excluded.",
+            stringify!($sum),
+            " WHEN excluded.",
+            stringify!($sum),
+            " > 0 THEN 9223372036854775807 ELSE -9223372036854775808 END"
+        )
+    };
+}
+
+macro_rules! added_on_postgres {
+    ($sum:ident) => {
+        concat!(
+            stringify!($sum),
+            " = least(greatest(usage_rollups.",
+            stringify!($sum),
+            "::numeric + excluded.",
+            stringify!($sum),
+            ", -9223372036854775808), 9223372036854775807)::bigint"
+        )
     };
 }
 
@@ -157,11 +184,9 @@ impl QueryId for AddRollup<'_> {
 impl QueryFragment<Sqlite> for AddRollup<'_> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
         let row = self.0;
-        out.push_sql("INSERT INTO usage_rollups (merchant_id, series_id, width, slot");
+        out.push_sql("INSERT INTO usage_rollups (series_id, width, slot");
         out.push_sql(SUM_COLUMNS);
         out.push_sql(") VALUES (");
-        out.push_bind_param::<Binary, _>(&row.merchant_id)?;
-        out.push_sql(", ");
         out.push_bind_param::<Binary, _>(&row.series_id)?;
         out.push_sql(", ");
         out.push_bind_param::<Integer, _>(&row.width)?;
@@ -271,6 +296,7 @@ insert_some! {
         forwarded: Text,
         outcome: Text,
         created_at: BigInt,
+        settled_at: Nullable<BigInt>,
     }
 
     /// Inserts entries of the index of records.

@@ -5,10 +5,11 @@
 //! does this for many calls. So each call is added once, and no call waits for it.
 //!
 //! A call is added to the series of all calls of its merchant, to the series of the calls that are like it (in customer,
-//! spend key, meter, provider, model and status), and to one series for each pair of its metadata: the calls that are
-//! like it and have the pair. So sums by any dimension, under any filter, are sums over series. Only a query about two
-//! keys of metadata reads records.
+//! spend key, meter, provider, model and status), and for each pair of its metadata to one of the calls that are like
+//! it and have the pair. So sums by any dimension, under any filter, are sums over series. Series of fewer dimensions
+//! make the usual sums short. Only a query about two keys of metadata reads records.
 
+mod complete;
 mod queue;
 mod series;
 mod sums;
@@ -29,13 +30,14 @@ use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
 use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
 use crate::tables::webhooks;
 
+pub(crate) use complete::{are_complete, complete};
 pub(crate) use queue::{
     CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY, is_indexed, queued,
     queued_since,
 };
-pub(crate) use series::{ALL, CALLS, series_of};
+pub(crate) use series::{key_with, series_of, widths_of};
 pub use sums::RollupSums;
-pub(crate) use sums::{RollupKey, WIDTHS, slot};
+pub(crate) use sums::{RollupKey, slot};
 
 /// The number of series that are remembered. Then all are forgotten, which costs a few writes.
 const REMEMBERED: usize = 65_536;
@@ -169,14 +171,17 @@ pub(crate) struct Rollups {
 
 impl Rollups {
     pub(crate) fn add(&mut self, call: &QueuedCall) {
-        let of_call = slot(call.created_at);
         for series in series_of(call) {
-            for width in WIDTHS {
-                let slot = of_call - of_call.rem_euclid(i64::from(width));
-                let key = (series.merchant_id, series.series_id, width, slot);
-                *self.sums.entry(key).or_default() += call.sums;
-            }
+            self.add_sums(&series, slot(call.created_at), call.sums);
             self.series.insert(series);
+        }
+    }
+
+    /// Adds the sums of calls of a series in a quarter hour to the rows of all widths.
+    fn add_sums(&mut self, series: &SeriesRow, quarter: i64, sums: RollupSums) {
+        for &width in widths_of(&series.key) {
+            let slot = quarter - quarter.rem_euclid(i64::from(width));
+            *self.sums.entry((series.series_id, width, slot)).or_default() += sums;
         }
     }
 

@@ -147,6 +147,7 @@ diesel::table! {
         forwarded -> Text,
         outcome -> Text,
         created_at -> BigInt,
+        settled_at -> Nullable<BigInt>,
     }
 }
 
@@ -390,7 +391,6 @@ diesel::table! {
 
 diesel::table! {
     usage_rollups (series_id, width, slot) {
-        merchant_id -> Binary,
         series_id -> Binary,
         width -> Integer,
         slot -> BigInt,
@@ -512,6 +512,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     connections,
     subscriptions
 );
+diesel::allow_tables_to_appear_in_same_query!(merchants, usage_series);
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);

@@ -1,13 +1,15 @@
-//! Monthly statements of customers, from the ledger lines of their wallets and the records of their calls.
+//! Monthly statements of customers, from the ledger lines of their wallets and the sums of their calls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
+use diesel::dsl::sql;
 use diesel::prelude::*;
+use diesel::sql_types::{BigInt, Bool};
 use tollgate_domain::{
     Connection, ConnectionId, CreditSummary, LedgerAccount, MerchantId, ModelUsage, Month,
-    MonthCorrection, RequestId, Statement, StatementCharge, TimeZone, Timestamp, TransactionKind,
-    WalletId,
+    MonthCorrection, RequestId, Statement, StatementCharge, TimeSpan, TimeZone, Timestamp,
+    TransactionKind, WalletId,
 };
 use tollgate_pricing::Amount;
 
@@ -16,10 +18,12 @@ use crate::conn::Conn;
 use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::requests::{self, CLOCK_DIFFERENCE_MS, RequestFilter};
-use crate::rollups::RollupSums;
-use crate::rows::{PlanChargeRow, RequestRow, TransactionRow, from_word, time};
-use crate::schema::{plan_charges, transactions, wallets};
+use crate::records;
+use crate::requests::CLOCK_DIFFERENCE_MS;
+use crate::rollups::{RollupSums, is_indexed};
+use crate::rows::{HIGH, PlanChargeRow, RequestRow, TransactionRow, from_word, time};
+use crate::schema::{corrections, plan_charges, requests, transactions, wallets};
+use crate::usage;
 
 /// The number of ledger lines that are read at once.
 const LINES_AT_ONCE: i64 = 5_000;
@@ -83,7 +87,7 @@ pub fn read(
 ) -> Result<Statement, StoreError> {
     let mut sums = StatementSums::new(customer, month, zone);
     sums.read_lines(conn)?;
-    sums.read_records(conn)?;
+    sums.read_usage(conn)?;
     let charges = charges(conn, customer.wallet_id, &sums.range)?;
     Ok(sums.statement(charges))
 }
@@ -148,21 +152,72 @@ impl WalletLines {
         Ok(balance.unwrap_or_default())
     }
 
-    fn page(
+    /// The sums of the lines of some calls within a range of times.
+    fn sums(
+        &self,
+        conn: &mut Conn,
+        numbers: &Range<i64>,
+        CallLines { at, calls }: &CallLines,
+    ) -> Result<Vec<LineSum>, StoreError> {
+        let sum = |part: &str| sql::<BigInt>(&format!("CAST(sum(amount {part} {HIGH}) AS BIGINT)"));
+        let rows: Vec<(EnumCode<LedgerAccount>, EnumCode<TransactionKind>, i64, i64)> =
+            transactions::table
+                .filter(transactions::wallet_id.eq(self.wallet_id))
+                .filter(transactions::number.ge(numbers.start))
+                .filter(transactions::number.lt(numbers.end))
+                .filter(transactions::request_id.ge(calls.start))
+                .filter(transactions::request_id.lt(calls.end))
+                .filter(transactions::created_at.ge(at.start))
+                .filter(transactions::created_at.lt(at.end))
+                .group_by((transactions::account, transactions::kind))
+                .select((transactions::account, transactions::kind, sum("%"), sum("/")))
+                .load(conn)?;
+        let rows = rows.into_iter().map(|(account, kind, low, high)| LineSum {
+            account: account.0,
+            kind: kind.0,
+            units: i128::from(low) + i128::from(high) * i128::from(HIGH),
+        });
+        Ok(rows.collect())
+    }
+
+    /// The first lines of a range that are not among those of the calls.
+    fn others(
         &self,
         conn: &mut Conn,
         numbers: Range<i64>,
+        CallLines { at, calls }: &CallLines,
     ) -> Result<Vec<TransactionRow>, StoreError> {
+        let is_of_other = transactions::request_id
+            .is_null()
+            .or(transactions::request_id.lt(calls.start))
+            .or(transactions::request_id.ge(calls.end))
+            .assume_not_null();
+        let is_of_other_time =
+            transactions::created_at.lt(at.start).or(transactions::created_at.ge(at.end));
         let rows = transactions::table
             .filter(transactions::wallet_id.eq(self.wallet_id))
             .filter(transactions::number.ge(numbers.start))
             .filter(transactions::number.lt(numbers.end))
+            .filter(is_of_other.or(is_of_other_time))
             .order(transactions::number)
             .limit(LINES_AT_ONCE)
             .select(TransactionRow::as_select())
             .load(conn)?;
         Ok(rows)
     }
+}
+
+/// Ledger lines of calls: those with a time in a range, of calls whose ids are in another.
+struct CallLines {
+    at: Range<i64>,
+    calls: Range<Id<RequestId>>,
+}
+
+/// The sum of lines of an account and a kind, in units.
+struct LineSum {
+    account: LedgerAccount,
+    kind: TransactionKind,
+    units: i128,
 }
 
 /// The sums of a statement while its lines and records are read. Amounts are in units, which no sum overflows.
@@ -192,12 +247,12 @@ struct AccountSums {
 }
 
 impl AccountSums {
-    fn add(&mut self, account: LedgerAccount, units: i64) {
+    fn add(&mut self, account: LedgerAccount, units: i128) {
         let sum = match account {
             LedgerAccount::Balance => &mut self.balance,
             LedgerAccount::CycleCredit | LedgerAccount::BundleCredit => &mut self.credit,
         };
-        *sum += i128::from(units);
+        *sum += units;
     }
 }
 
@@ -230,44 +285,51 @@ impl<'a> StatementSums<'a> {
         for account in
             [LedgerAccount::Balance, LedgerAccount::CycleCredit, LedgerAccount::BundleCredit]
         {
-            self.opening.add(account, lines.balance_before(conn, account, next)?);
+            self.opening.add(account, lines.balance_before(conn, account, next)?.into());
+        }
+        // Most lines are of calls that were surely made in the month, and are added up by the database.
+        let of_calls = CallLines {
+            at: self.range.start.unix_micros()..self.range.end.unix_micros(),
+            calls: self.calls_within(),
+        };
+        for sum in lines.sums(conn, &(next..past), &of_calls)? {
+            self.add_line(&sum, None);
         }
         while next < past {
-            let page = lines.page(conn, next..past)?;
+            let page = lines.others(conn, next..past, &of_calls)?;
             let Some(last) = page.last() else { break };
             next = last.number.saturating_add(1);
-            let earlier = self.calls_of_other_months(conn, &page)?;
+            let others = self.calls_of_other_months(conn, &page)?;
             for line in &page {
-                self.add_line(line, &earlier);
+                let (account, units) = (line.account.0, line.amount.into());
+                let at = time(line.created_at);
+                if at < self.range.start {
+                    self.opening.add(account, units);
+                }
+                if self.range.contains(&at) {
+                    let month = line.request_id.and_then(|id| others.get(&id)).copied();
+                    self.add_line(&LineSum { account, kind: line.kind.0, units }, month);
+                }
             }
         }
         Ok(())
     }
 
-    fn add_line(&mut self, line: &TransactionRow, others: &HashMap<Id<RequestId>, Month>) {
-        let at = time(line.created_at);
-        let (account, amount) = (line.account.0, line.amount);
-        if at < self.range.start {
-            self.opening.add(account, amount);
-        }
-        if !self.range.contains(&at) {
-            return;
-        }
-        let units = i128::from(amount);
-        self.moved.add(account, amount);
-        match line.kind.0 {
+    /// Adds lines of the month. `month` is the month of their calls, if it is another one.
+    fn add_line(&mut self, &LineSum { account, kind, units }: &LineSum, month: Option<Month>) {
+        self.moved.add(account, units);
+        match kind {
             TransactionKind::Credit => self.credits += units,
             TransactionKind::Debit => self.debits += units,
             TransactionKind::CreditGrant | TransactionKind::BundlePurchase => self.granted += units,
             TransactionKind::CreditExpiry => self.expired -= units,
             TransactionKind::Rollover => self.rolled_over += units.max(0),
             kind @ (TransactionKind::Usage | TransactionKind::Correction) => {
-                let month = line.request_id.and_then(|id| others.get(&id)).copied();
                 if kind == TransactionKind::Usage && month.is_none() {
-                    self.usage.add(account, amount);
+                    self.usage.add(account, units);
                 } else {
                     let month = month.unwrap_or(self.month);
-                    self.corrections.entry(month).or_default().add(account, amount);
+                    self.corrections.entry(month).or_default().add(account, units);
                 }
             }
         }
@@ -279,11 +341,9 @@ impl<'a> StatementSums<'a> {
         conn: &mut Conn,
         lines: &[TransactionRow],
     ) -> Result<HashMap<Id<RequestId>, Month>, StoreError> {
-        // The id of a call begins with its time.
-        let from = RequestId::least(self.range.start.plus_millis(CLOCK_DIFFERENCE_MS));
-        let past = RequestId::least(self.range.end.plus_millis(-CLOCK_DIFFERENCE_MS));
+        let within = self.calls_within();
         let ids = lines.iter().filter_map(|line| line.request_id);
-        let ids: BTreeSet<_> = ids.filter(|id| id.get() < from || id.get() >= past).collect();
+        let ids: BTreeSet<_> = ids.filter(|id| !within.contains(id)).collect();
         let ids = Vec::from_iter(ids);
         let rows = dialect::requests(conn, self.customer.merchant_id, &ids, RowLock::No)?;
         let others = rows.into_iter().filter_map(|row| {
@@ -294,31 +354,79 @@ impl<'a> StatementSums<'a> {
         Ok(others.collect())
     }
 
-    /// Adds the records of the month's calls.
-    fn read_records(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
-        let filter = RequestFilter {
-            connection_id: Some(self.customer.connection_id),
-            ..RequestFilter::default()
-        };
-        let range = self.range.clone();
-        requests::for_each_settled(conn, self.customer.merchant_id, &filter, range, |_, rows| {
-            rows.iter().try_for_each(|row| self.add_record(row))
-        })
+    /// The ids of calls that were surely made in the month. The id of a call begins with its time.
+    fn calls_within(&self) -> Range<Id<RequestId>> {
+        let from = self.range.start.plus_millis(CLOCK_DIFFERENCE_MS);
+        let past = self.range.end.plus_millis(-CLOCK_DIFFERENCE_MS);
+        Id(RequestId::least(from))..Id(RequestId::least(past))
     }
 
-    fn add_record(&mut self, row: &RequestRow) -> Result<(), StoreError> {
-        let created_at = time(row.created_at);
-        if !self.range.contains(&created_at) {
-            return Ok(());
+    /// Adds the sums of the month's calls, as they were settled first and in the month.
+    fn read_usage(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        let CustomerAccount { merchant_id, connection_id, .. } = self.customer;
+        let span = TimeSpan::of_month(self.month, self.zone.clone());
+        self.by_model = usage::of_customer_by_model(conn, merchant_id, connection_id, &span)?;
+        for row in self.changed_later(conn)? {
+            let mut now = [row.clone()];
+            records::correct(conn, &mut now)?;
+            for row in &now {
+                self.add_record(row, |sums, of_call| sums - of_call)?;
+            }
+            // A call that was settled later is a correction of the later month.
+            if row.settled_at.is_none_or(|at| time(at) < self.range.end) {
+                self.add_record(&row, |mut sums, of_call| {
+                    sums += of_call;
+                    sums
+                })?;
+            }
         }
+        self.by_model.retain(|_, sums| *sums != RollupSums::default());
+        Ok(())
+    }
+
+    /// The records of the month's calls that were settled after the month or corrected, as they were settled first.
+    fn changed_later(&self, conn: &mut Conn) -> Result<Vec<RequestRow>, StoreError> {
+        let CustomerAccount { merchant_id, connection_id, .. } = self.customer;
+        let from = Id(RequestId::least(self.range.start.plus_millis(-CLOCK_DIFFERENCE_MS)));
+        let past = Id(RequestId::least(self.range.end.plus_millis(CLOCK_DIFFERENCE_MS)));
+        let mut rows: Vec<RequestRow> = requests::table
+            .filter(requests::merchant_id.eq(Id(merchant_id)))
+            .filter(requests::connection_id.eq(Id(connection_id)))
+            .filter(requests::request_id.ge(from))
+            .filter(requests::request_id.lt(past))
+            // The condition of the index. Months begin with a quarter hour.
+            .filter(sql::<Bool>("settled_at / 900000000 <> created_at / 900000000"))
+            .filter(requests::settled_at.ge(self.range.end.unix_micros()))
+            .select(RequestRow::as_select())
+            .load(conn)?;
+        let corrected: Vec<Id<RequestId>> = corrections::table
+            .filter(corrections::merchant_id.eq(Id(merchant_id)))
+            .filter(corrections::request_id.ge(from))
+            .filter(corrections::request_id.lt(past))
+            .order(corrections::request_id)
+            .select(corrections::request_id)
+            .load(conn)?;
+        let late: BTreeSet<_> = rows.iter().map(|row| row.request_id).collect();
+        let corrected: Vec<_> = corrected.into_iter().filter(|id| !late.contains(id)).collect();
+        rows.extend(dialect::requests(conn, merchant_id, &corrected, RowLock::No)?);
+        rows.retain(|row| {
+            row.connection_id == Some(Id(connection_id))
+                && self.range.contains(&time(row.created_at))
+        });
+        Ok(rows)
+    }
+
+    /// Changes the sums of the model of a call.
+    fn add_record(
+        &mut self,
+        row: &RequestRow,
+        change: impl Fn(RollupSums, RollupSums) -> RollupSums,
+    ) -> Result<(), StoreError> {
         let record = row.to_record(None)?;
-        // A call that was settled later is a correction of the later month.
-        if record.settled_at.unwrap_or(created_at) >= self.range.end {
-            return Ok(());
-        }
-        let wallet_cost = i128::from(row.wallet_cost);
-        *self.by_model.entry(record.model.clone()).or_default() +=
-            RollupSums { wallet_cost, ..RollupSums::of(&record) };
+        let sums = RollupSums::of(&record);
+        let of_model = self.by_model.entry(record.model.filter(|model| is_indexed(model)));
+        let of_model = of_model.or_default();
+        *of_model = change(*of_model, sums);
         Ok(())
     }
 

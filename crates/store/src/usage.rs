@@ -4,7 +4,7 @@
 //! added to a few *series*, which `rollups.rs` describes. Calls that are not folded yet are added from their queue. In a
 //! [snapshot](Conn::snapshot) every call is counted once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tollgate_domain::{
     ConnectionId, Id as _, MerchantId, MeterId, RequestStatus, SpendKeyId, TimeSpan, Timestamp,
@@ -16,7 +16,7 @@ use crate::dialect::{BoundValue, SeriesColumn, SlotRange, UsageQuery};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::requests::{self, RequestFilter};
-use crate::rollups::{self, ALL, CALLS, QueuedCall, WIDTHS, slot};
+use crate::rollups::{self, QueuedCall, key_with, slot, widths_of};
 use crate::rows::{time, word};
 use crate::{records, refusals};
 
@@ -66,7 +66,24 @@ pub fn sums(
     group_by: &[Dimension],
     span: &TimeSpan,
 ) -> Result<Option<GroupedSums>, StoreError> {
-    read(conn, UsageReader { merchant_id, filter, group_by, periods: Periods::of(span), only: &[] })
+    let periods = Periods::of(span);
+    let reader = UsageReader { merchant_id, filter, group_by, periods, among: None, only: &[] };
+    read(conn, reader)
+}
+
+/// As [`sums`], of these groups alone.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn sums_among(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    (group_by, members): (&[Dimension], &[GroupMembers]),
+    span: &TimeSpan,
+) -> Result<Option<GroupedSums>, StoreError> {
+    let (periods, among) = (Periods::of(span), Some(members));
+    read(conn, UsageReader { merchant_id, filter, group_by, periods, among, only: &[] })
 }
 
 /// As [`sums`], with the sums alone that make a margin: revenue, provider cost and service charge. It reads many groups
@@ -82,7 +99,8 @@ pub fn margins(
     span: &TimeSpan,
 ) -> Result<Option<GroupedSums>, StoreError> {
     let (periods, only) = (Periods::of(span), &["provider_cost", "service_charge", "revenue"]);
-    let found = read(conn, UsageReader { merchant_id, filter, group_by, periods, only })?;
+    let reader = UsageReader { merchant_id, filter, group_by, periods, among: None, only };
+    let found = read(conn, reader)?;
     // Calls that are not folded yet have all sums.
     let margin = |sums: RollupSums| RollupSums {
         provider_cost: sums.provider_cost,
@@ -97,25 +115,47 @@ pub fn margins(
     }))
 }
 
+/// The sums of a customer's calls by model, over a span of one period. There is no limit of their number.
+pub(crate) fn of_customer_by_model(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    connection_id: ConnectionId,
+    span: &TimeSpan,
+) -> Result<HashMap<Option<String>, RollupSums>, StoreError> {
+    let filter = RequestFilter { connection_id: Some(connection_id), ..RequestFilter::default() };
+    let (periods, group_by) = (Periods::of(span), &[Dimension::Model]);
+    let mut reader =
+        UsageReader { merchant_id, filter: &filter, group_by, periods, among: None, only: &[] };
+    let mut found = GroupedSums::new();
+    reader.read_calls(conn, usize::MAX, &mut found)?;
+    let by_model = found
+        .into_iter()
+        .filter_map(|(mut members, sums)| Some((members.pop()?, sums.into_values().next()?)));
+    Ok(by_model.collect())
+}
+
 fn read(conn: &mut Conn, mut query: UsageReader<'_>) -> Result<Option<GroupedSums>, StoreError> {
     let (filter, group_by) = (query.filter, query.group_by);
     let mut found = GroupedSums::new();
     let pairs: BTreeSet<_> = filter.metadata.iter().collect();
     let keys: BTreeSet<&String> = pairs.iter().map(|(key, _)| key).collect();
     // No call has two values of a key.
-    if keys.len() == pairs.len() {
+    if keys.len() == pairs.len() && query.among.is_none_or(|among| !among.is_empty()) {
         let grouped = group_by.iter().filter_map(|dimension| match dimension {
             Dimension::Metadata(key) => Some(key),
             _ => None,
         });
         let keys: BTreeSet<_> = keys.into_iter().chain(grouped).collect();
         match Vec::from_iter(keys)[..] {
-            [] => query.read_calls(conn, &mut found)?,
+            [] => query.read_calls(conn, MOST_SUMS + 1, &mut found)?,
             [key] => query.read_metadata(conn, key, &mut found)?,
             _ => query.read_records(conn, &mut found)?,
         }
     }
     drop_empty(&mut found);
+    if let Some(among) = query.among {
+        found.retain(|members, _| among.contains(members));
+    }
     let count: usize = found.values().map(BTreeMap::len).sum();
     Ok((count <= MOST_SUMS).then_some(found))
 }
@@ -179,12 +219,17 @@ pub fn plan(
     span: &TimeSpan,
 ) -> Result<Vec<String>, StoreError> {
     let periods = Periods::of(span);
-    let Some(run) = periods.runs().into_iter().next() else { return Ok(Vec::new()) };
+    let filters = filters(filter);
+    let key = key_of(None, &filters, &[]);
+    let Some(run) = periods.runs(widths_of(&key)).into_iter().next() else {
+        return Ok(Vec::new());
+    };
     let query = UsageQuery {
         merchant_id: Id(merchant_id).untyped(),
-        key: CALLS,
-        filters: &filters(filter),
+        key: &key,
+        filters: &filters,
         groups: &[],
+        among: None,
         ranges: &run.ranges,
         origin: run.origin,
         step: run.step,
@@ -200,16 +245,21 @@ struct UsageReader<'a> {
     filter: &'a RequestFilter,
     group_by: &'a [Dimension],
     periods: Periods,
+    /// The groups to read. `None` for all.
+    among: Option<&'a [GroupMembers]>,
     /// The sums to read, by their columns; empty for all.
     only: &'a [&'a str],
 }
 
 impl UsageReader<'_> {
     /// Adds the sums of a query about no metadata.
-    fn read_calls(&mut self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
-        let is_of_all = self.group_by.is_empty() && *self.filter == RequestFilter::default();
-        let key = if is_of_all { ALL } else { CALLS };
-        self.read_series(conn, key, found)?;
+    fn read_calls(
+        &mut self,
+        conn: &mut Conn,
+        most: usize,
+        found: &mut GroupedSums,
+    ) -> Result<(), StoreError> {
+        self.read_series(conn, None, most, found)?;
         self.read_queue(conn, found)
     }
 
@@ -221,14 +271,15 @@ impl UsageReader<'_> {
         key: &str,
         found: &mut GroupedSums,
     ) -> Result<(), StoreError> {
-        self.read_series(conn, key, found)?;
+        self.read_series(conn, Some(key), MOST_SUMS + 1, found)?;
         if self.filter.metadata.is_empty() {
             let is_of_key = |dimension: &Dimension| matches!(dimension, Dimension::Metadata(_));
             let others: Vec<_> =
                 self.group_by.iter().filter(|one| !is_of_key(one)).cloned().collect();
             let mut all = GroupedSums::new();
-            let reader = UsageReader { group_by: &others, periods: self.periods.clone(), ..*self };
-            reader.read_series(conn, CALLS, &mut all)?;
+            let periods = self.periods.clone();
+            let reader = UsageReader { group_by: &others, periods, among: None, ..*self };
+            reader.read_series(conn, None, MOST_SUMS + 1, &mut all)?;
             // The place of the key among the dimensions.
             let places: Vec<_> = (0..self.group_by.len())
                 .filter(|place| self.group_by.get(*place).is_some_and(is_of_key))
@@ -253,26 +304,36 @@ impl UsageReader<'_> {
         self.read_queue(conn, found)
     }
 
-    /// Adds the sums of the series with a key.
+    /// Adds the sums of the series with a key of metadata, or of those of all calls.
     fn read_series(
         &self,
         conn: &mut Conn,
-        key: &str,
+        metadata: Option<&str>,
+        most: usize,
         found: &mut GroupedSums,
     ) -> Result<(), StoreError> {
         let filters = filters(self.filter);
         let groups: Vec<_> = self.group_by.iter().map(Dimension::column).collect();
-        for run in self.periods.runs() {
+        let key = key_of(metadata, &filters, &groups);
+        // The calls without a key of metadata are those that no group has, so all groups are needed.
+        let among = self.among.filter(|_| metadata.is_none() && !groups.is_empty());
+        let among = among.map(|groups| groups.iter().filter_map(|one| self.values(one)).collect());
+        let among: Option<Vec<_>> = among;
+        if among.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        for run in self.periods.runs(widths_of(&key)) {
             let query = UsageQuery {
                 merchant_id: Id(self.merchant_id).untyped(),
-                key,
+                key: &key,
                 filters: &filters,
                 groups: &groups,
+                among: among.as_deref(),
                 ranges: &run.ranges,
                 origin: run.origin,
                 step: run.step,
                 only: self.only,
-                limit: MOST_SUMS + 1,
+                limit: most,
             };
             for row in query.load(conn)? {
                 let sums = RollupSums::from(&row.sums);
@@ -283,6 +344,16 @@ impl UsageReader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The values of a group in the columns of series. `None` if there can be no such group.
+    fn values(&self, members: &GroupMembers) -> Option<Vec<Option<BoundValue>>> {
+        let members = self.group_by.iter().zip(members);
+        let values = members.map(|(dimension, member)| match member {
+            Some(member) => dimension.value(member).map(Some),
+            None => Some(None),
+        });
+        values.collect()
     }
 
     /// Adds the calls that are not folded yet.
@@ -346,6 +417,28 @@ impl Dimension {
         }
     }
 
+    /// The value of a member in the column.
+    fn value(&self, member: &str) -> Option<BoundValue> {
+        match self {
+            Self::Connection => {
+                member.parse::<ConnectionId>().ok().map(|id| BoundValue::Id(Id(id).untyped()))
+            }
+            Self::SpendKey => {
+                member.parse::<SpendKeyId>().ok().map(|id| BoundValue::Id(Id(id).untyped()))
+            }
+            Self::Meter => {
+                member.parse::<MeterId>().ok().map(|id| BoundValue::Id(Id(id).untyped()))
+            }
+            Self::Status => [RequestStatus::Completed, RequestStatus::Error]
+                .into_iter()
+                .find(|status| word(status) == member)
+                .map(|status| BoundValue::Code(*status.number())),
+            Self::Provider | Self::Model | Self::Metadata(_) => {
+                Some(BoundValue::Text(member.to_owned()))
+            }
+        }
+    }
+
     /// The member that a column says.
     fn member(&self, value: BoundValue) -> Option<String> {
         match (self, value) {
@@ -401,6 +494,18 @@ fn filters(filter: &RequestFilter) -> Vec<(SeriesColumn, BoundValue)> {
     all.into_iter().filter_map(|(column, value)| Some((column, value?))).collect()
 }
 
+/// The key of the series that have the columns of the filters and of the groups. The value of a key of metadata is a
+/// column of all series with the key.
+fn key_of(
+    metadata: Option<&str>,
+    filters: &[(SeriesColumn, BoundValue)],
+    groups: &[SeriesColumn],
+) -> String {
+    let columns = filters.iter().map(|(column, _)| *column).chain(groups.iter().copied());
+    let columns: Vec<_> = columns.filter(|column| *column != SeriesColumn::Value).collect();
+    key_with(metadata, &columns)
+}
+
 /// The periods of a span, in quarter hours.
 #[derive(Clone, Debug)]
 struct Periods {
@@ -440,7 +545,7 @@ impl Periods {
     }
 
     /// Splits the periods into runs. A statement adds up the periods of a run.
-    fn runs(&self) -> Vec<Run> {
+    fn runs(&self, widths: &[i32]) -> Vec<Run> {
         let edges = self.edges();
         let lengths: Vec<i64> =
             edges.windows(2).map(|pair| edge(pair, 1) - edge(pair, 0)).collect();
@@ -461,7 +566,7 @@ impl Periods {
             }
             let of_run = edges.get(first..=past).unwrap_or_default();
             let origin = edge(of_run, 1) - step;
-            runs.push(Run { first, origin, step, ranges: cover(of_run) });
+            runs.push(Run { first, origin, step, ranges: cover(of_run, widths) });
             first = past;
         }
         runs
@@ -472,12 +577,12 @@ fn edge(edges: &[i64], place: usize) -> i64 {
     edges.get(place).copied().unwrap_or_default()
 }
 
-/// The fewest rows that cover the periods between these edges. No row reaches over an edge.
-fn cover(edges: &[i64]) -> Vec<SlotRange> {
+/// The fewest rows of these widths that cover the periods between these edges. No row reaches over an edge.
+fn cover(edges: &[i64], widths: &[i32]) -> Vec<SlotRange> {
     let mut gaps: Vec<(i64, i64)> =
         edges.windows(2).map(|pair| (edge(pair, 0), edge(pair, 1))).collect();
     let mut ranges: Vec<SlotRange> = Vec::new();
-    for width in WIDTHS {
+    for &width in widths {
         let mut left = Vec::new();
         for (from, to) in gaps {
             let rows = i64::from(width);
@@ -531,7 +636,7 @@ mod tests {
             for (zone, interval) in zones.iter().flat_map(|zone| intervals.map(|it| (*zone, it))) {
                 let periods = periods(start, end, zone, interval);
                 let mut seen = BTreeMap::new();
-                for run in periods.runs() {
+                for run in periods.runs(&[96, 4, 1]) {
                     for range in &run.ranges {
                         assert_eq!(range.first % i64::from(range.width), 0);
                         for slot in range.first..range.past {
@@ -554,7 +659,7 @@ mod tests {
         let rows = |zone: &str, interval| {
             let periods = periods("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z", zone, interval);
             let rows = |range: &SlotRange| (range.past - range.first) / i64::from(range.width);
-            let runs = periods.runs();
+            let runs = periods.runs(&[96, 4, 1]);
             (runs.len(), runs.iter().flat_map(|run| &run.ranges).map(rows).sum::<i64>())
         };
         assert_eq!(rows("UTC", Interval::Day), (1, 365));

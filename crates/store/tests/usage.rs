@@ -11,12 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use diesel::connection::SimpleConnection;
+use diesel::{Connection as _, SqliteConnection};
 use tollgate_domain::admission::Call;
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension, GroupedSums, RollupSums};
-use tollgate_store::{Conn, DatabaseUrl, Page, Store, StoreError, rollups};
+use tollgate_store::{
+    Conn, DatabaseUrl, MigrationError, OpenError, Options, Page, Store, StoreError, rollups,
+};
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
 /// Pseudo-random numbers that are the same in every run.
@@ -317,11 +320,17 @@ async fn sums(
 ) -> GroupedSums {
     let (filter, group_by, span) = (filter.clone(), group_by.to_vec(), span.clone());
     let read = move |conn: &mut Conn| {
-        let sums = usage::sums(conn, merchant_id, &filter, &group_by, &span)?;
-        Ok::<_, StoreError>((sums, usage::margins(conn, merchant_id, &filter, &group_by, &span)?))
+        let sums = usage::sums(conn, merchant_id, &filter, &group_by, &span)?.unwrap();
+        let some: Vec<_> = sums.keys().step_by(2).cloned().collect();
+        let of_some = (&*group_by, &*some);
+        let among = usage::sums_among(conn, merchant_id, &filter, of_some, &span)?.unwrap();
+        let mut expected = sums.clone();
+        expected.retain(|members, _| some.contains(members));
+        assert_eq!(among, expected, "sums among {some:?} by {group_by:?}");
+        let margins = usage::margins(conn, merchant_id, &filter, &group_by, &span)?;
+        Ok::<_, StoreError>((sums, margins.unwrap()))
     };
     let (sums, margins) = store.read_snapshot(read).await.unwrap();
-    let (sums, margins) = (sums.unwrap(), margins.unwrap());
     let mut expected = sums.clone();
     for sums in expected.values_mut() {
         for sums in sums.values_mut() {
@@ -547,13 +556,23 @@ fn an_audit_names_what_a_rollup_lost() {
         let audit = store.store.audit().await.unwrap();
         let names: Vec<_> = audit.differences.iter().map(|one| one.what.as_str()).collect();
         let merchant_id = shop.merchant_id;
-        let call = format!("{merchant_id}, house, m-2026");
-        let series = [merchant_id.to_string(), call.clone(), format!("{call}, env = prod")];
+        let series = [
+            ":all",
+            ":customers",
+            "house, m-2026, :models",
+            "house, m-2026, :calls",
+            "house, m-2026, env = prod",
+            ":pair.env = prod",
+        ];
+        let series = series.map(|series| format!("{merchant_id}, {series}"));
         let expected: Vec<_> = series
             .iter()
             .flat_map(|series| {
-                [96, 4, 1]
-                    .map(|width| format!("usage of {series} in rows of {width}: output tokens"))
+                let has_hours = series.ends_with(":all") || series.ends_with(":models");
+                let widths = if has_hours { vec![96, 4, 1] } else { vec![96, 1] };
+                widths.into_iter().map(move |width| {
+                    format!("usage of {series} in rows of {width}: output tokens")
+                })
             })
             .collect();
         assert!(expected.iter().all(|name| names.contains(&name.as_str())), "{names:?}");
@@ -614,6 +633,53 @@ fn sums_are_right_before_calls_are_folded_afterwards_and_when_they_are_rebuilt()
         let now = store.clock.now();
         store.store.write(move |conn| rollups::rebuild(conn, now)).await.unwrap();
         assert_adds_up(&store.store, &shop, &mut dice).await;
+    });
+}
+
+#[test]
+fn series_that_a_migration_left_out_are_added_up_at_the_next_start() {
+    each_store(async |store| {
+        let mut dice = UsageRandom(6);
+        let shop = shop(store).await;
+        for number in 0..300 {
+            let call = shop.call(store, &mut dice);
+            let request_id = call.request_id;
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            // The last ones stay in the queue.
+            if number == 250 {
+                store.store.fold().await.unwrap();
+            }
+            store.store.settle(request_id, answered(dice.below(5_000), "0.01")).await;
+        }
+        execute(
+            &store.store,
+            "DELETE FROM usage_rollups WHERE series_id IN (SELECT series_id FROM usage_series \
+             WHERE key IN (':customers', ':models') OR key LIKE ':pair.%'); \
+             DELETE FROM usage_series WHERE key IN (':customers', ':models') OR key LIKE ':pair.%'; \
+             INSERT INTO usage_series (merchant_id, key, value, series_id) \
+             SELECT DISTINCT merchant_id, ':incomplete', '', merchant_id FROM usage_series WHERE key = ':all'",
+        )
+        .await;
+        assert!(!store.store.audit().await.unwrap().differences.is_empty());
+        let options = Options { clock: store.clock.clone(), migrate: false, ..Options::default() };
+        // A SQLite file is not migrated while a process serves from it.
+        let folder = tempfile::tempdir().unwrap();
+        let url = match &store.url {
+            DatabaseUrl::Sqlite(file) => {
+                let copy = folder.path().join("copy.db");
+                let mut conn = SqliteConnection::establish(file.to_str().unwrap()).unwrap();
+                conn.batch_execute(&format!("VACUUM INTO '{}'", copy.display())).unwrap();
+                DatabaseUrl::Sqlite(copy)
+            }
+            other => other.clone(),
+        };
+        let pending = Store::open(&url, &options).map(drop);
+        assert!(matches!(pending, Err(OpenError::Migration(MigrationError::Pending(1)))));
+        let opened = Store::open(&url, &Options { migrate: true, ..options }).unwrap();
+        assert_adds_up(&opened, &shop, &mut dice).await;
+        assert_eq!(opened.audit().await.unwrap().differences, []);
+        let now = store.clock.now();
+        store.store.write(move |conn| rollups::rebuild(conn, now)).await.unwrap();
     });
 }
 
@@ -804,7 +870,14 @@ fn every_list_and_every_sum_walks_the_index_it_is_meant_to() {
         let (merchant_id, span) = (shop.merchant_id, span.unwrap());
         for (filter, of_series) in [
             (filter(None, Some(meter), &[]), &["(merchant_id=? AND key=?)", "usage_series_"]),
-            (filter(Some(connection), None, &[]), &["usage_series_by_"; 2]),
+            (
+                filter(Some(connection), None, &[]),
+                &["usage_series_of_connection", "usage_series_of_spend_key"],
+            ),
+            (
+                filter(Some(connection), Some(meter), &[]),
+                &["usage_series_by_connection", "usage_series_by_spend_key"],
+            ),
         ] {
             let span = span.clone();
             let plan = planned(store, move |conn| usage::plan(conn, merchant_id, &filter, &span));

@@ -1,7 +1,7 @@
 //! The audit of the roll-ups. The sums of each series are compared in every width, with the times of its calls, and the
 //! index of records by the number of entries of each pair.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
 use tollgate_domain::MerchantId;
@@ -10,7 +10,7 @@ use super::findings::{Audit, CHUNK};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rollups::{self, QueuedCall, RollupSums, WIDTHS, series_of, slot};
+use crate::rollups::{self, QueuedCall, RollupSums, series_of, slot, widths_of};
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
 use crate::schema::{request_index, usage_rollups, usage_series};
 
@@ -28,10 +28,12 @@ type IndexKey = (Id<MerchantId>, String, String);
 struct SeriesTotals {
     row: SeriesRow,
     sums: RollupSums,
-    times: [i128; WIDTHS.len()],
-    /// Whether the row of the series was found, and rows of each width.
+    /// The times of its calls in each width.
+    times: BTreeMap<i32, i128>,
+    /// Whether the row of the series was found.
     is_listed: bool,
-    has_width: [bool; WIDTHS.len()],
+    /// The widths of which rows were found.
+    found: BTreeSet<i32>,
 }
 
 /// The contribution of a row to the times of its series: it changes when a call is counted in another slot.
@@ -55,13 +57,14 @@ impl RecomputedRollups {
             let series = self.series.entry(row.series_id).or_insert_with(|| SeriesTotals {
                 row,
                 sums: RollupSums::default(),
-                times: Default::default(),
+                times: BTreeMap::new(),
                 is_listed: false,
-                has_width: Default::default(),
+                found: BTreeSet::new(),
             });
             series.sums += more;
-            for (sum, width) in series.times.iter_mut().zip(WIDTHS) {
+            for &width in widths_of(&series.row.key) {
                 let slot = of_call - of_call.rem_euclid(i64::from(width));
+                let sum = series.times.entry(width).or_default();
                 *sum = sum.saturating_add(times(slot, more.requests));
             }
         }
@@ -70,17 +73,15 @@ impl RecomputedRollups {
     /// Compares the sums of a series in one width.
     fn check(&mut self, found: &WidthSums, audit: &mut Audit) {
         let (series_id, width) = found.of;
-        let place = WIDTHS.iter().position(|known| *known == width);
-        let Some((series, place)) = self.series.get_mut(&series_id).zip(place) else {
+        let series = self.series.get_mut(&series_id);
+        let Some(series) = series.filter(|one| widths_of(&one.row.key).contains(&width)) else {
             let what = format!("usage of unknown series {series_id} in rows of {width}");
             return audit.compare_sums(&what, found.sums, RollupSums::default());
         };
-        if let Some(has_width) = series.has_width.get_mut(place) {
-            *has_width = true;
-        }
+        series.found.insert(width);
         let what = format!("usage of {} in rows of {width}", name(&series.row));
         audit.compare_sums(&what, found.sums, series.sums);
-        if series.times.get(place) != Some(&found.times) {
+        if series.times.get(&width) != Some(&found.times) {
             audit.compare(format!("{what}: times"), 1, 0);
         }
     }
@@ -106,7 +107,7 @@ fn name(row: &SeriesRow) -> String {
         row.provider.clone(),
         row.model.clone(),
         row.status.filter(|status| *status == 3).map(|_| "error".to_owned()),
-        (!key.starts_with(':')).then(|| format!("{key} = {value}")),
+        Some(if value.is_empty() { key.clone() } else { format!("{key} = {value}") }),
     ];
     for part in ids.into_iter().flatten() {
         name.push_str(", ");
@@ -127,14 +128,14 @@ pub(super) fn compare(
     compare_rows(conn, &mut recomputed, audit)?;
     compare_series(conn, &mut recomputed, audit)?;
     for series in recomputed.series.values() {
-        let SeriesTotals { row, sums, is_listed, has_width, .. } = series;
+        let SeriesTotals { row, sums, is_listed, found, .. } = series;
         if *sums == RollupSums::default() {
             continue;
         }
         if !is_listed {
             audit.compare(format!("series of {}", name(row)), 0, 1);
         }
-        for (_, width) in has_width.iter().zip(WIDTHS).filter(|(has, _)| !**has) {
+        for width in widths_of(&row.key).iter().filter(|width| !found.contains(width)) {
             let what = format!("usage of {} in rows of {width}", name(row));
             audit.compare_sums(&what, RollupSums::default(), *sums);
         }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use diesel::pg::Pg;
 use diesel::prelude::*;
 use diesel::query_builder::{AstPass, BoxedSqlQuery, Query, QueryFragment, QueryId, SqlQuery};
+use diesel::result::Error as DieselError;
 use diesel::sql_types::{BigInt, Binary, Nullable, SmallInt, Text, Untyped};
 use diesel::sqlite::Sqlite;
 use diesel::{QueryResult, RunQueryDsl};
@@ -13,7 +14,7 @@ use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
-use crate::rows::{PartSums, RollupRow};
+use crate::rows::{HIGH, PartSums, RollupRow};
 
 /// A value that is bound to a statement.
 #[derive(Clone, Debug)]
@@ -70,7 +71,8 @@ pub(crate) struct SlotRange {
 /// The sums of series that pass a filter, grouped by at most two columns and by parts of equal length.
 ///
 /// The order of the loops is forced, series before ranges before rows: the planners cannot know that there are few
-/// ranges.
+/// ranges. If there is one part, SQLite adds up the rows of each series before it sorts the groups, for a sort of all
+/// rows is most of the time.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageQuery<'a> {
     pub(crate) merchant_id: Id<AnyId>,
@@ -78,6 +80,8 @@ pub(crate) struct UsageQuery<'a> {
     pub(crate) key: &'a str,
     pub(crate) filters: &'a [(SeriesColumn, BoundValue)],
     pub(crate) groups: &'a [SeriesColumn],
+    /// The groups to read, each with a value or none for each column. `None` for all.
+    pub(crate) among: Option<&'a [Vec<Option<BoundValue>>]>,
     pub(crate) ranges: &'a [SlotRange],
     /// The slot at which the first part begins.
     pub(crate) origin: i64,
@@ -119,10 +123,43 @@ impl GroupSums {
     }
 }
 
+/// How a statement adds up a sum of integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SumForm {
+    /// As an integer. SQLite fails if it overflows.
+    Integer,
+    /// As the sum of the remainders by [`HIGH`] and the sum of the quotients, which do not overflow.
+    TwoIntegers,
+    /// As PostgreSQL's numeric, which does not overflow.
+    Numeric,
+}
+
+impl SumForm {
+    /// The two columns of a sum.
+    fn columns(self, sum: &str) -> String {
+        match self {
+            Self::Integer => format!("sum(r.{sum}) AS {sum}, 0 AS {sum}_high"),
+            Self::TwoIntegers => {
+                format!("sum(r.{sum} % {HIGH}) AS {sum}, sum(r.{sum} / {HIGH}) AS {sum}_high")
+            }
+            Self::Numeric => format!(
+                "mod(sum(r.{sum}), {HIGH})::bigint AS {sum}, div(sum(r.{sum}), {HIGH})::bigint AS {sum}_high"
+            ),
+        }
+    }
+}
+
 impl UsageQuery<'_> {
     pub(crate) fn load(&self, conn: &mut Conn) -> QueryResult<Vec<GroupSums>> {
         match conn {
-            Conn::Sqlite(conn) => self.on_sqlite("").load(conn),
+            Conn::Sqlite(conn) => match self.on_sqlite("", SumForm::Integer).load(conn) {
+                Err(DieselError::DatabaseError(_, cause))
+                    if cause.message() == "integer overflow" =>
+                {
+                    self.on_sqlite("", SumForm::TwoIntegers).load(conn)
+                }
+                loaded => loaded,
+            },
             Conn::Postgres(conn) => self.on_postgres("").load(conn),
         }
     }
@@ -130,7 +167,8 @@ impl UsageQuery<'_> {
     pub(crate) fn plan(&self, conn: &mut Conn) -> QueryResult<Vec<String>> {
         match conn {
             Conn::Sqlite(conn) => {
-                let steps: Vec<SqlitePlanRow> = self.on_sqlite(EXPLAIN_ON_SQLITE).load(conn)?;
+                let steps: Vec<SqlitePlanRow> =
+                    self.on_sqlite(EXPLAIN_ON_SQLITE, SumForm::Integer).load(conn)?;
                 Ok(steps.into_iter().map(|step| step.detail).collect())
             }
             Conn::Postgres(conn) => {
@@ -141,16 +179,29 @@ impl UsageQuery<'_> {
         }
     }
 
-    fn on_sqlite(&self, explain: &str) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
-        let ranges = self.ranges();
-        let rows = format!(
-            "(VALUES {ranges}) AS g CROSS JOIN usage_rollups AS r \
-             WHERE r.series_id = s.series_id AND {IN_RANGE}"
+    fn on_sqlite(&self, explain: &str, form: SumForm) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
+        let from = format!(
+            "FROM usage_series AS s CROSS JOIN (VALUES {}) AS g CROSS JOIN usage_rollups AS r \
+             WHERE r.series_id = s.series_id AND {IN_RANGE} AND {}",
+            self.ranges(),
+            self.conditions("?"),
         );
-        let sql = format!("{explain}{}", self.sql('?', "", &rows, "AND"));
-        let query = diesel::sql_query(sql).into_boxed().bind::<Binary, _>(self.merchant_id);
-        let query = query.bind::<Text, _>(self.key.to_owned());
-        self.filters.iter().cloned().fold(query, |query, (_, value)| match value {
+        let sql = match self.is_one_part() && form == SumForm::Integer {
+            true => {
+                let groups = self.groups.iter().map(|group| format!("s.{}, ", group.name()));
+                let sums = self.sums().map(|sum| format!("sum(r.{sum}) AS {sum}"));
+                let from = format!(
+                    "FROM (SELECT {}min(r.slot) AS slot, {} {from} GROUP BY s.key, s.value, s.series_id) AS r",
+                    groups.collect::<String>(),
+                    sums.collect::<Vec<_>>().join(", "),
+                );
+                self.sql("r", &from, form)
+            }
+            false => self.sql("s", &from, form),
+        };
+        let query = diesel::sql_query(format!("{explain}{sql}")).into_boxed();
+        let query = query.bind::<Binary, _>(self.merchant_id).bind::<Text, _>(self.key.to_owned());
+        self.bound().fold(query, |query, value| match value {
             BoundValue::Id(id) => query.bind::<Binary, _>(id),
             BoundValue::Text(text) => query.bind::<Text, _>(text),
             BoundValue::Code(code) => query.bind::<SmallInt, _>(code),
@@ -158,18 +209,27 @@ impl UsageQuery<'_> {
     }
 
     fn on_postgres(&self, explain: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
-        let ranges = self.ranges();
-        let rows = format!(
-            "(VALUES {ranges}) AS g CROSS JOIN LATERAL (SELECT * FROM usage_rollups AS r \
-             WHERE r.series_id = s.series_id AND {IN_RANGE} OFFSET 0) AS r"
+        let from = format!(
+            "FROM usage_series AS s CROSS JOIN (VALUES {}) AS g CROSS JOIN LATERAL \
+             (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.series_id AND {IN_RANGE} OFFSET 0) AS r \
+             WHERE {}",
+            self.ranges(),
+            self.conditions("$"),
         );
-        let sql = format!("{explain}{}", self.sql('$', "::bigint", &rows, "WHERE"));
-        let query = diesel::sql_query(sql).into_boxed().bind::<Binary, _>(self.merchant_id);
-        let query = query.bind::<Text, _>(self.key.to_owned());
-        self.filters.iter().cloned().fold(query, |query, (_, value)| match value {
+        let sql = self.sql("s", &from, SumForm::Numeric);
+        let query = diesel::sql_query(format!("{explain}{sql}")).into_boxed();
+        let query = query.bind::<Binary, _>(self.merchant_id).bind::<Text, _>(self.key.to_owned());
+        self.bound().fold(query, |query, value| match value {
             BoundValue::Id(id) => query.bind::<Binary, _>(id),
             BoundValue::Text(text) => query.bind::<Text, _>(text),
             BoundValue::Code(code) => query.bind::<SmallInt, _>(code),
+        })
+    }
+
+    /// Whether all ranges are in one part.
+    fn is_one_part(&self) -> bool {
+        self.ranges.iter().all(|range| {
+            range.first >= self.origin && range.past <= self.origin.saturating_add(self.step)
         })
     }
 
@@ -180,8 +240,50 @@ impl UsageQuery<'_> {
         ranges.collect::<Vec<_>>().join(", ")
     }
 
-    /// The statement. `rows` joins the rows of a series, and `and` continues its conditions.
-    fn sql(&self, mark: char, cast: &str, rows: &str, and: &str) -> String {
+    /// The sums to read.
+    fn sums(&self) -> impl Iterator<Item = &'static str> {
+        RollupRow::SUM_NAMES.into_iter().filter(|sum| self.reads(sum))
+    }
+
+    fn reads(&self, sum: &str) -> bool {
+        self.only.is_empty() || self.only.contains(&sum)
+    }
+
+    /// The values of the conditions, after the merchant and the key.
+    fn bound(&self) -> impl Iterator<Item = BoundValue> {
+        let filters = self.filters.iter().map(|(_, value)| value.clone());
+        let among = self.among.into_iter().flatten().flatten().flatten().cloned();
+        filters.chain(among)
+    }
+
+    /// The conditions on series. A value is bound in the place of each mark.
+    fn conditions(&self, mark: &str) -> String {
+        let mut numbers = 3..;
+        let mut equal = |column: SeriesColumn| {
+            format!("s.{} = {mark}{}", column.name(), numbers.next().unwrap_or_default())
+        };
+        let mut all = vec![format!("s.merchant_id = {mark}1"), format!("s.key = {mark}2")];
+        all.extend(self.filters.iter().map(|(column, _)| equal(*column)));
+        if let Some(among) = self.among {
+            let groups = among.iter().map(|values| {
+                let columns = self.groups.iter().zip(values);
+                let columns = columns.map(|(column, value)| match value {
+                    Some(_) => equal(*column),
+                    None => format!("s.{} IS NULL", column.name()),
+                });
+                format!("({})", columns.collect::<Vec<_>>().join(" AND "))
+            });
+            all.push(format!("({})", groups.collect::<Vec<_>>().join(" OR ")));
+        }
+        // The planners use an index of some rows only if the statement says which ones.
+        if matches!(self.key, ":calls" | ":customers") {
+            all.push(format!("s.key = '{}'", self.key));
+        }
+        all.join(" AND ")
+    }
+
+    /// The statement. The columns of groups are those of `groups`.
+    fn sql(&self, groups: &str, from: &str, form: SumForm) -> String {
         let mut sql = "SELECT ".to_owned();
         // Absent columns are no keys of the sort, which is most of the time of a large sum.
         let mut keys = "part".to_owned();
@@ -192,37 +294,24 @@ impl UsageQuery<'_> {
                 let _ = match column {
                     Some(column) => {
                         let _ = write!(keys, ", {kind}_{number}");
-                        write!(sql, "s.{} AS {kind}_{number}, ", column.name())
+                        write!(sql, "{groups}.{} AS {kind}_{number}, ", column.name())
                     }
                     None => write!(sql, "CAST(NULL AS {of_kind}) AS {kind}_{number}, "),
                 };
             }
         }
         let Self { origin, step, .. } = self;
+        let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
         let _ = write!(sql, "(r.slot - {origin}) / {step} AS part");
         for sum in RollupRow::SUM_NAMES {
-            if !self.only.is_empty() && !self.only.contains(&sum) {
-                let _ = write!(sql, ", 0{cast} AS {sum}, 0{cast} AS {sum}_high");
-                continue;
-            }
-            // On PostgreSQL a sum of bigints is a numeric, until it is cast.
-            let _ = write!(
-                sql,
-                ", sum(r.{sum} % 10000000000){cast} AS {sum}, sum(r.{sum} / 10000000000){cast} AS {sum}_high"
-            );
+            let _ = match self.reads(sum) {
+                true => write!(sql, ", {}", form.columns(sum)),
+                false => {
+                    write!(sql, ", CAST(0 AS bigint) AS {sum}, CAST(0 AS bigint) AS {sum}_high")
+                }
+            };
         }
-        let _ = write!(
-            sql,
-            " FROM usage_series AS s CROSS JOIN {rows} {and} s.merchant_id = {mark}1 AND s.key = {mark}2"
-        );
-        for ((column, _), number) in self.filters.iter().zip(3..) {
-            let _ = write!(sql, " AND s.{} = {mark}{number}", column.name());
-        }
-        // The planners use an index of some rows only if the statement says which ones.
-        if self.key == ":calls" {
-            sql.push_str(" AND s.key = ':calls'");
-        }
-        let _ = write!(sql, " GROUP BY {keys} LIMIT {}", self.limit);
+        let _ = write!(sql, " {from} GROUP BY {keys} LIMIT {limit}");
         sql
     }
 }

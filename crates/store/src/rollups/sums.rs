@@ -3,7 +3,7 @@
 use std::ops::{AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
-use tollgate_domain::{MerchantId, ProviderKeyType, RequestRecord, RequestStatus};
+use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus};
 
 use crate::ids::{AnyId, Id};
 use crate::rows::{HIGH, PartSums, RollupRow, SUMS, with_sums};
@@ -141,9 +141,6 @@ impl Sub for RollupSums {
     }
 }
 
-/// The quarter hours that a row covers. A day in UTC is one row, and an hour of any zone with whole hours is one.
-pub(crate) const WIDTHS: [i32; 3] = [96, 4, 1];
-
 /// The number of the quarter hour since 1970 of an instant in microseconds.
 pub(crate) const fn slot(created_at: i64) -> i64 {
     created_at.div_euclid(15 * 60 * 1_000_000)
@@ -162,15 +159,12 @@ impl From<&PartSums> for RollupSums {
     }
 }
 
-/// The key of a row of the roll-ups: merchant, series, width and slot.
-pub(crate) type RollupKey = (Id<MerchantId>, Id<AnyId>, i32, i64);
+/// The key of a row of the roll-ups: series, width and slot.
+pub(crate) type RollupKey = (Id<AnyId>, i32, i64);
 
 /// The row of a key, or an addition to it.
-pub(crate) fn to_row(
-    &(merchant_id, series_id, width, slot): &RollupKey,
-    sums: &RollupSums,
-) -> RollupRow {
+pub(crate) fn to_row(&(series_id, width, slot): &RollupKey, sums: &RollupSums) -> RollupRow {
     let within =
         |sum: i128| i64::try_from(sum).unwrap_or(if sum > 0 { i64::MAX } else { i64::MIN });
-    RollupRow::new(merchant_id, series_id, (width, slot), sums.each().map(within))
+    RollupRow::new(series_id, (width, slot), sums.each().map(within))
 }

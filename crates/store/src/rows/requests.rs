@@ -45,6 +45,7 @@ pub(crate) struct RequestRow {
     pub(crate) forwarded: String,
     pub(crate) outcome: String,
     pub(crate) created_at: i64,
+    pub(crate) settled_at: Option<i64>,
 }
 
 impl RequestRow {
@@ -68,6 +69,7 @@ impl RequestRow {
         self.merchant_cost = correction.merchant_cost;
         self.counted_units = correction.counted_units;
         self.outcome = correction.outcome;
+        self.settled_at = Some(correction.created_at);
         self.swept = false;
     }
 
@@ -106,6 +108,7 @@ impl RequestRow {
         from_json::<StoredOutcome<'_>>("requests.outcome", &self.outcome)?.apply(&mut record)?;
         record.sequence = u64::try_from(self.sequence).ok();
         record.status = self.status.0;
+        record.settled_at = self.settled_at.map(time);
         record.swept = self.swept;
         Ok(record)
     }
@@ -138,6 +141,7 @@ impl From<&SettledCall> for RequestRow {
             forwarded: to_json(&forwarded),
             outcome: to_json(&StoredOutcome::of(record)),
             created_at: call.created_at.unix_micros(),
+            settled_at: record.settled_at.map(Timestamp::unix_micros),
         }
     }
 }

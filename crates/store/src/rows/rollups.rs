@@ -33,7 +33,6 @@ macro_rules! rows_of_sums {
         #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Serialize)]
         #[diesel(table_name = usage_rollups)]
         pub(crate) struct RollupRow {
-            pub(crate) merchant_id: Id<MerchantId>,
             pub(crate) series_id: Id<AnyId>,
             pub(crate) width: i32,
             pub(crate) slot: i64,
@@ -45,12 +44,11 @@ macro_rules! rows_of_sums {
             pub(crate) const SUM_NAMES: [&str; SUMS] = [$( stringify!($sum) ),*];
 
             pub(crate) const fn new(
-                merchant_id: Id<MerchantId>,
                 series_id: Id<AnyId>,
                 (width, slot): (i32, i64),
                 [$( $sum ),*]: [i64; SUMS],
             ) -> Self {
-                Self { merchant_id, series_id, width, slot, $( $sum ),* }
+                Self { series_id, width, slot, $( $sum ),* }
             }
 
             pub(crate) const fn sums(&self) -> [&i64; SUMS] {
