@@ -1,5 +1,7 @@
 //! The migrations of the schema, embedded in the program.
 
+mod series;
+
 use std::fmt;
 
 use diesel::RunQueryDsl;
@@ -10,7 +12,6 @@ use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
 
 use crate::conn::{Conn, advisory_lock};
 use crate::error::StoreError;
-use crate::rollups;
 
 const SQLITE: EmbeddedMigrations = embed_migrations!("../../migrations/sqlite");
 const POSTGRES: EmbeddedMigrations = embed_migrations!("../../migrations/postgres");
@@ -66,7 +67,7 @@ pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
         Conn::Sqlite(conn) => run_on(conn, SQLITE),
         Conn::Postgres(conn) => run_on(conn, POSTGRES),
     };
-    let completed = ran.is_ok().then(|| rollups::complete(conn));
+    let completed = ran.is_ok().then(|| series::complete(conn));
     advisory_lock(conn, false).map_err(StoreError::from)?;
     completed.transpose()?;
     ran
@@ -83,7 +84,7 @@ pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
         Conn::Postgres(conn) => pending_on(conn, POSTGRES),
     }?;
     // A process may end between the last migration and the sums that it leaves to the program.
-    if pending == 0 && !rollups::are_complete(conn)? {
+    if pending == 0 && !series::are_complete(conn)? {
         pending = 1;
     }
     if pending == 0 { Ok(()) } else { Err(MigrationError::Pending(pending)) }

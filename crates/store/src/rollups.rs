@@ -9,7 +9,6 @@
 //! it and have the pair. So sums by any dimension, under any filter, are sums over series. Series of fewer dimensions
 //! make the usual sums short. Only a query about two keys of metadata reads records.
 
-mod complete;
 mod queue;
 mod series;
 mod sums;
@@ -30,12 +29,11 @@ use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
 use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
 use crate::tables::webhooks;
 
-pub(crate) use complete::{are_complete, complete};
 pub(crate) use queue::{
     CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY, is_indexed, queued,
     queued_since,
 };
-pub(crate) use series::{key_with, series_of, widths_of};
+pub(crate) use series::{CALLS, key_with, series_of, wider, widths_of};
 pub use sums::RollupSums;
 pub(crate) use sums::{RollupKey, slot};
 
@@ -173,20 +171,27 @@ impl Rollups {
     pub(crate) fn add(&mut self, call: &QueuedCall) {
         for series in series_of(call) {
             self.add_sums(&series, slot(call.created_at), call.sums);
-            self.series.insert(series);
         }
     }
 
     /// Adds the sums of calls of a series in a quarter hour to the rows of all widths.
-    fn add_sums(&mut self, series: &SeriesRow, quarter: i64, sums: RollupSums) {
+    pub(crate) fn add_sums(&mut self, series: &SeriesRow, quarter: i64, sums: RollupSums) {
         for &width in widths_of(&series.key) {
             let slot = quarter - quarter.rem_euclid(i64::from(width));
             *self.sums.entry((series.series_id, width, slot)).or_default() += sums;
         }
+        if !self.series.contains(series) {
+            self.series.insert(series.clone());
+        }
+    }
+
+    /// The number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.sums.len()
     }
 
     /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
-    fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
+    pub(crate) fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
         let unknown: Vec<_> = {
             let known = known.lock();
             self.series.iter().filter(|row| !known.contains(&row.series_id)).cloned().collect()

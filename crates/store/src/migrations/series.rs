@@ -1,13 +1,13 @@
-//! The series that a migration has left to the program, for their ids are computed.
+//! The series that the migration `wider_series_and_settlement_times` has left to the program, for their ids are
+//! computed.
 
 use diesel::prelude::*;
 use tollgate_domain::MerchantId;
 
-use super::series::{CALLS, wider};
-use super::{KnownSeries, RollupSums, Rollups};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::rollups::{CALLS, KnownSeries, RollupSums, Rollups, wider};
 use crate::rows::{RollupRow, SeriesRow};
 use crate::schema::{merchants, usage_rollups, usage_series};
 
@@ -67,9 +67,8 @@ fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(),
                 for row in &quarters {
                     rollups.add_sums(&wider, row.slot, RollupSums::from(row));
                 }
-                rollups.series.insert(wider);
             }
-            if rollups.sums.len() >= SUMS_AT_ONCE {
+            if rollups.len() >= SUMS_AT_ONCE {
                 std::mem::take(&mut rollups).write(conn, &known)?;
             }
         }
