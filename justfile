@@ -93,8 +93,8 @@ bench-webhooks *options:
     cargo run --profile dist -p tollgate-bench -- webhooks {{options}}
 
 # How long lists and sums take among many records: `just bench-lists sqlite:/tmp/lists.db 1000000`.
-bench-lists url records:
-    cargo run --release -p tollgate-store --example lists -- {{url}} {{records}}
+bench-lists url records *words:
+    cargo run --release -p tollgate-store --example lists -- {{url}} {{records}} {{words}}
 
 # The long forms of the tests of docs/RELIABILITY.md: `just soak 10` makes random calls for ten minutes,
 # and lets a thousand clients read a kilobyte a second, a line of 2 GB pass, nodes die thirty times,

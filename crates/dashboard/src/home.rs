@@ -231,7 +231,7 @@ fn top_customers(
     Ok(top)
 }
 
-/// The webhooks that have deliveries which failed for good.
+/// The webhooks that accept no message now, and those with deliveries that failed for good.
 fn failing_webhooks(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -244,12 +244,20 @@ fn failing_webhooks(
         let page = Page { after: None, limit: 1 };
         let id = webhook.webhook_id;
         let found = deliveries::list(conn, merchant_id, id, filter, &page)?.unwrap_or_default();
-        if let Some(last) = found.first() {
-            let href = format!("/dashboard/webhooks/{id}?status=failed");
-            let why =
-                format!("has deliveries that failed, the last of {}", clock.time(last.created_at));
-            failing.push(Notice::new(0, href, webhook.name, why, "Deliver them again"));
-        }
+        let (why, href, action) = match (deliveries::failing_since(conn, id)?, found.first()) {
+            (Some(since), _) => (
+                format!("has accepted no message since {}", clock.time(since)),
+                format!("/dashboard/webhooks/{id}"),
+                "Look at its deliveries",
+            ),
+            (None, Some(last)) => (
+                format!("has deliveries that failed, the last of {}", clock.time(last.created_at)),
+                format!("/dashboard/webhooks/{id}?status=failed"),
+                "Deliver them again",
+            ),
+            (None, None) => continue,
+        };
+        failing.push(Notice::new(0, href, webhook.name, why, action));
     }
     Ok(failing)
 }
