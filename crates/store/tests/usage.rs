@@ -347,7 +347,7 @@ async fn sums(
 
 async fn assert_adds_up(store: &Store, shop: &UsageShop, dice: &mut UsageRandom) {
     let records = shop.records(store, RequestFilter::default(), 100).await;
-    for _ in 0..200 {
+    for _ in 0..120 {
         let UsageQuestion { filter, group_by, span } = question(shop, dice);
         let found = sums(store, shop.merchant_id, &filter, &group_by, &span).await;
         let expected = added_up(&records, &filter, &group_by, &span);
