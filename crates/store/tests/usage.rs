@@ -347,7 +347,7 @@ async fn sums(
 
 async fn assert_adds_up(store: &Store, shop: &UsageShop, dice: &mut UsageRandom) {
     let records = shop.records(store, RequestFilter::default(), 100).await;
-    for _ in 0..120 {
+    for _ in 0..80 {
         let UsageQuestion { filter, group_by, span } = question(shop, dice);
         let found = sums(store, shop.merchant_id, &filter, &group_by, &span).await;
         let expected = added_up(&records, &filter, &group_by, &span);
@@ -615,7 +615,7 @@ fn sums_are_right_before_calls_are_folded_afterwards_and_when_they_are_rebuilt()
         let mut dice = UsageRandom(5);
         let shop = shop(store).await;
         for _ in 0..3 {
-            for _ in 0..120 {
+            for _ in 0..80 {
                 let (call, tokens) = (shop.call(store, &mut dice), dice.below(5_000));
                 let request_id = call.request_id;
                 store.store.admit(Box::new(call)).await.unwrap().unwrap();
