@@ -615,7 +615,7 @@ fn sums_are_right_before_calls_are_folded_afterwards_and_when_they_are_rebuilt()
         let mut dice = UsageRandom(5);
         let shop = shop(store).await;
         for _ in 0..3 {
-            for _ in 0..80 {
+            for _ in 0..120 {
                 let (call, tokens) = (shop.call(store, &mut dice), dice.below(5_000));
                 let request_id = call.request_id;
                 store.store.admit(Box::new(call)).await.unwrap().unwrap();
