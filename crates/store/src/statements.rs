@@ -220,7 +220,7 @@ struct LineSum {
     units: i128,
 }
 
-/// The sums of a statement while its lines and records are read. Amounts are in units, which no sum overflows.
+/// The sums of a statement while its lines and calls are read. Amounts are in units, which no sum overflows.
 struct StatementSums<'a> {
     customer: CustomerAccount,
     month: Month,
@@ -370,14 +370,14 @@ impl<'a> StatementSums<'a> {
             let mut now = [row.clone()];
             records::correct(conn, &mut now)?;
             for row in &now {
-                self.add_record(row, |sums, of_call| sums - of_call)?;
+                let (model, sums) = model_and_sums(row)?;
+                let of_model = self.by_model.entry(model).or_default();
+                *of_model = *of_model - sums;
             }
             // A call that was settled later is a correction of the later month.
             if row.settled_at.is_none_or(|at| time(at) < self.range.end) {
-                self.add_record(&row, |mut sums, of_call| {
-                    sums += of_call;
-                    sums
-                })?;
+                let (model, sums) = model_and_sums(&row)?;
+                *self.by_model.entry(model).or_default() += sums;
             }
         }
         self.by_model.retain(|_, sums| *sums != RollupSums::default());
@@ -414,20 +414,6 @@ impl<'a> StatementSums<'a> {
                 && self.range.contains(&time(row.created_at))
         });
         Ok(rows)
-    }
-
-    /// Changes the sums of the model of a call.
-    fn add_record(
-        &mut self,
-        row: &RequestRow,
-        change: impl Fn(RollupSums, RollupSums) -> RollupSums,
-    ) -> Result<(), StoreError> {
-        let record = row.to_record(None)?;
-        let sums = RollupSums::of(&record);
-        let of_model = self.by_model.entry(record.model.filter(|model| is_indexed(model)));
-        let of_model = of_model.or_default();
-        *of_model = change(*of_model, sums);
-        Ok(())
     }
 
     fn statement(self, plan_charges: Vec<StatementCharge>) -> Statement {
@@ -474,6 +460,13 @@ impl<'a> StatementSums<'a> {
             plan_charges,
         }
     }
+}
+
+/// The model of a call, as the roll-ups have it, and its sums.
+fn model_and_sums(row: &RequestRow) -> Result<(Option<String>, RollupSums), StoreError> {
+    let record = row.to_record(None)?;
+    let sums = RollupSums::of(&record);
+    Ok((record.model.filter(|model| is_indexed(model)), sums))
 }
 
 /// The plan charges of a month, oldest first.

@@ -317,8 +317,8 @@ impl UsageReader<'_> {
         let key = key_of(metadata, &filters, &groups);
         // The calls without a key of metadata are those that no group has, so all groups are needed.
         let among = self.among.filter(|_| metadata.is_none() && !groups.is_empty());
-        let among = among.map(|groups| groups.iter().filter_map(|one| self.values(one)).collect());
-        let among: Option<Vec<_>> = among;
+        let among: Option<Vec<_>> =
+            among.map(|groups| groups.iter().filter_map(|one| self.values(one)).collect());
         if among.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
@@ -420,15 +420,9 @@ impl Dimension {
     /// The value of a member in the column.
     fn value(&self, member: &str) -> Option<BoundValue> {
         match self {
-            Self::Connection => {
-                member.parse::<ConnectionId>().ok().map(|id| BoundValue::Id(Id(id).untyped()))
-            }
-            Self::SpendKey => {
-                member.parse::<SpendKeyId>().ok().map(|id| BoundValue::Id(Id(id).untyped()))
-            }
-            Self::Meter => {
-                member.parse::<MeterId>().ok().map(|id| BoundValue::Id(Id(id).untyped()))
-            }
+            Self::Connection => member.parse::<ConnectionId>().ok().map(bound_id),
+            Self::SpendKey => member.parse::<SpendKeyId>().ok().map(bound_id),
+            Self::Meter => member.parse::<MeterId>().ok().map(bound_id),
             Self::Status => [RequestStatus::Completed, RequestStatus::Error]
                 .into_iter()
                 .find(|status| word(status) == member)
@@ -475,12 +469,16 @@ impl QueuedCall {
     }
 }
 
+fn bound_id<T: tollgate_domain::Id>(id: T) -> BoundValue {
+    BoundValue::Id(Id(id).untyped())
+}
+
 /// The conditions of a filter on the columns of series. Several pairs of metadata are not among them.
 fn filters(filter: &RequestFilter) -> Vec<(SeriesColumn, BoundValue)> {
     let RequestFilter { connection_id, spend_key_id, meter_id, provider, model, metadata } = filter;
-    let connection = connection_id.map(|id| BoundValue::Id(Id(id).untyped()));
-    let spend_key = spend_key_id.map(|id| BoundValue::Id(Id(id).untyped()));
-    let meter = meter_id.map(|id| BoundValue::Id(Id(id).untyped()));
+    let connection = connection_id.map(bound_id);
+    let spend_key = spend_key_id.map(bound_id);
+    let meter = meter_id.map(bound_id);
     let text = |text: &Option<String>| text.clone().map(BoundValue::Text);
     let value = metadata.first().map(|(_, value)| BoundValue::Text(value.clone()));
     let all = [
