@@ -3,8 +3,9 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 51] = [
+const TYPES: [&str; 52] = [
     "Amount",
+    "AnswerReport",
     "BillingInterval",
     "ConnectionId",
     "ConnectionStatus",

@@ -7,8 +7,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Value, json};
 use tollgate_domain::{
-    Connection, ConnectionId, ConnectionStatus, MerchantId, Month, SpendKey, SubscriptionConfigId,
-    SubscriptionState, SubscriptionStatus,
+    AnswerReport, Connection, ConnectionId, ConnectionStatus, MerchantId, Month, SpendKey,
+    SubscriptionConfigId, SubscriptionState, SubscriptionStatus,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
@@ -258,6 +258,8 @@ struct CustomerPage {
     /// The name and the email that can be changed.
     own_name: String,
     email: String,
+    /// Whether the answers to its calls report their cost.
+    reports_cost: bool,
     facts: Vec<Fact>,
     metadata: Vec<(String, String)>,
 }
@@ -491,6 +493,7 @@ pub(crate) async fn show(
         months: details.months.iter().map(Month::to_string).collect(),
         own_name: connection.name.clone().unwrap_or_default(),
         email: connection.email.clone().unwrap_or_default(),
+        reports_cost: connection.report == Some(AnswerReport::Cost),
         metadata: pairs.collect(),
         newest: details.newest,
         facts,

@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value, json};
 use tollgate_domain::{
-    Connection, Cycle, Key, MerchantId, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId,
-    SpendKeyStatus, Timestamp,
+    AnswerReport, Connection, Cycle, Key, MerchantId, RequestShape, SpendKey, SpendKeyChanges,
+    SpendKeyId, SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::RequestFilter;
@@ -241,6 +241,7 @@ fn to_request_body(fields: &FormFields) -> Value {
     set("meter_id", text("meter_id"));
     set("enforcement", text("enforcement"));
     set("request_shape", text("request_shape"));
+    set("report", text("report"));
     set("spend_limit", text("spend_limit").map(|amount| {
         json!({"amount": amount, "cycle": fields.get("spend_cycle").unwrap_or("monthly")})
     }));
@@ -343,6 +344,8 @@ struct RulesForm {
     burst: String,
     /// `None` for a key that may call no model, which an empty text would let call all.
     models: Option<String>,
+    /// Whether its answers report their cost.
+    reports_cost: bool,
 }
 
 impl RulesForm {
@@ -367,6 +370,7 @@ impl RulesForm {
                 Some(models) if models.is_empty() => None,
                 Some(models) => Some(models.join("\n")),
             },
+            reports_cost: rules.report == Some(AnswerReport::Cost),
         }
     }
 

@@ -18,8 +18,10 @@ use tollgate_pricing::{Overflow, Rate};
 
 pub use self::bound::{CostBound, MOST_HELD};
 pub use self::call::{AdmissionFacts, Call, CallKey, MerchantAccount};
+pub use self::money::remaining;
 use self::money::{FundingSources, PayerCosts};
 pub use self::refusal::{LimitReset, Refusal, Shortage};
+use crate::answer_report::AnswerReport;
 use crate::connection::ConnectionStatus;
 use crate::record::{ForwardedRequest, MeterVersion, PendingRecord, ProviderKeyType};
 use crate::spend_counters::SpendCounters;
@@ -106,6 +108,7 @@ pub fn decide(
         credit_hold,
         merchant_hold: account.guarded.map(|_| hold.merchant).unwrap_or_default(),
         enforcement: facts.spend_key.map(|key| key.rules.enforcement),
+        report: report(call, facts),
         created_at,
     };
     Ok(Admission { pending, counters })
@@ -206,6 +209,14 @@ fn check_rate(
         }
         _ => Ok(()),
     }
+}
+
+/// The report that the caller, the spend key or the customer requests.
+fn report(call: &Call, facts: &AdmissionFacts<'_>) -> Option<AnswerReport> {
+    let connections = facts.connection.into_iter().chain(facts.key_connection);
+    let of_key = facts.spend_key.and_then(|key| key.rules.report);
+    let of_connection = connections.filter_map(|connection| connection.report).next();
+    call.report.or(of_key).or(of_connection)
 }
 
 /// The terms of the settlement if the call goes well. A call that is not metered costs nothing.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::answer_report::AnswerReport;
 use crate::id::{ConnectionId, MerchantId, WalletId};
 use crate::metadata::Metadata;
 use crate::time::Timestamp;
@@ -37,6 +38,8 @@ pub struct Connection {
     pub wallet_id: WalletId,
     /// The status.
     pub status: ConnectionStatus,
+    /// The report in the answers to its calls.
+    pub report: Option<AnswerReport>,
     /// The time of creation.
     pub created_at: Timestamp,
 }
@@ -52,6 +55,8 @@ pub struct NewConnection {
     pub email: Option<String>,
     /// Metadata.
     pub metadata: Metadata,
+    /// The report in the answers to its calls.
+    pub report: Option<AnswerReport>,
 }
 
 /// The changes of a customer. `None` keeps a field, `Some(None)` clears it.
@@ -63,6 +68,8 @@ pub struct ConnectionChanges {
     pub email: Option<Option<String>>,
     /// Metadata, replaced as a whole.
     pub metadata: Option<Metadata>,
+    /// The report in the answers to its calls.
+    pub report: Option<Option<AnswerReport>>,
     /// Whether calls for it are refused from now on.
     pub is_suspended: Option<bool>,
 }

@@ -6,6 +6,7 @@
 //! values. They can be read, and tested as tables, without a database.
 
 pub mod admission;
+mod answer_report;
 mod billing_interval;
 mod call_details;
 mod connection;
@@ -40,6 +41,7 @@ mod time;
 mod wallet;
 mod webhook;
 
+pub use answer_report::{AnswerReport, CallCost};
 pub use billing_interval::BillingInterval;
 pub use call_details::{CallDetails, CallFailure, CallTimings, FailureSource};
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};

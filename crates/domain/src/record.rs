@@ -6,6 +6,7 @@ use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis, Usage, UsageSource,
 };
 
+use crate::answer_report::AnswerReport;
 use crate::call_details::CallDetails;
 use crate::credit::CreditHold;
 use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
@@ -137,6 +138,9 @@ pub struct PendingRecord {
     /// knows it.
     #[serde(skip)]
     pub enforcement: Option<Enforcement>,
+    /// The report that its answer contains. It is not stored.
+    #[serde(skip)]
+    pub report: Option<AnswerReport>,
     /// The time of admission.
     pub created_at: Timestamp,
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::answer_report::AnswerReport;
 use crate::cycle::Cycle;
 use crate::id::{MerchantId, MeterId, SpendKeyId, WalletId};
 use crate::spend_counters::{SpendCounters, SpendLimit};
@@ -103,6 +104,9 @@ pub struct SpendRules {
     pub enforcement: Enforcement,
     /// The time of expiry.
     pub expires_at: Option<Timestamp>,
+    /// The report in the answers to its calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<AnswerReport>,
 }
 
 impl SpendRules {
@@ -193,6 +197,8 @@ pub struct SpendKeyChanges {
     pub enforcement: Option<Enforcement>,
     /// The time of expiry.
     pub expires_at: Option<Option<Timestamp>>,
+    /// The report in the answers to its calls.
+    pub report: Option<Option<AnswerReport>>,
 }
 
 impl SpendRules {
@@ -212,6 +218,7 @@ impl SpendRules {
         set(&mut self.rate_limit, changes.rate_limit);
         set(&mut self.enforcement, changes.enforcement);
         set(&mut self.expires_at, changes.expires_at);
+        set(&mut self.report, changes.report);
         self
     }
 }

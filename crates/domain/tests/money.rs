@@ -44,6 +44,7 @@ fn connection(status: ConnectionStatus) -> Connection {
         metadata: Metadata::default(),
         wallet_id: WalletId::generate(NOW),
         status,
+        report: None,
         created_at: NOW,
     }
 }
@@ -105,6 +106,7 @@ fn call() -> Call {
             prices: Some(UnitPrices { input: Some(2.into()), ..UnitPrices::default() }),
             ..CostBound::default()
         },
+        report: None,
         created_at: NOW,
     }
 }
@@ -230,6 +232,32 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
 }
 
 #[test]
+fn a_report_is_requested_by_the_call_its_key_or_its_customer() {
+    let (own, cost) = (wallet("0", "0", None), Some(AnswerReport::Cost));
+    let requested = |of_call, of_customer, of_key_customer| {
+        let customer = |report| Connection { report, ..connection(ConnectionStatus::Active) };
+        let (connection, key_connection) = (customer(of_customer), customer(of_key_customer));
+        let facts = AdmissionFacts {
+            account: Some(account_of(&own)),
+            spend_key: None,
+            connection: Some(&connection),
+            key_connection: Some(&key_connection),
+            wallet: None,
+            meter: Some(&meter(Payer::Wallet)),
+            draws_on_credit: false,
+        };
+        let call = Call { report: of_call, ..call() };
+        decide(&call, &facts, Rate::ZERO).unwrap().pending.report
+    };
+    assert_eq!(requested(None, None, None), None);
+    for [of_call, of_customer, of_key_customer] in
+        [[cost, None, None], [None, cost, None], [None, None, cost]]
+    {
+        assert_eq!(requested(of_call, of_customer, of_key_customer), cost);
+    }
+}
+
+#[test]
 fn a_merchants_account_is_guarded_once_it_has_a_limit() {
     let bare = Call { connection_id: None, meter_slug: None, ..call() };
     for (limit, admitted) in [(None, true), (Some("0"), false), (Some("1"), true)] {
@@ -270,6 +298,7 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
         credit_hold: None,
         merchant_hold: Amount::ZERO,
         enforcement: None,
+        report: None,
         created_at: NOW,
     }
 }

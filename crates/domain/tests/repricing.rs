@@ -48,6 +48,7 @@ fn pending() -> PendingRecord {
         credit_hold: None,
         merchant_hold: Amount::ZERO,
         enforcement: None,
+        report: None,
         created_at: NOW,
     }
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use tollgate_domain::admission::{Call, Refusal, Shortage};
+use tollgate_domain::admission::{Call, Refusal, Shortage, remaining};
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 
@@ -30,6 +30,7 @@ fn refusals_come_in_their_order() {
                 rate_limit: Some(RateLimit { rpm: 1, burst: 1 }),
                 enforcement: Enforcement::Strict,
                 expires_at: Some(now()),
+                report: None,
             },
             "0",
         );
@@ -314,6 +315,34 @@ fn a_call_that_ends_after_its_cycle_moves_the_totals_only() {
 }
 
 /// Calls of another node can carry the time of a clock that is a little behind.
+#[test]
+fn what_remains_is_the_least_that_limit_and_wallet_leave() {
+    let tomorrow = now().plus_millis(86_400_000);
+    // The limit, the balance, the overdraft limit, and what remains now and in the next cycle.
+    let table = [
+        (None, "5", None, [None, None]),
+        (None, "5", Some("0"), [Some("2"), Some("2")]),
+        (None, "5", Some("1"), [Some("3"), Some("3")]),
+        (Some("10"), "5", None, [Some("6"), Some("10")]),
+        (Some("4"), "5", Some("0"), [Some("0"), Some("2")]),
+        (Some("3"), "5", Some("0"), [Some("-1"), Some("2")]),
+    ];
+    for (limit, balance, overdraft, expected) in table {
+        let limited = |limit| SpendLimit { amount: amount(limit), cycle: Cycle::Daily };
+        let rules = SpendRules { spend_limit: limit.map(limited), ..SpendRules::default() };
+        let mut desk = SpendKeyModel::new(rules, balance);
+        desk.wallet.overdraft_limit = overdraft.map(amount);
+        desk.wallet.held = amount("3");
+        // One call has cost 1 USD, and another holds 3 USD.
+        desk.key.counters.admit(now(), amount("3")).unwrap();
+        desk.key.counters.settle(now(), Amount::ZERO, amount("1")).unwrap();
+        let remaining =
+            [now(), tomorrow].map(|at| remaining(Some(&desk.key), Some(&desk.wallet), false, at));
+        assert_eq!(remaining, expected.map(|one| one.map(amount)), "{limit:?} {overdraft:?}");
+    }
+    assert_eq!(remaining(None, None, false, now()), None);
+}
+
 #[test]
 fn time_does_not_go_back_for_a_key() {
     let mut desk = SpendKeyModel::new(SpendRules::default(), "1");

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    CallDetails, CallFailure, CallTimings, Enforcement, PendingRecord, Timestamp,
+    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, PendingRecord,
+    RequestId, Timestamp,
 };
 use tollgate_provider::http::header::{CONTENT_LENGTH, HeaderMap};
 use tollgate_provider::{
@@ -18,8 +19,9 @@ use tollgate_provider::{
     response_headers,
 };
 use tollgate_store::{Store, StoreError};
-use tollgate_usage::{ResponseEnd, ResponseMeter};
+use tollgate_usage::{MemoryReservation, ResponseEnd, ResponseMeter};
 
+use crate::cost_report::{CostComment, ReportPlace, cost_headers};
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::in_flight::InFlightGuard;
@@ -117,8 +119,8 @@ impl<O: CallObserver> CallTask<O> {
         };
         if in_flight.is_cancelled() {
             let request_id = admitted.pending.request_id;
-            admitted.settle(CallReport::not_sent(gateway.clock.now())).await;
-            return to_client.refuse(CallError::NotSent { request_id });
+            let cost = admitted.settle(CallReport::not_sent(gateway.clock.now())).await;
+            return to_client.refuse(CallError::NotSent { request_id, cost });
         }
         let headers = std::mem::take(&mut outbound.headers);
         let body = std::mem::take(&mut outbound.body);
@@ -161,18 +163,21 @@ async fn end_unanswered(
     let request_id = admitted.pending.request_id;
     log::warn!("{request_id}: {}: {why}", admitted.pending.forwarded.provider);
     let now = gateway.clock.now();
-    let (report, error) = match why {
-        SendError::NotSent(_) => (CallReport::not_sent(now), CallError::NotSent { request_id }),
+    let report = match why {
+        SendError::NotSent(_) => CallReport::not_sent(now),
         SendError::NoAnswer { timed_out } => {
             let message = "The provider took the call and did not answer in time.";
             let failure = timed_out.then(|| CallFailure::of_service("provider_timeout", message));
             let details = CallDetails { failure, timings, ..CallDetails::default() };
             let report = CallReport::unknown(&admitted.pending, Ending::Unanswered, now);
-            (CallReport { details, ..report }, CallError::NoAnswer { request_id, timed_out })
+            CallReport { details, ..report }
         }
     };
-    admitted.settle(report).await;
-    to_client.refuse(error);
+    let cost = admitted.settle(report).await;
+    to_client.refuse(match why {
+        SendError::NotSent(_) => CallError::NotSent { request_id, cost },
+        SendError::NoAnswer { timed_out } => CallError::NoAnswer { request_id, cost, timed_out },
+    });
 }
 
 /// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that stops, it is
@@ -190,10 +195,12 @@ struct AdmittedCall<'a, O: CallObserver> {
 }
 
 impl<O: CallObserver> AdmittedCall<'_, O> {
-    async fn settle(mut self, report: CallReport) {
+    /// Settles the call. Returns its cost, if its answer reports it and the database has it.
+    async fn settle(mut self, report: CallReport) -> Option<CallCost> {
         self.count(&report);
-        self.store.settle(self.pending.request_id, report).await;
+        let outcome = self.store.settle(self.pending.request_id, report).await;
         self.settled = true;
+        self.pending.report.and_then(|AnswerReport::Cost| outcome.cost())
     }
 
     /// Counts the end of the call, and tells its observer, once.
@@ -237,11 +244,15 @@ struct RelayedResponse<'a, O: CallObserver> {
     provider_request_id: Option<String>,
     /// When the provider's answer ended; `None` again once the client may have all of it.
     ended: Option<Instant>,
+    request_id: RequestId,
     came_in: Timestamp,
     incoming: UpstreamResponse,
     in_flight: InFlightGuard,
     /// Pieces that wait for the settlement.
     deferred: Vec<Bytes>,
+    report: ReportPlace,
+    /// The cost of the call, until it is in the answer.
+    cost: Option<CallCost>,
     /// The bytes of a body with a length that are still to come.
     remaining: Option<u64>,
     /// When the client left, and the bytes that were read since.
@@ -288,6 +299,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         let length = incoming.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
+            request_id: admitted.pending.request_id,
             came_in: admitted.pending.created_at,
             timings,
             provider_request_id: provider_request_id(&incoming.headers),
@@ -295,6 +307,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             sent_at,
             ended: None,
             deferred: Vec::new(),
+            report: ReportPlace::None,
+            cost: None,
             disconnect: None,
             gateway,
             outbound,
@@ -309,9 +323,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         if head.length == Some(0) {
             self.settle(ResponseEnd::Complete).await;
         }
-        if to_client.send_head(head).is_err() {
-            self.client_left();
-        }
+        self.send_head(head, &mut to_client);
         let ended = loop {
             match self.next_event(&to_client).await {
                 RelayEvent::Piece(piece) => self.relay_piece(piece, &mut to_client).await,
@@ -326,21 +338,47 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         };
         self.settle(ended).await;
         self.flush_deferred(&mut to_client).await;
-        to_client.end(ended == ResponseEnd::Complete);
+        let trailers = self.cost.take().filter(|_| matches!(self.report, ReportPlace::Trailers));
+        let trailers = trailers.iter().flat_map(cost_headers).collect();
+        to_client.end(ended == ResponseEnd::Complete, trailers);
     }
 
     fn take_head(&mut self) -> RelayedHead {
         // The event with the requested usage is taken out of the stream, so its length is not known.
         let strips = self.outbound.call_body.inserts_usage();
         let headers = std::mem::take(&mut self.incoming.headers);
-        let mut headers = response_headers(headers, strips);
-        if let Some((admitted, _)) = &self.unsettled {
-            let (name, value) = request_id_header(admitted.pending.request_id);
-            headers.insert(name, value);
+        if let Some((AdmittedCall { pending, .. }, _)) = &self.unsettled
+            && pending.report == Some(AnswerReport::Cost)
+        {
+            let memory = MemoryReservation::new(&self.gateway.answer_memory);
+            let is_streamed = self.outbound.call_body.stream;
+            let takes_trailers = self.outbound.report.takes_trailers;
+            self.report = ReportPlace::of(&headers, is_streamed, takes_trailers, memory);
         }
+        let changes_body = strips || matches!(self.report, ReportPlace::Comment(_));
+        let mut headers = response_headers(headers, changes_body);
+        let (name, value) = request_id_header(self.request_id);
+        headers.insert(name, value);
         let has_no_body = matches!(self.incoming.status, 204 | 304);
-        let length = if has_no_body { Some(0) } else { self.remaining.filter(|_| !strips) };
-        RelayedHead { status: self.incoming.status, headers, length }
+        let length = if has_no_body { Some(0) } else { self.remaining.filter(|_| !changes_body) };
+        let has_trailers = !has_no_body && matches!(self.report, ReportPlace::Trailers);
+        RelayedHead { status: self.incoming.status, headers, length, has_trailers }
+    }
+
+    /// Sends the head, unless it waits for the cost.
+    fn send_head(&mut self, mut head: RelayedHead, to_client: &mut RelaySender) {
+        if let ReportPlace::Headers { waiting, .. } = &mut self.report {
+            if self.unsettled.is_some() {
+                *waiting = Some(head);
+                return;
+            }
+            for (name, value) in self.cost.take().iter().flat_map(cost_headers) {
+                head.headers.insert(name, value);
+            }
+        }
+        if to_client.send_head(head).is_err() {
+            self.client_left();
+        }
     }
 
     async fn next_event(&mut self, to_client: &RelaySender) -> RelayEvent {
@@ -405,18 +443,53 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             return self.send_piece(piece, to_client).await;
         };
         let fed = meter.feed(piece);
-        if meter.done() {
-            self.send_piece(fed.pass, to_client).await;
-            self.deferred.extend(fed.held);
+        let is_done = meter.done();
+        match is_last && !is_done {
+            true => self.defer(fed.pass),
+            false => self.pass(fed.pass, to_client).await,
+        }
+        if let Some(held) = fed.held {
+            self.withhold(held);
+        }
+        if is_done {
             self.settle(ResponseEnd::Complete).await;
             self.flush_deferred(to_client).await;
-        } else if is_last {
-            self.deferred.push(fed.pass);
-            self.deferred.extend(fed.held);
-        } else {
-            self.send_piece(fed.pass, to_client).await;
-            self.deferred.extend(fed.held);
         }
+    }
+
+    /// Sends a piece that need not wait for the settlement, unless the head waits for it.
+    async fn pass(&mut self, piece: Bytes, to_client: &mut RelaySender) {
+        match &mut self.report {
+            ReportPlace::Headers { waiting: waiting @ Some(_), memory } => {
+                if memory.grow(piece.len()) {
+                    return self.defer(piece);
+                }
+                // The body is too large to wait: the answer has no report.
+                let head = waiting.take();
+                self.report = ReportPlace::None;
+                head.into_iter().for_each(|head| self.send_head(head, to_client));
+                self.flush_deferred(to_client).await;
+            }
+            ReportPlace::Comment(place) => place.pass(&piece),
+            ReportPlace::Headers { .. } | ReportPlace::Trailers | ReportPlace::None => {}
+        }
+        self.send_piece(piece, to_client).await;
+    }
+
+    /// Keeps a piece until the settlement.
+    fn defer(&mut self, piece: Bytes) {
+        if let ReportPlace::Comment(place) = &mut self.report {
+            place.pass(&piece);
+        }
+        self.deferred.push(piece);
+    }
+
+    /// Keeps a piece of the last event until the settlement.
+    fn withhold(&mut self, piece: Bytes) {
+        if let ReportPlace::Comment(place) = &mut self.report {
+            place.withhold(self.deferred.len());
+        }
+        self.deferred.push(piece);
     }
 
     /// Sends a piece to a client that is still there. A client counts as gone if it takes nothing for the
@@ -439,10 +512,22 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         }
     }
 
-    /// Sends the pieces that waited for the settlement.
+    /// Sends the head and the pieces that waited for the settlement, with the cost of the call.
     async fn flush_deferred(&mut self, to_client: &mut RelaySender) {
         if let Some(ended) = self.ended.take() {
             self.gateway.metrics.after_provider.observe(ended.elapsed().as_secs_f64());
+        }
+        match &mut self.report {
+            ReportPlace::Headers { waiting, .. } => {
+                let head = waiting.take();
+                head.into_iter().for_each(|head| self.send_head(head, to_client));
+            }
+            ReportPlace::Comment(place) => {
+                if let Some(cost) = self.cost.take() {
+                    place.insert(&CostComment::new(self.request_id, &cost), &mut self.deferred);
+                }
+            }
+            ReportPlace::Trailers | ReportPlace::None => {}
         }
         for piece in std::mem::take(&mut self.deferred) {
             self.send_piece(piece, to_client).await;
@@ -457,7 +542,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         self.ended = Some(now);
         admitted.metrics.masked(self.incoming.take_masked());
         let reading = meter.finish(ended);
-        self.deferred.push(reading.rest.clone());
+        self.defer(reading.rest.clone());
         let ending = settlement::ending_of(self.incoming.status, ended, &reading);
         let keeps_message = self.gateway.settings.keep_error_messages;
         let failure = settlement::failure_of(ending, &reading, keeps_message);
@@ -501,7 +586,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
                 timings: CallTimings { last_byte_at: Some(now), ..self.timings },
             },
         };
-        admitted.settle(report).await;
+        self.cost = admitted.settle(report).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tollgate_domain::admission::Refusal;
-use tollgate_domain::{Issue, RequestId};
+use tollgate_domain::{CallCost, Issue, RequestId};
 use tollgate_store::StoreError;
 
 /// The reason why a call has no answer from a provider.
@@ -21,8 +21,8 @@ pub enum CallError {
     TooManyCalls,
     /// The node takes no new calls.
     ShuttingDown,
-    /// A parameter of the query is not valid.
-    QueryInvalid(Vec<Issue>),
+    /// A parameter of the query, or a header for this service, is not valid.
+    ParametersInvalid(Vec<Issue>),
     /// The metadata is not valid.
     MetadataInvalid(Vec<Issue>),
     /// A call may not go to the URL.
@@ -50,11 +50,15 @@ pub enum CallError {
     NotSent {
         /// The id of its record.
         request_id: RequestId,
+        /// Its cost, if the caller requests it.
+        cost: Option<CallCost>,
     },
     /// The admitted call was sent, and no answer came.
     NoAnswer {
         /// The id of its record.
         request_id: RequestId,
+        /// Its cost, if the caller requests it.
+        cost: Option<CallCost>,
         /// Whether the time for an answer is over. Else the provider closed, or this service is shutting down.
         timed_out: bool,
     },
@@ -72,7 +76,7 @@ impl CallError {
     pub fn within(mut self, field: &str) -> Self {
         let issues = match &mut self {
             Self::TokenInvalid(issues)
-            | Self::QueryInvalid(issues)
+            | Self::ParametersInvalid(issues)
             | Self::MetadataInvalid(issues)
             | Self::BodyInvalid(issues) => issues.as_mut_slice(),
             Self::EndpointNotSupported(issue) | Self::PriceUnknown(issue) => {

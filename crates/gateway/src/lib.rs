@@ -7,7 +7,7 @@
 //! 3. `price`: the admission that is requested, with the most that the call can cost, by the [`Tariff`];
 //! 4. `call_task`: a task of its own from here on ([`spawn_call`]): admitted, sent, relayed while it is measured,
 //!    settled;
-//! 5. `relay`: the way of its bytes to the client.
+//! 5. `relay`: the way of its bytes to the client; `cost_report`: the cost of the call in them, if requested.
 //!
 //! The words: the **operator** runs the service and owns the managed provider keys. A **merchant** sells calls to its
 //! customers (a **connection**, with a **wallet**), under a **meter**, which is its fee. A **spend key** is a key for calls
@@ -19,7 +19,7 @@
 //! | `request`, `credential`, `keys`, `inbound` | the caller |
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
-//! | `call_task`, `in_flight`, `relay`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
+//! | `call_task`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
 //! The rules of money are not here: `tollgate_domain::admission` decides whether a call may go out,
 //! `tollgate_domain::settlement` who pays what, and the store books both.
@@ -30,6 +30,7 @@
 //! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
 mod call_task;
+mod cost_report;
 mod credential;
 mod drop_in;
 mod endpoint;
@@ -49,6 +50,7 @@ mod settlement;
 mod tariff;
 
 pub use call_task::spawn_call;
+pub use cost_report::{COST_TRAILERS, cost_headers};
 pub use credential::Credential;
 #[doc(hidden)]
 pub use credential::credential_hash;

@@ -11,6 +11,7 @@ use tollgate_provider::http::header::{
 use tollgate_provider::{Endpoint, request_headers};
 use tollgate_usage::{BodyRefusal, InspectedBody};
 
+use crate::cost_report::ReportRequest;
 use crate::endpoint::{check_endpoint, find_endpoint};
 use crate::error::{CallError, body_invalid};
 use crate::gateway::Gateway;
@@ -28,6 +29,7 @@ pub struct OutboundCall {
     pub(crate) call_body: InspectedBody,
     pub(crate) managed: bool,
     pub(crate) metadata: Metadata,
+    pub(crate) report: ReportRequest,
 }
 
 /// The facts about an outgoing call that a refusal states.
@@ -138,6 +140,7 @@ impl OutboundCall {
             endpoint,
             call_body,
             metadata,
+            report: ReportRequest::of(head)?,
         })
     }
 }
@@ -190,9 +193,9 @@ impl ForwardParameters {
             Some(u) => Ok(Self { u, metadata }),
             None if issues.is_empty() => {
                 let hint = "is required: the provider's URL to forward to, percent-encoded";
-                Err(CallError::QueryInvalid(vec![Issue::at(["u"], hint)]))
+                Err(CallError::ParametersInvalid(vec![Issue::at(["u"], hint)]))
             }
-            None => Err(CallError::QueryInvalid(issues)),
+            None => Err(CallError::ParametersInvalid(issues)),
         }
     }
 }

@@ -64,6 +64,7 @@ pub(crate) fn prepare_admission(
         shape: endpoint.shape(),
         names_other_models: call_body.names_other_models,
         bound,
+        report: outbound.report.report,
         created_at: now,
     }))
 }

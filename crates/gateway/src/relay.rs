@@ -34,6 +34,8 @@ pub struct RelayedHead {
     pub headers: HeaderMap,
     /// The length of the body, if it is known.
     pub length: Option<u64>,
+    /// Whether trailers follow the body.
+    pub has_trailers: bool,
 }
 
 /// The state that both ends share.
@@ -46,6 +48,8 @@ struct RelayState {
     /// Whether the answer is whole; `None` while more may come. An answer is whole only if the call states
     /// it: a call may end anywhere, by a panic too.
     ended: Option<bool>,
+    /// The trailers of an answer that is whole.
+    trailers: HeaderMap,
     client_left: bool,
     /// The waker of the handler, which waits for the call.
     handler: Option<Waker>,
@@ -103,12 +107,12 @@ pub(crate) struct RelaySender {
 pub struct RelayReceiver(Rc<RefCell<RelayState>>);
 
 /// The next part of a relayed body.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum RelayedBytes {
     /// Some bytes.
     Piece(Bytes),
-    /// The end of an answer that is whole.
-    Complete,
+    /// The end of an answer that is whole, with its trailers.
+    Complete(HeaderMap),
     /// The end of an answer that was broken off, by the provider or by the call.
     Aborted,
 }
@@ -183,8 +187,9 @@ impl RelaySender {
     }
 
     /// Ends the answer. The client sees whether the answer is whole.
-    pub(crate) fn end(mut self, whole: bool) {
+    pub(crate) fn end(mut self, whole: bool, trailers: HeaderMap) {
         self.shared().ended = Some(whole);
+        self.shared().trailers = trailers;
         // The head of a body with a length but no bytes still waits. If the client has left, no head is
         // needed.
         let _ = self.release_head();
@@ -259,8 +264,10 @@ impl RelayReceiver {
             return Poll::Ready(RelayedBytes::Piece(piece));
         }
         if let Some(is_whole) = shared.ended {
-            let end = if is_whole { RelayedBytes::Complete } else { RelayedBytes::Aborted };
-            return Poll::Ready(end);
+            return Poll::Ready(match is_whole {
+                true => RelayedBytes::Complete(std::mem::take(&mut shared.trailers)),
+                false => RelayedBytes::Aborted,
+            });
         }
         shared.handler = Some(cx.waker().clone());
         Poll::Pending
@@ -289,6 +296,13 @@ mod tests {
         from_call.poll_next(&mut Context::from_waker(Waker::noop()))
     }
 
+    fn next_piece(from_call: &RelayReceiver) -> Bytes {
+        match next(from_call) {
+            Poll::Ready(RelayedBytes::Piece(piece)) => piece,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
     #[test]
     fn pieces_that_wait_leave_as_one_and_long_ones_as_they_are() {
         let (mut to_client, from_call) = channel();
@@ -297,11 +311,11 @@ mod tests {
         }
         let long = Bytes::from(vec![7; JOINED_BYTES]);
         to_client.send_piece(long.clone()).unwrap();
-        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Piece(piece("one two three"))));
-        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Piece(long)));
-        assert_eq!(next(&from_call), Poll::Pending);
-        to_client.end(true);
-        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Complete));
+        assert_eq!(next_piece(&from_call), piece("one two three"));
+        assert_eq!(next_piece(&from_call), long);
+        assert!(next(&from_call).is_pending());
+        to_client.end(true, HeaderMap::new());
+        assert!(matches!(next(&from_call), Poll::Ready(RelayedBytes::Complete(_))));
     }
 
     #[test]
@@ -329,6 +343,6 @@ mod tests {
         assert_eq!(to_client.send_piece(piece("late")), Err(ClientLeft));
         let (to_client, from_call) = channel();
         drop(to_client);
-        assert_eq!(next(&from_call), Poll::Ready(RelayedBytes::Aborted));
+        assert!(matches!(next(&from_call), Poll::Ready(RelayedBytes::Aborted)));
     }
 }

@@ -11,7 +11,7 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
-use crate::rows::{ConnectionRow, to_json};
+use crate::rows::{ConnectionRow, to_json, word};
 use crate::schema::connections;
 pub use crate::tables::connections::find;
 use crate::{events, subscriptions, wallets};
@@ -65,6 +65,7 @@ pub fn create(
         created_at: now.unix_micros(),
         deleted_at: None,
         suspended_at: None,
+        report: new.report.map(|report| word(&report)),
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
     let connection = Connection::try_from(row)?;
@@ -121,6 +122,10 @@ pub fn update(
     }
     if let Some(metadata) = &changes.metadata {
         diesel::update(active()).set(connections::metadata.eq(to_json(metadata))).execute(conn)?;
+    }
+    if let Some(report) = changes.report {
+        let report = report.map(|report| word(&report));
+        diesel::update(active()).set(connections::report.eq(report)).execute(conn)?;
     }
     if let Some(is_suspended) = changes.is_suspended {
         let since = is_suspended.then(|| now.unix_micros());

@@ -64,7 +64,7 @@ mod write_set;
 pub use backlog::Backlog;
 pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
 pub use error::StoreError;
-pub use ledger::{ReportOutcome, ReportedUsage, SettleOutcome};
+pub use ledger::{ReportOutcome, ReportedUsage, SettleOutcome, SettledRecord};
 pub use ledger_metrics::LedgerMetrics;
 pub use migrations::MigrationError;
 pub use opening::{OpenError, Options};

@@ -235,6 +235,7 @@ pub(crate) mod tests {
             credit_hold: None,
             merchant_hold: Amount::ZERO,
             enforcement: None,
+            report: None,
             created_at: now,
         }
     }

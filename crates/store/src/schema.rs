@@ -66,6 +66,7 @@ diesel::table! {
         created_at -> BigInt,
         deleted_at -> Nullable<BigInt>,
         suspended_at -> Nullable<BigInt>,
+        report -> Nullable<Text>,
     }
 }
 

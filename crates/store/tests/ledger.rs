@@ -301,7 +301,7 @@ fn the_records_of_a_wallet_are_numbered_without_gaps() {
                             _ => answered(10, "0"),
                         };
                         match store.settle(request_id, report).await {
-                            SettleOutcome::Settled(record) => numbers.push((own, record)),
+                            SettleOutcome::Settled(settled) => numbers.push((own, settled.record)),
                             other => panic!("{other:?}"),
                         }
                     }
@@ -379,7 +379,9 @@ fn a_tier_counter_charges_each_unit_exactly_once_under_eight_settlers() {
                     let request_id = call.request_id;
                     store.admit(Box::new(call)).await.unwrap().unwrap();
                     match store.settle(request_id, answered(100, "0")).await {
-                        SettleOutcome::Settled(record) => fees.push(record.quote.total_wallet_cost),
+                        SettleOutcome::Settled(settled) => {
+                            fees.push(settled.record.quote.total_wallet_cost)
+                        }
                         other => unreachable!("{other:?}"),
                     }
                 }
@@ -773,7 +775,8 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
 
         // A call that costs more than its hold is booked as far as there is room, and keeps its cost.
         let outcome = store.store.settle(open[1], answered(1_000_000, "500")).await;
-        let SettleOutcome::Settled(record) = outcome else { unreachable!("{outcome:?}") };
+        let SettleOutcome::Settled(settled) = outcome else { unreachable!("{outcome:?}") };
+        let record = settled.record;
         assert_eq!(record.quote.total_request_cost, "500".parse().unwrap());
         store.store.settle(open[2], answered(1_000_000, "1")).await;
         let own = store.store.read(move |conn| wallets::find_own(conn, merchant_id)).await.unwrap();

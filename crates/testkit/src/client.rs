@@ -25,6 +25,8 @@ pub struct TestResponse {
     pub headers: Vec<(String, String)>,
     /// The body, without chunk framing.
     pub body: Vec<u8>,
+    /// The trailers.
+    pub trailers: Vec<(String, String)>,
     /// Whether the whole body arrived.
     pub complete: bool,
 }
@@ -142,26 +144,31 @@ impl OpenResponse {
             .head_end()
             .unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&self.bytes)));
         let head = String::from_utf8(self.bytes[..end].to_vec()).unwrap();
-        let mut lines = head.lines();
-        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-        let headers: Vec<_> = lines
-            .map(|line| line.split_once(':').unwrap())
-            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-            .collect();
+        let (status_line, fields) = head.split_once("\r\n").unwrap_or((&head, ""));
+        let status = status_line.split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = fields_of(fields);
         let rest = &self.bytes[end + 4..];
         let of = |name: &str| {
             headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
         };
+        let mut trailers = Vec::new();
         let (body, complete) = match (of("content-length"), of("transfer-encoding")) {
             (Some(length), _) => (rest.to_vec(), rest.len() == length.parse::<usize>().unwrap()),
-            (None, Some(_)) => unchunk(rest),
+            (None, Some(_)) => unchunk(rest, &mut trailers),
             (None, None) => (rest.to_vec(), true),
         };
-        TestResponse { status, headers, body, complete }
+        TestResponse { status, headers, body, trailers, complete }
     }
 }
 
-fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
+/// The names, in lower case, and values of header lines.
+fn fields_of(lines: &str) -> Vec<(String, String)> {
+    let fields = lines.lines().map(|line| line.split_once(':').unwrap());
+    fields.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect()
+}
+
+/// The body in chunks, and whether it is whole.
+fn unchunk(mut rest: &[u8], trailers: &mut Vec<(String, String)>) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     loop {
         let Some(end) = rest.windows(2).position(|window| window == b"\r\n") else {
@@ -169,7 +176,10 @@ fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
         };
         let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
         if length == 0 {
-            return (body, rest.get(end + 2..) == Some(b"\r\n"));
+            let rest = std::str::from_utf8(&rest[end + 2..]).unwrap();
+            let Some(lines) = rest.strip_suffix("\r\n") else { return (body, false) };
+            *trailers = fields_of(lines);
+            return (body, lines.is_empty() || lines.ends_with("\r\n"));
         }
         let Some(chunk) = rest.get(end + 2..end + 2 + length) else {
             body.extend_from_slice(rest.get(end + 2..).unwrap_or_default());

@@ -246,7 +246,9 @@ impl TestStore {
         let request_id = call.request_id;
         self.store.admit(Box::new(call)).await?.unwrap();
         match self.store.settle(request_id, answered(tokens, base)).await {
-            tollgate_store::SettleOutcome::Settled(record) => Ok(Arc::unwrap_or_clone(record)),
+            tollgate_store::SettleOutcome::Settled(settled) => {
+                Ok(Arc::unwrap_or_clone(settled.record))
+            }
             other => panic!("not settled: {other:?}"),
         }
     }
@@ -286,6 +288,7 @@ pub fn a_call(merchant_id: MerchantId, key: CallKey, at: Timestamp) -> Call {
         shape: Some(RequestFormat::ShapeA),
         names_other_models: false,
         bound: million_tokens(),
+        report: None,
         created_at: at,
     }
 }

@@ -338,6 +338,7 @@ impl Business<'_> {
                 prices: self.prices.find(provider, model, on).map(|found| found.row.prices),
                 ..CostBound::default()
             },
+            report: None,
             created_at: now,
         };
         let failed = self.numbers.below(50) == 0;

@@ -12,7 +12,7 @@ SESSIONS = {
     "api": [
         f"docs/api/{page}.md"
         for page in (
-            *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "models", "prices"),
+            *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "cost-in-answers", "models", "prices"),
             *("spend-keys", "meters", "requests", "quotes", "usage", "refusals", "connections", "statements", "subscription-configs"),
             *("credit-bundles", "subscriptions", "wallets", "secret-keys", "webhooks", "merchants", "openapi"),
         )

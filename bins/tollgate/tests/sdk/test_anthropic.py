@@ -66,6 +66,17 @@ class Calls(AnthropicTestCase):
         [record] = self.assert_recorded((whole, usage.output_tokens))
         self.assertEqual(record["model_usage"]["cached_input_tokens"], 100)
 
+    def test_the_cost_in_an_answer(self):
+        asked = {"model": ANTHROPIC_MODEL, "max_tokens": 64, "messages": MESSAGES}
+        asked["extra_headers"] = {"x-service-report": "cost"}
+        raw = self.client().messages.with_raw_response.create(**asked)
+        with self.client().messages.stream(**asked) as stream:
+            text, message = "".join(stream.text_stream), stream.get_final_message()
+        self.assertEqual(text, raw.parse().content[0].text)
+        used = (message.usage.input_tokens, message.usage.output_tokens)
+        [record, _] = self.assert_recorded(used, used)
+        self.assertEqual(raw.headers["x-service-cost"], record["total_request_cost"])
+
     def test_a_stream(self):
         client = self.client()
         with client.messages.stream(model=ANTHROPIC_MODEL, max_tokens=64, messages=MESSAGES) as stream:

@@ -91,6 +91,17 @@ class Calls(OpenAITestCase):
         usage = chunks[-1].usage
         self.assert_recorded((usage.prompt_tokens, usage.completion_tokens))
 
+    def test_the_cost_in_an_answer(self):
+        asked = {"extra_headers": {"x-service-report": "cost"}}
+        raw = self.client().chat.completions.with_raw_response.create(model=OPENAI_MODEL, messages=MESSAGES, **asked)
+        plain, usage = self.chat(), raw.parse().usage
+        self.assertEqual(raw.parse().choices[0].message.content, plain.choices[0].message.content)
+        chunks = list(self.chat(stream=True, stream_options={"include_usage": True}, **asked))
+        self.assertEqual(joined(chunks), plain.choices[0].message.content)
+        used = (usage.prompt_tokens, usage.completion_tokens)
+        [record, *_] = self.assert_recorded(used, used, used)
+        self.assertEqual(raw.headers["x-service-cost"], record["total_request_cost"])
+
     def test_tools(self):
         chat = self.chat(tools=[TOOL])
         self.assertEqual(chat.choices[0].finish_reason, "tool_calls")

@@ -111,6 +111,7 @@ fn connection(kind: EventKind) -> Connection {
         metadata: Metadata::default(),
         wallet_id: WalletId::least(created_at),
         status,
+        report: None,
         created_at,
     }
 }

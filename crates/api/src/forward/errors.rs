@@ -2,9 +2,10 @@
 
 use tollgate_domain::admission::{LimitReset, MOST_HELD, Refusal, Shortage};
 use tollgate_domain::{
-    Cycle, Issue, LimitQuantity, LimitState, RequestId, RequestLimit, RequestShape, SpendLimit,
+    CallCost, Cycle, Issue, LimitQuantity, LimitState, RequestId, RequestLimit, RequestShape,
+    SpendLimit,
 };
-use tollgate_gateway::{CallError, request_id_header};
+use tollgate_gateway::{CallError, cost_headers, request_id_header};
 use tollgate_pricing::Amount;
 
 use crate::http::error::{ApiError, ErrorCode};
@@ -33,7 +34,7 @@ impl From<CallError> for ApiError {
                 ErrorCode::ShuttingDown,
                 "This node is shutting down. Send the call again; another one will take it.",
             ),
-            CallError::QueryInvalid(issues) => Self::invalid(issues),
+            CallError::ParametersInvalid(issues) => Self::invalid(issues),
             CallError::MetadataInvalid(issues) => {
                 let message = "The metadata is not valid.";
                 Self::with_issues(ErrorCode::MetadataInvalid, message, issues)
@@ -71,12 +72,12 @@ impl From<CallError> for ApiError {
             }
             CallError::Refused(refusal) => refusal.into(),
             CallError::Store(cause) => cause.into(),
-            CallError::NotSent { request_id } => {
+            CallError::NotSent { request_id, cost } => {
                 let message =
                     "The provider could not be reached; the call was not sent and costs nothing.";
-                Self::new(ErrorCode::ProviderUnreachable, message).with_record(request_id)
+                Self::new(ErrorCode::ProviderUnreachable, message).with_record(request_id, cost)
             }
-            CallError::NoAnswer { request_id, timed_out } => {
+            CallError::NoAnswer { request_id, cost, timed_out } => {
                 let (code, message) = match timed_out {
                     true => (
                         ErrorCode::ProviderTimeout,
@@ -87,7 +88,7 @@ impl From<CallError> for ApiError {
                         "The provider took the call and closed without an answer.",
                     ),
                 };
-                Self::new(code, message).with_record(request_id)
+                Self::new(code, message).with_record(request_id, cost)
             }
             CallError::Aborted => {
                 Self::new(ErrorCode::InternalError, "Something went wrong in the service.")
@@ -97,10 +98,10 @@ impl From<CallError> for ApiError {
 }
 
 impl ApiError {
-    /// Adds the header with the id of the call's record.
-    fn with_record(self, request_id: RequestId) -> Self {
-        let (name, value) = request_id_header(request_id);
-        self.header(name, value)
+    /// Adds the headers with the id of the call's record and with its cost.
+    fn with_record(self, request_id: RequestId, cost: Option<CallCost>) -> Self {
+        let headers = cost.iter().flat_map(cost_headers).chain([request_id_header(request_id)]);
+        headers.fold(self, |error, (name, value)| error.header(name, value))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use actix_web::http::header::{CONNECTION, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
-use tollgate_domain::{Metadata, RequestFormat};
+use tollgate_domain::{AnswerReport, Metadata, RequestFormat};
 use tollgate_gateway::{Credential, DropInRoute, InboundCall, OutboundCall, spawn_call};
 use tollgate_provider::ProviderClient;
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
@@ -49,6 +49,15 @@ struct MetadataHeader {
     /// As `metadata` in the query, over which it takes precedence.
     #[param(rename = "x-service-metadata", nullable = false)]
     metadata: Option<Metadata>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct ReportHeader {
+    /// `cost`: the answer says what the call cost, in headers, or in a comment of a stream.
+    #[param(rename = "x-service-report", nullable = false, value_type = Option<AnswerReport>)]
+    report: Option<AnswerReport>,
 }
 
 /// The body of a call. It is sent to the provider byte for byte.
@@ -119,7 +128,7 @@ impl IntoResponses for CallResponses {
     post,
     path = "/forward",
     operation_id = "forward",
-    params(ForwardQuery, MetadataHeader),
+    params(ForwardQuery, MetadataHeader, ReportHeader),
     request_body(
         content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
     ),
@@ -146,7 +155,7 @@ pub(crate) async fn forward(
     get,
     path = "/forward",
     operation_id = "forwardGet",
-    params(ForwardQuery, MetadataHeader),
+    params(ForwardQuery, MetadataHeader, ReportHeader),
     responses(CallResponses),
     security(("credential" = [])),
 )]
@@ -167,7 +176,7 @@ macro_rules! drop_ins {
             post,
             path = $path,
             operation_id = $id,
-            params(DropInQuery, MetadataHeader),
+            params(DropInQuery, MetadataHeader, ReportHeader),
             request_body(content(($Input = "application/json"), ("*/*"))),
             responses(CallResponses, $Shape),
             security(("credential" = [])),
@@ -222,7 +231,7 @@ macro_rules! native {
             post,
             path = $path,
             operation_id = $id,
-            params(DropInQuery, MetadataHeader),
+            params(DropInQuery, MetadataHeader, ReportHeader),
             request_body = CallInput,
             responses(CallResponses),
             security(("credential" = [])),
@@ -258,7 +267,7 @@ native! {
     params(
         ("model" = String, Path, description = "The model"),
         ("call" = String, Path, description = "What it is to do"),
-        DropInQuery, MetadataHeader,
+        DropInQuery, MetadataHeader, ReportHeader,
     ),
     request_body = CallInput,
     responses(CallResponses),
@@ -284,7 +293,7 @@ pub(crate) async fn google(
     params(
         ("provider" = String, Path, description = "Its name in the configuration"),
         ("path" = String, Path, description = "It may have slashes"),
-        DropInQuery, MetadataHeader,
+        DropInQuery, MetadataHeader, ReportHeader,
     ),
     request_body(
         content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
@@ -317,7 +326,7 @@ pub(crate) async fn call_provider(
     params(
         ("provider" = String, Path, description = "Its name in the configuration"),
         ("path" = String, Path, description = "It may have slashes"),
-        DropInQuery, MetadataHeader,
+        DropInQuery, MetadataHeader, ReportHeader,
     ),
     responses(CallResponses),
     security(("credential" = [])),
@@ -401,5 +410,5 @@ async fn relay(
 ) -> Result<HttpResponse, ApiError> {
     let (client, access) = (client.into_inner(), AccessEntry::of(http));
     let from_call = spawn_call(inbound, outbound, &app.gateway, &client, access)?;
-    Ok(response(from_call).await?)
+    Ok(response(http, from_call).await?)
 }

@@ -10,8 +10,8 @@ use deserr::{
 };
 use serde::Serialize;
 use tollgate_domain::{
-    BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, Payer, RequestShape, Rollover,
-    SpendKeyStatus, TierPeriod, UpgradeRule,
+    AnswerReport, BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, Payer,
+    RequestShape, Rollover, SpendKeyStatus, TierPeriod, UpgradeRule,
 };
 use tollgate_pricing::{Amount, Rate, RateType, TierUnit, TokenBasis};
 
@@ -277,6 +277,7 @@ macro_rules! words {
 }
 
 words! {
+    AnswerReport { Cost }
     RateType { Fixed, Percentage }
     TierUnit { Tokens, Characters, Minutes, Requests }
     TokenBasis { InputOutput, Output }

@@ -83,6 +83,7 @@ ids! {
 }
 
 words! {
+    AnswerReportSchema = tollgate_domain::AnswerReport;
     BillingIntervalSchema = tollgate_domain::BillingInterval;
     ConnectionStatusSchema = tollgate_domain::ConnectionStatus;
     CycleSchema = tollgate_domain::Cycle;

@@ -4,8 +4,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{
-    Connection, ConnectionChanges, ConnectionId, ConnectionStatus, Metadata, NewConnection,
-    Timestamp, WalletId,
+    AnswerReport, Connection, ConnectionChanges, ConnectionId, ConnectionStatus, Metadata,
+    NewConnection, Timestamp, WalletId,
 };
 use tollgate_store::connections;
 use utoipa::ToSchema;
@@ -44,6 +44,9 @@ pub(crate) struct ConnectionView {
     wallet_id: WalletId,
     /// The state.
     status: ConnectionStatus,
+    /// The report in the answers to its calls. Null: none.
+    #[schema(required)]
+    report: Option<AnswerReport>,
     /// The time of creation.
     created_at: Timestamp,
 }
@@ -58,6 +61,7 @@ impl ConnectionView {
             metadata: connection.metadata.clone(),
             wallet_id: connection.wallet_id,
             status: connection.status,
+            report: connection.report,
             created_at: connection.created_at,
         }
     }
@@ -78,6 +82,10 @@ pub(crate) struct CreateConnection {
     /// Pairs of strings that you can filter by.
     #[deserr(default)]
     metadata: Option<MetadataField>,
+    /// The report in the answers to its calls: `cost`, what each call cost. Default: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<AnswerReport>)]
+    report: Option<EnumField<AnswerReport>>,
 }
 
 impl Input for CreateConnection {}
@@ -107,6 +115,7 @@ pub(crate) async fn create(
         name: asked.what.name.map(|name| name.0),
         email: asked.what.email.map(|name| name.0),
         metadata: asked.what.metadata.unwrap_or_default().0,
+        report: asked.what.report.map(|word| word.0),
     };
     app.write(asked.idempotency_key, move |conn| {
         let made = connections::create(conn, merchant_id, &new, now)?;
@@ -181,6 +190,10 @@ pub(crate) struct UpdateConnection {
     #[deserr(default)]
     #[schema(value_type = Option<SettableStatus>, nullable = false)]
     status: PatchField<EnumField<SettableStatus>>,
+    /// The report in the answers to its calls: `cost`, what each call cost. Null: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<AnswerReport>)]
+    report: NullablePatch<EnumField<AnswerReport>>,
 }
 
 impl Input for UpdateConnection {
@@ -224,6 +237,7 @@ pub(crate) async fn update(
         email: asked.what.email.into_option(|name| name.0),
         metadata: asked.what.metadata.into_option(|field| field.0).map(Option::unwrap_or_default),
         is_suspended: asked.what.status.0.map(|status| status.0 == SettableStatus::Suspended),
+        report: asked.what.report.into_option(|word| word.0),
     };
     let now = app.clock.now();
     app.write(None, move |conn| {

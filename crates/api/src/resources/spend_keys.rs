@@ -4,9 +4,9 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
 use tollgate_domain::{
-    Cycle, Enforcement, Key, MerchantId, MeterId, NewSpendKey, RateLimit, RequestLimit,
-    RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendLimit, SpendRules,
-    Timestamp, WalletId,
+    AnswerReport, Cycle, Enforcement, Key, MerchantId, MeterId, NewSpendKey, RateLimit,
+    RequestLimit, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendLimit,
+    SpendRules, Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::Conn;
@@ -81,6 +81,9 @@ pub(crate) struct SpendKeyView {
     /// The time from which the key is refused. Null: never.
     #[schema(required)]
     expires_at: Option<Timestamp>,
+    /// The report in the answers to its calls. Null: none.
+    #[schema(required)]
+    report: Option<AnswerReport>,
     /// The time when a call was last admitted. Null: never.
     #[schema(required)]
     last_used_at: Option<Timestamp>,
@@ -112,6 +115,7 @@ impl SpendKeyView {
             rate_limit: rules.rate_limit,
             enforcement: rules.enforcement,
             expires_at: rules.expires_at,
+            report: rules.report,
             last_used_at: counters.last_used_at,
             created_at: key.created_at,
         }
@@ -247,6 +251,10 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<ParsedString<Timestamp>>,
+    /// The report in the answers to its calls: `cost`, what each call cost. Default: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<AnswerReport>)]
+    report: Option<EnumField<AnswerReport>>,
 }
 
 impl Input for CreateSpendKey {}
@@ -273,6 +281,7 @@ impl CreateSpendKey {
                 rate_limit: self.rate_limit.map(RateLimitInput::limit),
                 enforcement: self.enforcement.map(|word| word.0).unwrap_or_default(),
                 expires_at: self.expires_at.map(|at| at.0),
+                report: self.report.map(|word| word.0),
             },
         })
     }
@@ -422,6 +431,10 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: NullablePatch<ParsedString<Timestamp>>,
+    /// The report in the answers to its calls: `cost`, what each call cost. Null: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<AnswerReport>)]
+    report: NullablePatch<EnumField<AnswerReport>>,
 }
 
 impl Input for UpdateSpendKey {
@@ -458,6 +471,7 @@ impl UpdateSpendKey {
             rate_limit: self.rate_limit.into_option(RateLimitInput::limit),
             enforcement: self.enforcement.0.map(|word| word.0),
             expires_at: self.expires_at.into_option(|at| at.0),
+            report: self.report.into_option(|word| word.0),
         })
     }
 }

@@ -84,8 +84,13 @@ pub fn each_gateway_with(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
 /// As [`each_gateway`], with the built-in providers at the scripted one (each below a path of its name),
 /// their keys, and their real prices.
 pub fn each_gateway_at_real_prices(test: impl AsyncFn(&Gateway<'_>)) {
+    each_gateway_at_real_prices_under(settings(), test);
+}
+
+/// As [`each_gateway_at_real_prices`], with these settings.
+pub fn each_gateway_at_real_prices_under(settings: Settings, test: impl AsyncFn(&Gateway<'_>)) {
     each_store(async |store| {
-        run(store, settings(), Clock::system(), PriceSet::Embedded, &test).await;
+        run(store, settings.clone(), Clock::system(), PriceSet::Embedded, &test).await;
     });
 }
 

@@ -1,6 +1,7 @@
 //! A call before its admission, and the facts by which it is decided.
 
 use super::bound::CostBound;
+use crate::answer_report::AnswerReport;
 use crate::connection::Connection;
 use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
 use crate::key::KeyHash;
@@ -33,6 +34,8 @@ pub struct Call {
     pub names_other_models: bool,
     /// The most that it can cost.
     pub bound: CostBound,
+    /// The report that the caller requests.
+    pub report: Option<AnswerReport>,
     /// The time of its arrival.
     pub created_at: Timestamp,
 }

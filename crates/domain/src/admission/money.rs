@@ -7,7 +7,7 @@ use super::bound::CostBound;
 use super::call::{AdmissionFacts, MerchantAccount};
 use super::refusal::{LimitReset, Refusal, Shortage};
 use crate::spend_counters::{SpendCounters, SpendLimit};
-use crate::spend_key::Enforcement;
+use crate::spend_key::{Enforcement, SpendKey};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
 
@@ -54,6 +54,49 @@ enum FundingSourceKind<'a> {
     Wallet(&'a Wallet, bool),
 }
 
+impl<'a> FundingSource<'a> {
+    /// The spend limit of a key, if it has one. `counters` are its counters at `now`.
+    fn limit(key: &SpendKey, counters: &SpendCounters, now: Timestamp) -> Option<Self> {
+        let limit = key.rules.spend_limit?;
+        let (spent, held) = (*counters.spent.get(limit.cycle), *counters.held.get(limit.cycle));
+        let reset = limit.cycle.ends_at(now).map(|at| LimitReset::new(at, now));
+        Some(Self {
+            kind: FundingSourceKind::SpendLimit { limit, spent, reset },
+            left: limit.amount.saturating_sub(spent).saturating_sub(held),
+            held,
+            share: |costs| costs.request,
+        })
+    }
+
+    fn wallet(
+        wallet: &'a Wallet,
+        draws_on_credit: bool,
+        is_known: bool,
+        share: fn(&PayerCosts) -> Amount,
+    ) -> Self {
+        let (left, held) = match draws_on_credit {
+            true => (wallet.available(), wallet.held.saturating_add(wallet.credits.held())),
+            false => (wallet.available_balance(), wallet.held),
+        };
+        Self { kind: FundingSourceKind::Wallet(wallet, is_known), left, held, share }
+    }
+}
+
+/// The least amount in USD that the spend limit of a key and a wallet with an overdraft limit leave for a new call at
+/// `now`, after the holds of the calls in flight. It may be negative. `None` if neither has a limit.
+pub fn remaining(
+    key: Option<&SpendKey>,
+    wallet: Option<&Wallet>,
+    draws_on_credit: bool,
+    now: Timestamp,
+) -> Option<Amount> {
+    let limit = key.and_then(|key| FundingSource::limit(key, &key.counters.at(now), now));
+    let wallet = wallet.filter(|wallet| wallet.overdraft_limit.is_some());
+    let wallet =
+        wallet.map(|one| FundingSource::wallet(one, draws_on_credit, true, |_| Amount::ZERO));
+    limit.into_iter().chain(wallet).map(|source| source.left).min()
+}
+
 impl<'a> FundingSources<'a> {
     /// The purses of a call. `counters` are the spend key's counters at `now`.
     pub(super) fn of(
@@ -62,27 +105,11 @@ impl<'a> FundingSources<'a> {
         counters: Option<&SpendCounters>,
         now: Timestamp,
     ) -> Self {
-        let limit = facts.spend_key.and_then(|key| {
-            let (limit, counters) = (key.rules.spend_limit?, counters?);
-            let (spent, held) = (*counters.spent.get(limit.cycle), *counters.held.get(limit.cycle));
-            let reset = limit.cycle.ends_at(now).map(|at| LimitReset::new(at, now));
-            Some(FundingSource {
-                kind: FundingSourceKind::SpendLimit { limit, spent, reset },
-                left: limit.amount.saturating_sub(spent).saturating_sub(held),
-                held,
-                share: |costs| costs.request,
-            })
-        });
+        let limit = facts.spend_key.zip(counters);
+        let limit = limit.and_then(|(key, counters)| FundingSource::limit(key, counters, now));
         let wallet = facts.wallet.filter(|wallet| wallet.overdraft_limit.is_some());
         // A spend key can draw on the merchant's own wallet, which then pays both parts.
         let is_merchants = wallet.is_some_and(|wallet| wallet.wallet_id == account.wallet_id);
-        let of_wallet = |wallet: &'a Wallet, draws_on_credit, is_known, share| {
-            let (left, held) = match draws_on_credit {
-                true => (wallet.available(), wallet.held.saturating_add(wallet.credits.held())),
-                false => (wallet.available_balance(), wallet.held),
-            };
-            FundingSource { kind: FundingSourceKind::Wallet(wallet, is_known), left, held, share }
-        };
         let share: fn(&PayerCosts) -> Amount = match is_merchants {
             true => |costs| costs.wallet.saturating_add(costs.merchant),
             false => |costs| costs.wallet,
@@ -92,10 +119,13 @@ impl<'a> FundingSources<'a> {
         Self {
             sources: [
                 limit,
-                wallet.map(|wallet| of_wallet(wallet, facts.draws_on_credit, true, share)),
+                wallet.map(|wallet| {
+                    FundingSource::wallet(wallet, facts.draws_on_credit, true, share)
+                }),
                 // The holder of a spend key need not be the merchant.
                 merchants.map(|wallet| {
-                    of_wallet(wallet, false, facts.spend_key.is_none(), |costs| costs.merchant)
+                    let is_known = facts.spend_key.is_none();
+                    FundingSource::wallet(wallet, false, is_known, |costs| costs.merchant)
                 }),
             ],
             enforcement: facts.spend_key.map_or(Enforcement::Bounded, |key| key.rules.enforcement),

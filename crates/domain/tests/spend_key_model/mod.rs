@@ -190,6 +190,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
             }),
             unbounded: None,
         },
+        report: None,
         created_at,
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::CallReport;
-use tollgate_domain::{PendingRecord, RequestId, RequestRecord};
+use tollgate_domain::{CallCost, PendingRecord, RequestId, RequestRecord};
+use tollgate_pricing::Amount;
 
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -14,10 +15,10 @@ use crate::journal::{self, JournalEntry};
 /// The outcome of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettleOutcome {
-    /// Booked, with the final record.
-    Settled(Arc<RequestRecord>),
+    /// Booked.
+    Settled(SettledRecord),
     /// Booked at a cost of zero: the computed cost is out of range.
-    SettledFree(Arc<RequestRecord>),
+    SettledFree(SettledRecord),
     /// Settled before. Nothing is changed.
     AlreadySettled,
     /// No such call.
@@ -27,6 +28,28 @@ pub enum SettleOutcome {
     /// Neither the database nor the journal took the settlement. It waits in memory. If this
     /// process ends first, the call is swept.
     NotSettled,
+}
+
+/// The record of a settled call, and what is left for the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledRecord {
+    /// The final record.
+    pub record: Arc<RequestRecord>,
+    /// The amount that is [left](tollgate_domain::admission::remaining) after it.
+    pub remaining: Option<Amount>,
+}
+
+impl SettleOutcome {
+    /// The cost of the call, if it is booked now.
+    pub fn cost(&self) -> Option<CallCost> {
+        let (Self::Settled(settled) | Self::SettledFree(settled)) = self else { return None };
+        let quote = &settled.record.quote;
+        Some(CallCost {
+            total_request_cost: quote.total_request_cost,
+            total_wallet_cost: quote.total_wallet_cost,
+            remaining: settled.remaining,
+        })
+    }
 }
 
 /// The result of an admission: a pending call or a refusal.

@@ -259,6 +259,7 @@ mod tests {
                     prices: Some(UnitPrices { input: Some(2.into()), ..UnitPrices::default() }),
                     ..CostBound::default()
                 },
+                report: None,
                 created_at: NOW,
             }))
         }

@@ -131,7 +131,7 @@ fn settle(
     };
     let (outcomes, changes) = decide::decide(&mut state, &group, now, context.rules(&configs))?;
     let record = match outcomes.into_iter().next() {
-        Some(CommandOutcome::Settled(SettleOutcome::Settled(record))) => record,
+        Some(CommandOutcome::Settled(SettleOutcome::Settled(settled))) => settled.record,
         Some(CommandOutcome::Settled(SettleOutcome::SettledFree(_))) => {
             return Ok(ReportOutcome::OutOfRange);
         }
@@ -171,6 +171,7 @@ fn pending_record(
         credit_hold: None,
         merchant_hold: Amount::ZERO,
         enforcement: None,
+        report: None,
         created_at: now,
     }
 }

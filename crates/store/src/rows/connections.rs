@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, MerchantId, Metadata, WalletId};
 
-use super::values::{from_json, time};
+use super::values::{from_json, from_word, time};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::schema::connections;
@@ -21,6 +21,7 @@ pub(crate) struct ConnectionRow {
     pub(crate) created_at: i64,
     pub(crate) deleted_at: Option<i64>,
     pub(crate) suspended_at: Option<i64>,
+    pub(crate) report: Option<String>,
 }
 
 impl TryFrom<ConnectionRow> for Connection {
@@ -40,6 +41,11 @@ impl TryFrom<ConnectionRow> for Connection {
                 (None, Some(_)) => ConnectionStatus::Suspended,
                 (None, None) => ConnectionStatus::Active,
             },
+            report: row
+                .report
+                .as_deref()
+                .map(|word| from_word("connections.report", word))
+                .transpose()?,
             created_at: time(row.created_at),
         })
     }

@@ -87,6 +87,7 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
             }),
             merchant_hold: Amount::from_units(row.merchant_hold),
             enforcement: None,
+            report: None,
             created_at: time(row.created_at),
         })
     }

@@ -98,6 +98,7 @@ impl RequestRow {
                 .map(|in_cycle| CreditHold { in_cycle, ..CreditHold::default() }),
             merchant_hold: Amount::ZERO,
             enforcement: None,
+            report: None,
             created_at: time(self.created_at),
         })
     }

@@ -43,9 +43,29 @@ pub(super) struct BodyBuffer {
     room: Option<MemoryReservation>,
 }
 
-struct MemoryReservation {
+/// A share of the memory of all kept answers. It is given back when it is dropped.
+#[derive(Debug, Default)]
+pub struct MemoryReservation {
     memory: Arc<ResponseMemory>,
     bytes: usize,
+}
+
+impl MemoryReservation {
+    /// An empty share of a memory.
+    pub fn new(memory: &Arc<ResponseMemory>) -> Self {
+        Self { memory: Arc::clone(memory), bytes: 0 }
+    }
+
+    /// Takes some bytes more. Returns `false`, and takes nothing, if the memory does not have them, or if the share
+    /// would be larger than the largest answer that is kept, 8 MiB.
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        let grown = self.bytes.saturating_add(bytes);
+        let is_taken = grown <= MAX_BODY_BYTES && self.memory.take(bytes);
+        if is_taken {
+            self.bytes = grown;
+        }
+        is_taken
+    }
 }
 
 impl Drop for MemoryReservation {
@@ -64,9 +84,7 @@ impl BodyBuffer {
         if length > self.bytes.capacity() && length > FREE_BYTES {
             // A buffer that grows at least doubles.
             let capacity = length.max(self.bytes.capacity().saturating_mul(2));
-            let room = self
-                .room
-                .get_or_insert_with(|| MemoryReservation { memory: Arc::clone(memory), bytes: 0 });
+            let room = self.room.get_or_insert_with(|| MemoryReservation::new(memory));
             let more = capacity.saturating_sub(room.bytes);
             if !room.memory.take(more) {
                 return false;

@@ -26,7 +26,7 @@ mod objects;
 mod openai;
 mod reading;
 
-pub use self::body_buffer::ResponseMemory;
+pub use self::body_buffer::{MemoryReservation, ResponseMemory};
 pub use self::error_words::ErrorWords;
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use tollgate_domain::admission;
 use tollgate_domain::settlement::{self, CallReport, Ending, SettlementResult};
 use tollgate_domain::{PendingRecord, RequestId, RequestRecord, TransactionKind, WalletId};
 use tollgate_pricing::{Amount, Overflow};
 
 use super::{CallHold, GroupDecision};
 use crate::error::StoreError;
-use crate::ledger::command::{SettleOutcome, Settlement};
-use crate::ledger::state::CallState;
+use crate::ledger::command::{SettleOutcome, SettledRecord, Settlement};
+use crate::ledger::state::{Accounts, CallState};
 use crate::rows::counter_key;
 use crate::settled_call::SettledCall;
 use crate::write_set::{MovementReason, out_of_range};
@@ -144,9 +145,11 @@ impl GroupDecision<'_> {
             Some(before) => before.record.sequence,
         };
         let record = Arc::new(record);
+        let settled =
+            SettledRecord { record: Arc::clone(&record), remaining: self.remaining(call) };
         let outcome = match overflowed {
-            true => SettleOutcome::SettledFree(Arc::clone(&record)),
-            false => SettleOutcome::Settled(Arc::clone(&record)),
+            true => SettleOutcome::SettledFree(settled),
+            false => SettleOutcome::Settled(settled),
         };
         let settled = SettledCall {
             call: Arc::clone(call),
@@ -157,6 +160,16 @@ impl GroupDecision<'_> {
             missing_price: report.missing.clone(),
         };
         Ok((settled, outcome))
+    }
+
+    /// The amount that the limits of a call leave for the next one.
+    fn remaining(&self, call: &PendingRecord) -> Option<Amount> {
+        let Accounts { spend_keys, wallets, .. } = &self.state.accounts;
+        let key = call.spend_key_id.and_then(|id| spend_keys.get(&id));
+        // A call without a wallet is paid by the merchant's own.
+        let wallet = wallets.get(&call.wallet_id.unwrap_or(call.merchant_wallet_id));
+        let wallet = wallet.map(|wallet| &wallet.wallet);
+        admission::remaining(key, wallet, call.credit_hold.is_some(), self.now)
     }
 
     /// Takes the cost of a call from its wallets and counts it on its spend key, less the amounts booked before.
