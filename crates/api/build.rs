@@ -3,7 +3,7 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 52] = [
+const TYPES: [&str; 50] = [
     "Amount",
     "AnswerReport",
     "BillingInterval",
@@ -35,14 +35,12 @@ const TYPES: [&str; 52] = [
     "RateType",
     "RefusalId",
     "RequestId",
-    "RequestLimit",
     "RequestShape",
     "RequestStatus",
     "Rollover",
     "SecretKeyId",
     "SpendKeyId",
     "SpendKeyStatus",
-    "SpendLimit",
     "SubscriptionConfigId",
     "SubscriptionId",
     "SubscriptionStatus",

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
-use tollgate_domain::{MerchantId, SecretKeyId, WalletId};
+use tollgate_domain::{MerchantId, SecretKeyId, TimeZone, WalletId};
 use tollgate_pricing::Amount;
 
 use crate::prices::PricesCommand;
@@ -14,15 +15,18 @@ use crate::quote::QuoteArgs;
 use crate::report::{RefusalsArgs, RequestsArgs, StatementArgs, UsageArgs};
 use crate::reprice::RepriceArgs;
 
-/// The version, and the commit that the program is built from.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
+/// The version, the commit that the program is built from, and the version of its time zones.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILD_COMMIT"));
+    format!("{version} ({commit}), time zones {}", TimeZone::database_version())
+});
 
 /// The heading, in the help of a command, of the options that all commands take.
 const EVERYWHERE: &str = "Options of every command";
 
 /// Meter, price and forward AI provider requests, and control spend.
 #[derive(Parser)]
-#[command(version = VERSION, after_help = ABOUT)]
+#[command(version = VERSION.as_str(), after_help = ABOUT)]
 pub(crate) struct Cli {
     /// The configuration file (TOML), also named by the variable TOLLGATE_CONFIG. Without it the defaults and
     /// the environment apply; the demo and the simulator read none.

@@ -345,7 +345,9 @@ fn shells_learn_every_command_and_the_version_names_a_commit() {
         }
     }
     let version = String::from_utf8(site.run(&["--version"]).stdout).unwrap();
-    let (_, commit) = version.trim().trim_end_matches(')').split_once(" (").unwrap();
+    let (program, zones) = version.trim().split_once("), time zones ").unwrap();
+    assert!(zones.starts_with("20"), "{version}");
+    let (_, commit) = program.split_once(" (").unwrap();
     let is_commit = commit.len() >= 7 && commit.chars().all(|digit| digit.is_ascii_hexdigit());
     assert!(is_commit || commit == "unknown", "{version}");
 }

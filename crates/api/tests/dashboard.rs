@@ -326,8 +326,11 @@ fn a_spend_key_is_made_paused_and_given_a_new_key_on_its_pages() {
             ("name", json!("Team <blue>")),
             ("wallet_id", json!(wallet)),
             ("meter_id", json!(null)),
-            ("spend_limit", json!({"amount": "1.5000000000", "cycle": "weekly"})),
-            ("request_limit", json!({"count": 10, "cycle": "daily"})),
+            (
+                "spend_limit",
+                json!({"amount": "1.5000000000", "cycle": "weekly", "time_zone": "UTC"}),
+            ),
+            ("request_limit", json!({"count": 10, "cycle": "daily", "time_zone": "UTC"})),
             ("rate_limit", json!({"rpm": 60, "burst": 60})),
             ("enforcement", json!("strict")),
             ("allowed_models", json!(["m-1", "m-2*"])),

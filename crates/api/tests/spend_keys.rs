@@ -89,6 +89,7 @@ fn a_key_made_with_a_name_alone_has_every_default() {
             "allowed_providers": null,
             "enforcement": "bounded",
             "expires_at": null,
+            "report": null,
             "last_used_at": null
         });
         assert_eq!(made, expected, "unset limits are left out");
@@ -117,7 +118,9 @@ fn a_key_is_made_with_every_field_and_shown_as_it_was_made() {
             "allowed_models": ["m-1", "m-2*", "house/x"],
             "allowed_providers": ["mansion", "house"],
             "spend_limit": {"amount": "12.5", "cycle": "weekly"},
-            "request_limit": {"count": 1_000_000_000, "cycle": "monthly"},
+            "request_limit":
+                {"count": 1_000_000_000, "cycle": "monthly", "time_zone": "Asia/Kolkata"},
+            "report": "cost",
             "rate_limit": {"rpm": 1_000_000, "burst": 1_000_000},
             "enforcement": "strict",
             "expires_at": "2030-01-02T03:04:05+02:00"
@@ -125,7 +128,9 @@ fn a_key_is_made_with_every_field_and_shown_as_it_was_made() {
         let made = gateway.post("/spend_keys", &fields).await.expect(201);
         for (name, value) in fields.as_object().unwrap() {
             let shown = match name.as_str() {
-                "spend_limit" => json!({"amount": "12.5000000000", "cycle": "weekly"}),
+                "spend_limit" => {
+                    json!({"amount": "12.5000000000", "cycle": "weekly", "time_zone": "UTC"})
+                }
                 "expires_at" => json!("2030-01-02T01:04:05Z"),
                 _ => value.clone(),
             };
@@ -203,8 +208,8 @@ fn keys_are_listed_newest_first_and_without_the_key() {
 const EVERY_RULE: &str = r#"{
     "allowed_models": ["m-1"],
     "allowed_providers": ["house"],
-    "spend_limit": {"amount": "1.0000000000", "cycle": "daily"},
-    "request_limit": {"count": 5, "cycle": "total"},
+    "spend_limit": {"amount": "1.0000000000", "cycle": "daily", "time_zone": "Europe/Berlin"},
+    "request_limit": {"count": 5, "cycle": "total", "time_zone": "UTC"},
     "rate_limit": {"rpm": 10, "burst": 3},
     "expires_at": "2030-01-01T00:00:00Z"
 }"#;
@@ -303,6 +308,16 @@ fn every_bad_field_of_a_key_is_named_when_it_is_made_and_when_it_is_changed() {
             ("spend_limit", json!({"amount": "1", "cycle": "yearly"}), "spend_limit.cycle"),
             ("spend_limit", json!({"amount": "1", "cycle": "Daily"}), "spend_limit.cycle"),
             ("spend_limit", json!({"amount": "1", "cycle": "total", "x": 1}), "spend_limit.x"),
+            (
+                "spend_limit",
+                json!({"amount": "1", "cycle": "daily", "time_zone": "Europe/Bonn"}),
+                "spend_limit.time_zone",
+            ),
+            (
+                "request_limit",
+                json!({"count": 1, "cycle": "daily", "time_zone": 2}),
+                "request_limit.time_zone",
+            ),
             ("spend_limit", json!("5"), "spend_limit"),
             ("request_limit", count(json!(0)), "request_limit.count"),
             ("request_limit", count(json!(-1)), "request_limit.count"),
@@ -1668,7 +1683,7 @@ fn changes_at_once_do_not_undo_each_other() {
             json!({"name": "Other"}),
             json!({"allowed_models": ["m-1"]}),
             json!({"allowed_providers": ["house"]}),
-            json!({"request_limit": {"count": 5, "cycle": "daily"}}),
+            json!({"request_limit": {"count": 5, "cycle": "daily", "time_zone": "Asia/Tokyo"}}),
             json!({"rate_limit": {"rpm": 5, "burst": 5}}),
             json!({"enforcement": "strict"}),
             json!({"status": "paused"}),

@@ -304,7 +304,7 @@ struct KeyRow {
 
 impl KeyRow {
     fn of(key: &SpendKey, clock: &PageClock) -> Self {
-        let counters = key.counters.at(clock.now);
+        let counters = key.counters_at(clock.now);
         Self {
             id: key.spend_key_id.to_string(),
             name: key.name.clone(),

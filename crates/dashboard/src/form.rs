@@ -217,7 +217,7 @@ struct RefusedFormPage {
 }
 
 /// The fields that people type, by their paths without places in lists, and their labels.
-const TYPED: [(&str, &str); 21] = [
+const TYPED: [(&str, &str); 23] = [
     ("name", "Name"),
     ("email", "Email"),
     ("reference_id", "Your id"),
@@ -232,7 +232,9 @@ const TYPED: [(&str, &str); 21] = [
     ("credit_bundles.cost", "Bundle: price, USD"),
     ("credit_bundles.credit_amount", "Bundle: credit, USD"),
     ("spend_limit.amount", "Spend limit, USD"),
+    ("spend_limit.time_zone", "Spend limit: time zone"),
     ("request_limit.count", "Request limit"),
+    ("request_limit.time_zone", "Request limit: time zone"),
     ("rate_limit.rpm", "Requests a minute"),
     ("rate_limit.burst", "At once"),
     ("allowed_models", "Models, one on each line"),

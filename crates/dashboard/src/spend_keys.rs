@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value, json};
 use tollgate_domain::{
-    AnswerReport, Connection, Cycle, Key, MerchantId, RequestShape, SpendKey, SpendKeyChanges,
-    SpendKeyId, SpendKeyStatus, Timestamp,
+    AnswerReport, Connection, Cycle, CycleCalendar, Key, MerchantId, RequestShape, SpendKey,
+    SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::RequestFilter;
@@ -77,25 +77,28 @@ impl LimitBar {
 /// The part of its spend limit that a key has used, and the limit.
 pub(crate) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amount)> {
     let limit = key.rules.spend_limit?;
-    Some((*key.counters.at(now).spent.get(limit.cycle), limit.amount))
+    Some((*key.counters_at(now).spent.get(limit.cycle), limit.amount))
 }
 
 /// The limits of a key and the use of each.
 fn bars(key: &SpendKey, clock: &PageClock) -> Vec<LimitBar> {
-    let counters = key.counters.at(clock.now);
-    let resets = |cycle: Cycle| clock.moment_or(cycle.ends_at(clock.now), "");
+    let (rules, counters) = (&key.rules, key.counters_at(clock.now));
+    let resets =
+        |calendar: &CycleCalendar, cycle| clock.moment_or(calendar.ends_at(cycle, clock.now), "");
     let units = |amount: &Amount| i128::from(amount.units());
     let spend = key.rules.spend_limit.map(|limit| {
         let used = units(counters.spent.get(limit.cycle));
         let held = units(counters.held.get(limit.cycle));
         let name = format!("Spend, {}", text::word(&limit.cycle));
-        LimitBar::new(name, [used, held, units(&limit.amount)], Figure::of, resets(limit.cycle))
+        let resets = resets(&rules.spend_calendar, limit.cycle);
+        LimitBar::new(name, [used, held, units(&limit.amount)], Figure::of, resets)
     });
     let requests = key.rules.request_limit.map(|limit| {
         let used = i128::from(*counters.requests.get(limit.cycle));
         let name = format!("Requests, {}", text::word(&limit.cycle));
         let count = |number| Figure { shown: text::count(number), exact: text::count(number) };
-        LimitBar::new(name, [used, 0, limit.count.into()], count, resets(limit.cycle))
+        let resets = resets(&rules.request_calendar, limit.cycle);
+        LimitBar::new(name, [used, 0, limit.count.into()], count, resets)
     });
     spend.into_iter().chain(requests).collect()
 }
@@ -125,7 +128,7 @@ struct SpendKeyItem {
 impl SpendKeyItem {
     fn of(key: &SpendKey, clock: &PageClock) -> Self {
         let now = clock.now;
-        let counters = key.counters.at(now);
+        let counters = key.counters_at(now);
         Self {
             id: key.spend_key_id.to_string(),
             name: key.name.clone(),
@@ -242,12 +245,20 @@ fn to_request_body(fields: &FormFields) -> Value {
     set("enforcement", text("enforcement"));
     set("request_shape", text("request_shape"));
     set("report", text("report"));
-    set("spend_limit", text("spend_limit").map(|amount| {
-        json!({"amount": amount, "cycle": fields.get("spend_cycle").unwrap_or("monthly")})
-    }));
-    set("request_limit", number("request_limit").map(|count| {
-        json!({"count": count, "cycle": fields.get("request_cycle").unwrap_or("daily")})
-    }));
+    set(
+        "spend_limit",
+        text("spend_limit").map(|amount| {
+            let cycle = fields.get("spend_cycle").unwrap_or("monthly");
+            json!({"amount": amount, "cycle": cycle, "time_zone": fields.get("time_zone")})
+        }),
+    );
+    set(
+        "request_limit",
+        number("request_limit").map(|count| {
+            let cycle = fields.get("request_cycle").unwrap_or("daily");
+            json!({"count": count, "cycle": cycle, "time_zone": fields.get("time_zone")})
+        }),
+    );
     set("rate_limit", number("rpm").map(|rpm| json!({"rpm": rpm})));
     let models = fields.get("allowed_models").map(|models| {
         let names = models.split('\n').map(str::trim).filter(|name| !name.is_empty());
@@ -338,8 +349,10 @@ struct RefusalRow {
 struct RulesForm {
     spend_limit: String,
     spend_cycle: String,
+    spend_zone: String,
     request_limit: String,
     request_cycle: String,
+    request_zone: String,
     rpm: String,
     burst: String,
     /// `None` for a key that may call no model, which an empty text would let call all.
@@ -349,7 +362,12 @@ struct RulesForm {
 }
 
 impl RulesForm {
-    fn of(key: &SpendKey) -> Self {
+    /// The rules of a key. A limit that it does not have is offered in the zone of the page.
+    fn of(key: &SpendKey, clock: &PageClock) -> Self {
+        let zone = |has_limit, calendar: &CycleCalendar| match has_limit {
+            true => calendar.zone().name().unwrap_or("UTC").to_owned(),
+            false => clock.zone_name().to_owned(),
+        };
         let rules = &key.rules;
         let word = |cycle: Cycle| text::word(&cycle);
         let spend = rules.spend_limit;
@@ -357,6 +375,8 @@ impl RulesForm {
         Self {
             spend_limit: spend.map_or_else(String::new, |limit| text::field(limit.amount)),
             spend_cycle: word(spend.map_or(Cycle::Monthly, |limit| limit.cycle)),
+            spend_zone: zone(spend.is_some(), &rules.spend_calendar),
+            request_zone: zone(requests.is_some(), &rules.request_calendar),
             request_limit: requests.map_or_else(String::new, |limit| limit.count.to_string()),
             request_cycle: word(requests.map_or(Cycle::Daily, |limit| limit.cycle)),
             rpm: rules.rate_limit.map_or_else(String::new, |rate| rate.rpm.to_string()),
@@ -451,7 +471,7 @@ pub(crate) async fn show(
         shell: Shell::new(&visitor, DashboardSection::Keys, key.name.clone()),
         line: SpendKeyItem::of(&key, &visitor.clock),
         is_paused: rules.status == SpendKeyStatus::Paused,
-        form: RulesForm::of(&key),
+        form: RulesForm::of(&key, &visitor.clock),
         facts,
         spend: Chart::new(
             "Spend, 30 days",

@@ -58,7 +58,7 @@ pub fn decide(
         Some(key) => key.counters.admitted_at(call.created_at),
         None => call.created_at,
     };
-    let mut counters = facts.spend_key.map(|key| key.counters.at(created_at));
+    let mut counters = facts.spend_key.map(|key| key.counters_at(created_at));
     if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
         check_rate(call, key, counters, created_at)?;
     }
@@ -67,8 +67,9 @@ pub fn decide(
         costs,
         &hold,
     )?;
-    if let Some(counters) = &mut counters {
-        counters.admit(created_at, hold.request).map_err(|Overflow| Refusal::BoundTooLarge)?;
+    if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
+        let counted = counters.admit(created_at, hold.request, key.rules.calendars());
+        counted.map_err(|Overflow| Refusal::BoundTooLarge)?;
     }
     for (wallet, is_known) in
         facts.wallet.map(|it| (it, true)).into_iter().chain(account.guarded.map(|it| (it, false)))
@@ -204,7 +205,11 @@ fn check_rate(
             Err(Refusal::RequestLimitReached {
                 used: *counters.requests.get(limit.cycle),
                 limit,
-                reset: limit.cycle.ends_at(admitted_at).map(|at| LimitReset::new(at, admitted_at)),
+                reset: key
+                    .rules
+                    .request_calendar
+                    .ends_at(limit.cycle, admitted_at)
+                    .map(|at| LimitReset::new(at, admitted_at)),
             })
         }
         _ => Ok(()),

@@ -254,7 +254,7 @@ impl SpendKey {
         hold: Amount,
         cost: Amount,
     ) -> Result<Vec<EventPayload>, Overflow> {
-        self.counters.settle(admitted_at, hold, cost)?;
+        self.counters.settle(admitted_at, hold, cost, self.rules.calendars())?;
         let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
         let reached: Vec<_> = self.counters.report_thresholds(limit).collect();
         let told = reached.into_iter().map(|percent| {

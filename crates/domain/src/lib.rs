@@ -8,6 +8,7 @@
 pub mod admission;
 mod answer_report;
 mod billing_interval;
+mod calendar;
 mod call_details;
 mod connection;
 mod credit;
@@ -43,6 +44,7 @@ mod webhook;
 
 pub use answer_report::{AnswerReport, CallCost};
 pub use billing_interval::BillingInterval;
+pub use calendar::CycleCalendar;
 pub use call_details::{CallDetails, CallFailure, CallTimings, FailureSource};
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
 pub use credit::{Credit, CreditHold, CreditSettlement, Credits, LedgerAccount, Rollover};
@@ -72,8 +74,10 @@ pub use record::{
 };
 pub use refused_call::{LimitQuantity, LimitState, RefusalRecord, RefusedCall};
 pub use session::{Session, SessionHash, SessionToken};
-pub use span::{Interval, LocalTime, Month, Period, TimeSpan, TimeSpanError, TimeZone};
-pub use spend_counters::{SpendCounters, SpendLimit};
+pub use span::{
+    Interval, LocalTime, Month, ParseTimeZoneError, Period, TimeSpan, TimeSpanError, TimeZone,
+};
+pub use spend_counters::{LimitCalendars, SpendCounters, SpendLimit};
 pub use spend_key::{
     Enforcement, NewSpendKey, RateLimit, RequestFormat, RequestLimit, RequestShape, SpendKey,
     SpendKeyChanges, SpendKeyStatus, SpendRules,

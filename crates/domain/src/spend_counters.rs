@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{Amount, Overflow};
 
+use crate::calendar::CycleCalendar;
 use crate::cycle::{Cycle, PerCycle};
 use crate::rate_limit::Gcra;
 use crate::time::Timestamp;
@@ -43,6 +44,15 @@ pub struct SpendCounters {
 /// The shares of a spend limit, in percent, that are reported to the merchant: each once per cycle.
 const THRESHOLDS: [u8; 3] = [80, 95, 100];
 
+/// The calendars by which a key counts.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitCalendars<'a> {
+    /// The calendar of the spend limit.
+    pub spend: &'a CycleCalendar,
+    /// The calendar of the request limit.
+    pub requests: &'a CycleCalendar,
+}
+
 impl SpendCounters {
     /// The admission time of a call that arrives at `now`. Time does not go back for a key, even if
     /// the clock of a node does.
@@ -52,20 +62,20 @@ impl SpendCounters {
 
     /// The counters at `now`.
     #[must_use]
-    pub fn at(mut self, now: Timestamp) -> Self {
+    pub fn at(mut self, now: Timestamp, calendars: LimitCalendars<'_>) -> Self {
         let Some(last) = self.last_used_at else { return self };
         let now = self.admitted_at(now);
-        fn begin_anew<T: Default>(values: &mut PerCycle<T>, last: Timestamp, now: Timestamp) {
-            for (cycle, value) in values.each_mut() {
-                if !cycle.is_same(last, now) {
-                    *value = T::default();
-                }
+        let spent = self.spent.each_mut().into_iter().zip(self.held.each_mut());
+        for (((cycle, spent), (_, held)), (_, told)) in spent.zip(self.told_percent.each_mut()) {
+            if !calendars.spend.is_same(cycle, last, now) {
+                (*spent, *held, *told) = Default::default();
             }
         }
-        begin_anew(&mut self.spent, last, now);
-        begin_anew(&mut self.held, last, now);
-        begin_anew(&mut self.requests, last, now);
-        begin_anew(&mut self.told_percent, last, now);
+        for (cycle, requests) in self.requests.each_mut() {
+            if !calendars.requests.is_same(cycle, last, now) {
+                *requests = 0;
+            }
+        }
         self
     }
 
@@ -75,8 +85,13 @@ impl SpendCounters {
     /// # Errors
     /// [`Overflow`] when the holds leave the range of an [`Amount`]: a hold must be released later
     /// exactly as it was added.
-    pub fn admit(&mut self, at: Timestamp, hold: Amount) -> Result<(), Overflow> {
-        *self = self.at(at);
+    pub fn admit(
+        &mut self,
+        at: Timestamp,
+        hold: Amount,
+        calendars: LimitCalendars<'_>,
+    ) -> Result<(), Overflow> {
+        *self = self.at(at, calendars);
         for (_, held) in self.held.each_mut() {
             *held = held.checked_add(hold)?;
         }
@@ -100,15 +115,17 @@ impl SpendCounters {
         admitted_at: Timestamp,
         hold: Amount,
         cost: Amount,
+        calendars: LimitCalendars<'_>,
     ) -> Result<(), Overflow> {
         let last = self.last_used_at.unwrap_or(admitted_at);
-        for (cycle, held) in self.held.each_mut() {
-            if cycle.is_same(admitted_at, last) {
-                *held = held.checked_sub(hold)?;
+        for ((cycle, held), (_, spent)) in
+            self.held.each_mut().into_iter().zip(self.spent.each_mut())
+        {
+            if !calendars.spend.is_same(cycle, admitted_at, last) {
+                continue;
             }
-        }
-        for (cycle, spent) in self.spent.each_mut() {
-            if cycle.is_same(admitted_at, last) && *spent < Amount::MAX {
+            *held = held.checked_sub(hold)?;
+            if *spent < Amount::MAX {
                 *spent = spent.checked_add(cost).unwrap_or(Amount::MAX);
             }
         }
@@ -143,10 +160,12 @@ mod tests {
     fn a_full_sum_stays_full_also_after_a_correction() {
         let now = Timestamp::from_unix_micros(1_795_219_200_000_000);
         let mut counters = SpendCounters::default();
+        let utc = CycleCalendar::default();
+        let calendars = LimitCalendars { spend: &utc, requests: &utc };
         let [most, less] = [Amount::MAX, Amount::from_units(-1_000)];
-        counters.settle(now, Amount::ZERO, Amount::from_units(1)).unwrap();
-        counters.settle(now, Amount::ZERO, most).unwrap();
-        counters.settle(now, Amount::ZERO, less).unwrap();
+        counters.settle(now, Amount::ZERO, Amount::from_units(1), calendars).unwrap();
+        counters.settle(now, Amount::ZERO, most, calendars).unwrap();
+        counters.settle(now, Amount::ZERO, less, calendars).unwrap();
         assert_eq!(counters.spent.total, most);
     }
 }

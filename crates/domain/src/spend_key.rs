@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::answer_report::AnswerReport;
+use crate::calendar::CycleCalendar;
 use crate::cycle::Cycle;
 use crate::id::{MerchantId, MeterId, SpendKeyId, WalletId};
-use crate::spend_counters::{SpendCounters, SpendLimit};
+use crate::span::TimeZone;
+use crate::spend_counters::{LimitCalendars, SpendCounters, SpendLimit};
 use crate::time::Timestamp;
 
 /// The status of a spend key.
@@ -107,6 +109,12 @@ pub struct SpendRules {
     /// The report in the answers to its calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<AnswerReport>,
+    /// The calendar of the spend limit. Without that limit, it is that of UTC.
+    #[serde(default, skip_serializing_if = "CycleCalendar::is_default")]
+    pub spend_calendar: CycleCalendar,
+    /// The calendar of the request limit. Without that limit, it is that of UTC.
+    #[serde(default, skip_serializing_if = "CycleCalendar::is_default")]
+    pub request_calendar: CycleCalendar,
 }
 
 impl SpendRules {
@@ -123,6 +131,11 @@ impl SpendRules {
     pub fn allows_provider(&self, provider: &str) -> bool {
         let allowed = self.allowed_providers.as_ref();
         allowed.is_none_or(|allowed| allowed.iter().any(|name| name == provider))
+    }
+
+    /// The calendars of its limits.
+    pub const fn calendars(&self) -> LimitCalendars<'_> {
+        LimitCalendars { spend: &self.spend_calendar, requests: &self.request_calendar }
     }
 
     /// The cycle by which spend is shown: the cycle of the spend limit, or the day.
@@ -159,6 +172,13 @@ pub struct SpendKey {
     pub created_at: Timestamp,
 }
 
+impl SpendKey {
+    /// The counters at `now`.
+    pub fn counters_at(&self, now: Timestamp) -> SpendCounters {
+        self.counters.at(now, self.rules.calendars())
+    }
+}
+
 /// The fields of a new key, as the merchant states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSpendKey {
@@ -189,8 +209,12 @@ pub struct SpendKeyChanges {
     pub allowed_providers: Option<Option<Vec<String>>>,
     /// The spend limit.
     pub spend_limit: Option<Option<SpendLimit>>,
+    /// The time zone of the spend limit.
+    pub spend_zone: Option<TimeZone>,
     /// The request limit.
     pub request_limit: Option<Option<RequestLimit>>,
+    /// The time zone of the request limit.
+    pub request_zone: Option<TimeZone>,
     /// The rate limit.
     pub rate_limit: Option<Option<RateLimit>>,
     /// The mode of limits on money.
@@ -202,8 +226,8 @@ pub struct SpendKeyChanges {
 }
 
 impl SpendRules {
-    /// The rules after `changes`.
-    pub fn changed(mut self, changes: SpendKeyChanges) -> Self {
+    /// The rules after `changes` at `now`.
+    pub fn changed(mut self, changes: SpendKeyChanges, now: Timestamp) -> Self {
         fn set<T>(field: &mut T, change: Option<T>) {
             if let Some(value) = change {
                 *field = value;
@@ -219,6 +243,12 @@ impl SpendRules {
         set(&mut self.enforcement, changes.enforcement);
         set(&mut self.expires_at, changes.expires_at);
         set(&mut self.report, changes.report);
+        if let Some(zone) = changes.spend_zone {
+            self.spend_calendar.change(zone, now);
+        }
+        if let Some(zone) = changes.request_zone {
+            self.request_calendar.change(zone, now);
+        }
         self
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 
-use crate::spend_key_model::{SpendKeyModel, at, call, cost, spend_limit};
+use crate::spend_key_model::{ModelledCall, SpendKeyModel, at, call, cost, spend_limit};
 
 #[derive(Clone, Debug)]
 enum HistoryStep {
@@ -35,7 +35,14 @@ enum HistoryStep {
     Behind {
         millis: i64,
     },
+    /// The limits get another time zone.
+    Zone {
+        which: usize,
+    },
 }
+
+const ZONES: [&str; 6] =
+    ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Africa/Cairo", "Pacific/Apia"];
 
 const SECOND: i64 = 1_000;
 const DAY: i64 = 24 * 60 * 60 * SECOND;
@@ -51,6 +58,7 @@ fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
             Just(28 * DAY), Just(31 * DAY)
         ].prop_map(|millis| HistoryStep::Wait { millis }),
         1 => (1..5_000_i64).prop_map(|millis| HistoryStep::Behind { millis }),
+        1 => (0..ZONES.len()).prop_map(|which| HistoryStep::Zone { which }),
     ];
     proptest::collection::vec(step, 1..80)
 }
@@ -64,6 +72,11 @@ fn starts() -> impl Strategy<Value = Timestamp> {
         "2027-02-28T12:00:00Z",
         "2028-02-28T23:00:00Z",
         "2028-02-29T23:59:59Z",
+        // The clocks change in Berlin, in Berlin again, and in Cairo; a day is skipped in Apia.
+        "2026-03-28T22:59:59Z",
+        "2026-10-24T21:59:59Z",
+        "2026-04-23T21:59:59Z",
+        "2011-12-30T09:59:59Z",
     ];
     proptest::sample::select(instants.map(at).to_vec())
 }
@@ -90,6 +103,15 @@ fn play(
             HistoryStep::Correct { which, percent } => settle(desk, which, percent, true),
             HistoryStep::Wait { millis } => now = now.plus_millis(millis),
             HistoryStep::Behind { millis } => behind = millis,
+            HistoryStep::Zone { which } => {
+                let zone = TimeZone::named(ZONES.get(which).unwrap()).unwrap();
+                let changes = SpendKeyChanges {
+                    spend_zone: Some(zone.clone()),
+                    request_zone: Some(zone),
+                    ..SpendKeyChanges::default()
+                };
+                desk.key.rules = std::mem::take(&mut desk.key.rules).changed(changes, now);
+            }
         }
         desk.assert_counted();
         check(desk);
@@ -107,10 +129,10 @@ fn settle(desk: &mut SpendKeyModel, which: usize, percent: u64, ended: bool) {
 }
 
 /// One instant of each cycle in which a call was admitted.
-fn cycles_of(desk: &SpendKeyModel, cycle: Cycle) -> Vec<Timestamp> {
+fn cycles_of(desk: &SpendKeyModel, calendar: &CycleCalendar, cycle: Cycle) -> Vec<Timestamp> {
     let mut instants: Vec<Timestamp> = Vec::new();
     for call in &desk.calls {
-        if !instants.iter().any(|seen| cycle.is_same(*seen, call.admitted_at)) {
+        if !instants.iter().any(|seen| calendar.is_same(cycle, *seen, call.admitted_at)) {
             instants.push(call.admitted_at);
         }
     }
@@ -130,7 +152,7 @@ proptest! {
             ..SpendRules::default()
         };
         play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
-            for instant in cycles_of(desk, cycle) {
+            for instant in cycles_of(desk, &desk.key.rules.spend_calendar, cycle) {
                 assert!(desk.is_corrected() || desk.weight_in(cycle, instant) <= cost(limit));
             }
         });
@@ -143,8 +165,10 @@ proptest! {
         let rules =
             SpendRules { spend_limit: spend_limit(limit, cycle), ..SpendRules::default() };
         play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
-            for instant in cycles_of(desk, cycle) {
-                let in_cycle = || desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
+            for instant in cycles_of(desk, &desk.key.rules.spend_calendar, cycle) {
+                let calendar = &desk.key.rules.spend_calendar;
+                let is_same = |call: &&ModelledCall| calendar.is_same(cycle, call.admitted_at, instant);
+                let in_cycle = || desk.calls.iter().filter(is_same);
                 let highest = in_cycle().map(|call| call.hold).max().unwrap_or_default();
                 let over = desk.weight_in(cycle, instant).saturating_sub(cost(limit));
                 assert!(desk.is_corrected() || over < highest, "{over} over, {highest} at most for one call");
@@ -173,8 +197,10 @@ proptest! {
             ..SpendRules::default()
         };
         play(&mut SpendKeyModel::new(rules, "1"), start, &steps, |desk| {
-            for instant in cycles_of(desk, cycle) {
-                let made = desk.calls.iter().filter(|call| cycle.is_same(call.admitted_at, instant));
+            for instant in cycles_of(desk, &desk.key.rules.request_calendar, cycle) {
+                let calendar = &desk.key.rules.request_calendar;
+                let is_same = |call: &&ModelledCall| calendar.is_same(cycle, call.admitted_at, instant);
+                let made = desk.calls.iter().filter(is_same);
                 assert!(u64::try_from(made.count()).unwrap() <= count);
             }
         });
@@ -208,9 +234,10 @@ proptest! {
         let mut desk = SpendKeyModel::new(rules, "1");
         play(&mut desk, start, &steps, |_| ());
         let mut told: BTreeMap<u8, Vec<Timestamp>> = BTreeMap::new();
+        let calendar = desk.key.rules.spend_calendar;
         for (percent, at) in desk.told {
             let before = told.entry(percent).or_default();
-            assert!(!before.iter().any(|seen| cycle.is_same(*seen, at)), "{percent} twice");
+            assert!(!before.iter().any(|seen| calendar.is_same(cycle, *seen, at)), "{percent} twice");
             before.push(at);
         }
     }

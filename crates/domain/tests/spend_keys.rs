@@ -31,12 +31,13 @@ fn refusals_come_in_their_order() {
                 enforcement: Enforcement::Strict,
                 expires_at: Some(now()),
                 report: None,
+                ..SpendRules::default()
             },
             "0",
         );
         // One call was made a moment ago.
         let hour = now().plus_millis(-1);
-        desk.key.counters.admit(hour, cost(1)).unwrap();
+        desk.key.counters.admit(hour, cost(1), desk.key.rules.calendars()).unwrap();
         desk.key.counters.bucket.take(hour, 1, 1).unwrap();
         desk
     };
@@ -283,8 +284,8 @@ fn counters_show_the_cycle_that_it_is_and_limits_may_change_theirs() {
     let first = desk.admit(&call(60, 0, friday)).unwrap();
     desk.settle(first, cost(60));
     let saturday = at("2026-11-21T00:00:00Z");
-    assert_eq!(*desk.key.counters.at(saturday).spent.get(Cycle::Daily), Amount::ZERO);
-    assert_eq!(*desk.key.counters.at(saturday).spent.get(Cycle::Weekly), cost(60));
+    assert_eq!(*desk.key.counters_at(saturday).spent.get(Cycle::Daily), Amount::ZERO);
+    assert_eq!(*desk.key.counters_at(saturday).spent.get(Cycle::Weekly), cost(60));
     let second = desk.admit(&call(60, 0, saturday)).unwrap();
     desk.settle(second, cost(60));
     // A weekly limit counts both days at once.
@@ -293,6 +294,30 @@ fn counters_show_the_cycle_that_it_is_and_limits_may_change_theirs() {
     let monday = at("2026-11-23T00:00:00Z");
     assert!(desk.admit(&call(1, 0, monday)).is_ok());
     assert_eq!(desk.key.counters.spent.total, cost(120));
+}
+
+#[test]
+fn limits_start_again_at_midnight_of_their_own_zones() {
+    let zone = |name: &str| CycleCalendar::of(TimeZone::named(name).unwrap());
+    let rules = SpendRules {
+        spend_limit: spend_limit(100, Cycle::Daily),
+        request_limit: Some(RequestLimit { count: 2, cycle: Cycle::Daily }),
+        spend_calendar: zone("Asia/Tokyo"),
+        request_calendar: zone("America/New_York"),
+        ..SpendRules::default()
+    };
+    let mut desk = SpendKeyModel::new(rules, "1");
+    // It is 23:59 in Tokyo, and 09:59 in New York.
+    let first = desk.admit(&call(100, 0, at("2026-11-21T14:59:00Z"))).unwrap();
+    desk.settle(first, cost(100));
+    let refused = desk.admit(&call(1, 0, at("2026-11-21T14:59:59Z"))).unwrap_err();
+    let Refusal::SpendLimitReached { reset, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!(reset.unwrap().at, at("2026-11-21T15:00:00Z"));
+    desk.admit(&call(1, 0, at("2026-11-21T15:00:00Z"))).unwrap();
+    let refused = desk.admit(&call(1, 0, at("2026-11-22T04:59:59Z"))).unwrap_err();
+    let Refusal::RequestLimitReached { reset, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!(reset.unwrap().at, at("2026-11-22T05:00:00Z"));
+    desk.admit(&call(1, 0, at("2026-11-22T05:00:00Z"))).unwrap();
 }
 
 #[test]
@@ -334,8 +359,9 @@ fn what_remains_is_the_least_that_limit_and_wallet_leave() {
         desk.wallet.overdraft_limit = overdraft.map(amount);
         desk.wallet.held = amount("3");
         // One call has cost 1 USD, and another holds 3 USD.
-        desk.key.counters.admit(now(), amount("3")).unwrap();
-        desk.key.counters.settle(now(), Amount::ZERO, amount("1")).unwrap();
+        let SpendKey { counters, rules, .. } = &mut desk.key;
+        counters.admit(now(), amount("3"), rules.calendars()).unwrap();
+        counters.settle(now(), Amount::ZERO, amount("1"), rules.calendars()).unwrap();
         let remaining =
             [now(), tomorrow].map(|at| remaining(Some(&desk.key), Some(&desk.wallet), false, at));
         assert_eq!(remaining, expected.map(|one| one.map(amount)), "{limit:?} {overdraft:?}");

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use diesel::prelude::*;
 use tollgate_domain::{
     Id as _, LedgerAccount, MeterId, MeterVersion, PendingRecord, RequestId, SpendCounters,
-    SpendKeyId, SubscriptionId, SubscriptionStatus, Timestamp, TransactionKind, WalletId,
+    SpendKeyId, SpendRules, SubscriptionId, SubscriptionStatus, Timestamp, TransactionKind,
+    WalletId,
 };
 use tollgate_pricing::Amount;
 
@@ -27,10 +28,10 @@ use crate::records::RecordWalk;
 use crate::rollups::QueuedCall;
 use crate::rows::{
     CounterKey, OpenCallRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
-    counter_key, word,
+    counter_key, from_json, word,
 };
 use crate::schema::{
-    open_calls, spend_counters, subscriptions, tier_counters, transactions, wallets,
+    open_calls, spend_counters, spend_keys, subscriptions, tier_counters, transactions, wallets,
 };
 use crate::tables::repricings::{self, RepricingTotals};
 
@@ -48,9 +49,16 @@ struct RecomputedLedger {
     holds: BTreeMap<(Id<WalletId>, EnumCode<LedgerAccount>), i64>,
     costs: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     counters: BTreeMap<CounterKey, i64>,
-    /// The stored counters of each spend key, and the recalculated ones.
-    spend: BTreeMap<Id<SpendKeyId>, [SpendCounters; 2]>,
+    spend: BTreeMap<Id<SpendKeyId>, RecomputedKey>,
     rollups: rollups::RecomputedRollups,
+}
+
+/// The counters of a spend key.
+#[derive(Default)]
+struct RecomputedKey {
+    kept: SpendCounters,
+    recomputed: SpendCounters,
+    rules: SpendRules,
 }
 
 /// A set of numbers from 1 on, one bit each.
@@ -144,8 +152,8 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
         let owner = owners.name(owner);
         audit.compare(format!("counter of {owner} under {meter} {period}"), 0, counted);
     }
-    for (id, [kept, recomputed]) in std::mem::take(&mut sums.spend) {
-        audit.compare_spend(id, &kept, &recomputed);
+    for (id, key) in std::mem::take(&mut sums.spend) {
+        audit.compare_spend(id, &key.kept, &key.recomputed);
     }
     rollups::compare(conn, sums.rollups, &mut audit)?;
     statements::check(conn, &mut audit)?;
@@ -153,18 +161,18 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
 }
 
 fn read_spend_counters(conn: &mut Conn, sums: &mut RecomputedLedger) -> Result<(), StoreError> {
-    let rows: Vec<SpendCountersRow> =
-        spend_counters::table.select(SpendCountersRow::as_select()).load(conn)?;
-    sums.spend = rows
-        .into_iter()
-        .map(|row| {
-            let kept = SpendCounters::from(&row);
-            // Recalculated counters refer to the cycles of the stored last use.
-            let nothing =
-                SpendCounters { last_used_at: kept.last_used_at, ..SpendCounters::default() };
-            (row.spend_key_id, [kept, nothing])
-        })
-        .collect();
+    let rows: Vec<(SpendCountersRow, String)> = spend_counters::table
+        .inner_join(spend_keys::table)
+        .select((SpendCountersRow::as_select(), spend_keys::rules))
+        .load(conn)?;
+    for (row, rules) in rows {
+        let kept = SpendCounters::from(&row);
+        // Recalculated counters refer to the cycles of the stored last use.
+        let recomputed =
+            SpendCounters { last_used_at: kept.last_used_at, ..SpendCounters::default() };
+        let rules = from_json::<SpendRules>("spend_keys.rules", &rules)?;
+        sums.spend.insert(row.spend_key_id, RecomputedKey { kept, recomputed, rules });
+    }
     Ok(())
 }
 
@@ -178,14 +186,17 @@ fn spend(
     sums: &mut RecomputedLedger,
 ) {
     let Some(id) = spend_key_id else { return };
-    let [_, sum] = sums.spend.entry(id).or_default();
+    let RecomputedKey { recomputed: sum, rules, .. } = sums.spend.entry(id).or_default();
     let last = sum.last_used_at.unwrap_or(admitted_at);
     let more = |sum: &mut Amount, amount| *sum = sum.saturating_add(amount);
-    let each = sum.spent.each_mut().into_iter().zip(sum.held.each_mut());
-    for (((cycle, spent), (_, held)), (_, requests)) in each.zip(sum.requests.each_mut()) {
-        if cycle.is_same(admitted_at, last) {
+    for ((cycle, spent), (_, held)) in sum.spent.each_mut().into_iter().zip(sum.held.each_mut()) {
+        if rules.spend_calendar.is_same(cycle, admitted_at, last) {
             more(spent, cost);
             more(held, hold);
+        }
+    }
+    for (cycle, requests) in sum.requests.each_mut() {
+        if rules.request_calendar.is_same(cycle, admitted_at, last) {
             *requests = requests.saturating_add(1);
         }
     }

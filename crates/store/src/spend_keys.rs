@@ -171,7 +171,7 @@ pub fn update(
         key.meter_id = meter_id;
     }
     let old_rate = key.rules.rate_limit;
-    key.rules = key.rules.changed(changes);
+    key.rules = key.rules.changed(changes, now);
     diesel::update(spend_keys::table.find(Id(spend_key_id)))
         .set((
             spend_keys::name.eq(&key.name),

@@ -132,6 +132,57 @@ fn a_change_acts_on_the_very_next_admission() {
 }
 
 #[test]
+fn a_limit_starts_again_at_midnight_of_its_zone_and_the_audit_counts_alike() {
+    const HOUR: i64 = 3_600_000;
+    let zone = |name: &str| TimeZone::named(name).unwrap();
+    each_store(async |store| {
+        let rules = SpendRules {
+            spend_calendar: CycleCalendar::of(zone("Asia/Tokyo")),
+            ..limited_to("3", Enforcement::Bounded)
+        };
+        let (made, key) = key(store, rules).await;
+        let spend = async || match admit(&store.store, store.call_with(&made, &key)).await {
+            Ok(id) => {
+                store.store.settle(id, answered(1, "2")).await;
+                true
+            }
+            Err(_) => false,
+        };
+        let audit = async || store.store.audit().await.unwrap().differences;
+        // It is 09:00 in Tokyo, then 23:00, then 00:00.
+        assert_eq!([spend().await, spend().await, spend().await], [true, true, false]);
+        store.clock.advance_millis(14 * HOUR);
+        assert!(!spend().await);
+        store.clock.advance_millis(HOUR);
+        assert_eq!([spend().await, spend().await, spend().await], [true, true, false]);
+        assert!(audit().await.is_empty());
+        // The new zone is used when the day of the old one ends, 24 hours later.
+        let (merchant_id, id, now) = (made.merchant_id, made.spend_key_id, store.clock.now());
+        let changes = SpendKeyChanges {
+            spend_zone: Some(zone("America/New_York")),
+            request_zone: Some(zone("Europe/Berlin")),
+            ..SpendKeyChanges::default()
+        };
+        let update = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, changes, now);
+        store.store.write(update).await.unwrap();
+        store.clock.advance_millis(23 * HOUR);
+        assert!(!spend().await);
+        store.clock.advance_millis(HOUR);
+        assert_eq!([spend().await, spend().await, spend().await], [true, true, false]);
+        assert!(audit().await.is_empty());
+        // Midnight in New York is at 05:00 UTC, 14 hours later.
+        store.clock.advance_millis(14 * HOUR - 1);
+        assert!(!spend().await);
+        store.clock.advance_millis(1);
+        assert!(spend().await);
+        assert!(audit().await.is_empty());
+        let counters = store.reload_spend_key(&made).await.counters;
+        assert_eq!((counters.spent.day, counters.requests.day), (amount("2"), 1));
+        assert_eq!(counters.spent.total, amount("14"));
+    });
+}
+
+#[test]
 fn a_meter_of_a_spend_key_charges_its_calls_and_cannot_be_deleted() {
     each_store(async |store| {
         let merchant_id = store.merchant().await.merchant.merchant_id;

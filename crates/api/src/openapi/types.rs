@@ -227,24 +227,6 @@ pub(crate) enum TierPricesSchema {
 }
 
 #[derive(ToSchema)]
-#[schema(as = SpendLimit)]
-pub(crate) struct SpendLimitSchema {
-    /// The most US dollars per cycle.
-    amount: AmountSchema,
-    /// The cycle of the limit.
-    cycle: CycleSchema,
-}
-
-#[derive(ToSchema)]
-#[schema(as = RequestLimit)]
-pub(crate) struct RequestLimitSchema {
-    /// The most calls per cycle.
-    count: u64,
-    /// The cycle of the limit.
-    cycle: CycleSchema,
-}
-
-#[derive(ToSchema)]
 #[schema(as = RateLimit)]
 pub(crate) struct RateLimitSchema {
     /// The most calls per 60 seconds.

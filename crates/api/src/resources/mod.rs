@@ -129,10 +129,7 @@ looks! { LargeAmount as "Amount" => AmountSchema::schema(); }
 /// The time zone of the query; `Err` if it is unknown.
 fn time_zone(query: &Query, issues: &mut Vec<Issue>) -> Result<Option<TimeZone>, ()> {
     let Some(name) = query.get("time_zone") else { return Ok(None) };
-    let zone = TimeZone::named(name);
-    if zone.is_none() {
-        let message = "is no time zone of the IANA database; one is Europe/Berlin";
-        issues.push(Issue::at(["time_zone"], message));
-    }
-    zone.map(Some).ok_or(())
+    let zone = name.parse::<TimeZone>();
+    let zone = zone.map_err(|why| issues.push(Issue::at(["time_zone"], why.to_string())));
+    zone.map(Some)
 }

@@ -4,9 +4,9 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
 use tollgate_domain::{
-    AnswerReport, Cycle, Enforcement, Key, MerchantId, MeterId, NewSpendKey, RateLimit,
-    RequestLimit, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendLimit,
-    SpendRules, Timestamp, WalletId,
+    AnswerReport, Cycle, CycleCalendar, Enforcement, Key, MerchantId, MeterId, NewSpendKey,
+    RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus,
+    SpendLimit, SpendRules, TimeZone, Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::Conn;
@@ -67,11 +67,11 @@ pub(crate) struct SpendKeyView {
     /// The limit of money per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    spend_limit: Option<SpendLimit>,
+    spend_limit: Option<SpendLimitView>,
     /// The limit of calls per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    request_limit: Option<RequestLimit>,
+    request_limit: Option<RequestLimitView>,
     /// The limit of calls per minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -91,10 +91,38 @@ pub(crate) struct SpendKeyView {
     created_at: Timestamp,
 }
 
+/// A limit of money per cycle.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SpendLimit)]
+pub(crate) struct SpendLimitView {
+    /// The most US dollars per cycle.
+    amount: Amount,
+    /// The cycle of the limit.
+    cycle: Cycle,
+    /// The IANA name of the time zone by whose midnights cycles begin. A change takes effect at the next cycle.
+    time_zone: String,
+}
+
+/// A limit of calls per cycle.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RequestLimit)]
+pub(crate) struct RequestLimitView {
+    /// The most calls per cycle.
+    count: u64,
+    /// The cycle of the limit.
+    cycle: Cycle,
+    /// The IANA name of the time zone by whose midnights cycles begin. A change takes effect at the next cycle.
+    time_zone: String,
+}
+
+fn zone_name(calendar: &CycleCalendar) -> String {
+    calendar.zone().name().unwrap_or("UTC").to_owned()
+}
+
 impl SpendKeyView {
     /// The view of a key at an instant.
     pub(crate) fn of(key: &SpendKey, now: Timestamp) -> Self {
-        let (rules, counters) = (&key.rules, key.counters.at(now));
+        let (rules, counters) = (&key.rules, key.counters_at(now));
         Self {
             spend_key_id: key.spend_key_id,
             key_preview: key.key_preview.clone(),
@@ -110,8 +138,14 @@ impl SpendKeyView {
             total_requests: counters.requests.total,
             allowed_models: rules.allowed_models.clone(),
             allowed_providers: rules.allowed_providers.clone(),
-            spend_limit: rules.spend_limit,
-            request_limit: rules.request_limit,
+            spend_limit: rules.spend_limit.map(|SpendLimit { amount, cycle }| SpendLimitView {
+                amount,
+                cycle,
+                time_zone: zone_name(&rules.spend_calendar),
+            }),
+            request_limit: rules.request_limit.map(|RequestLimit { count, cycle }| {
+                RequestLimitView { count, cycle, time_zone: zone_name(&rules.request_calendar) }
+            }),
             rate_limit: rules.rate_limit,
             enforcement: rules.enforcement,
             expires_at: rules.expires_at,
@@ -136,12 +170,21 @@ pub(crate) struct SpendLimitInput {
     /// The cycle of the limit.
     #[schema(value_type = Cycle)]
     cycle: EnumField<Cycle>,
+    /// The IANA name of the time zone by whose midnights cycles begin, such as `Europe/Berlin`. A change takes effect
+    /// at the next cycle. Default: `UTC`.
+    #[deserr(default)]
+    #[schema(value_type = Option<String>)]
+    time_zone: Option<ParsedString<TimeZone>>,
 }
 
 impl SpendLimitInput {
-    fn limit(self) -> SpendLimit {
-        SpendLimit { amount: self.amount.0, cycle: self.cycle.0 }
+    fn limit(self) -> (SpendLimit, TimeZone) {
+        (SpendLimit { amount: self.amount.0, cycle: self.cycle.0 }, zone(self.time_zone))
     }
+}
+
+fn zone(field: Option<ParsedString<TimeZone>>) -> TimeZone {
+    field.map_or(TimeZone::UTC, |field| field.0)
 }
 
 #[derive(Deserr, ToSchema)]
@@ -154,11 +197,25 @@ pub(crate) struct RequestLimitInput {
     /// The cycle of the limit.
     #[schema(value_type = Cycle)]
     cycle: EnumField<Cycle>,
+    /// The IANA name of the time zone by whose midnights cycles begin, such as `Europe/Berlin`. A change takes effect
+    /// at the next cycle. Default: `UTC`.
+    #[deserr(default)]
+    #[schema(value_type = Option<String>)]
+    time_zone: Option<ParsedString<TimeZone>>,
 }
 
 impl RequestLimitInput {
-    fn limit(self) -> RequestLimit {
-        RequestLimit { count: u64::from(self.count.0), cycle: self.cycle.0 }
+    fn limit(self) -> (RequestLimit, TimeZone) {
+        let limit = RequestLimit { count: u64::from(self.count.0), cycle: self.cycle.0 };
+        (limit, zone(self.time_zone))
+    }
+}
+
+/// A limit and its zone. Without a limit, the zone is UTC.
+fn with_zone<L>(limit: Option<(L, TimeZone)>) -> (Option<L>, TimeZone) {
+    match limit {
+        Some((limit, zone)) => (Some(limit), zone),
+        None => (None, TimeZone::UTC),
     }
 }
 
@@ -267,6 +324,9 @@ impl CreateSpendKey {
     fn new_key(self) -> Result<NewSpendKey, ApiError> {
         let wallet_id = self.wallet_id.map(|id| id.0.parse().map_err(|_| wallet_not_found()));
         let meter_id = self.meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
+        let (spend_limit, spend_zone) = with_zone(self.spend_limit.map(SpendLimitInput::limit));
+        let (request_limit, request_zone) =
+            with_zone(self.request_limit.map(RequestLimitInput::limit));
         Ok(NewSpendKey {
             name: self.name.0,
             wallet_id: wallet_id.transpose()?,
@@ -276,12 +336,14 @@ impl CreateSpendKey {
                 request_shape: self.request_shape.map(|word| word.0).unwrap_or_default(),
                 allowed_models: self.allowed_models.map(|allowed| allowed.0),
                 allowed_providers: self.allowed_providers.map(|allowed| allowed.0),
-                spend_limit: self.spend_limit.map(SpendLimitInput::limit),
-                request_limit: self.request_limit.map(RequestLimitInput::limit),
+                spend_limit,
+                request_limit,
                 rate_limit: self.rate_limit.map(RateLimitInput::limit),
                 enforcement: self.enforcement.map(|word| word.0).unwrap_or_default(),
                 expires_at: self.expires_at.map(|at| at.0),
                 report: self.report.map(|word| word.0),
+                spend_calendar: CycleCalendar::of(spend_zone),
+                request_calendar: CycleCalendar::of(request_zone),
             },
         })
     }
@@ -459,6 +521,10 @@ impl UpdateSpendKey {
             Some(None) => Some(None),
             None => None,
         };
+        let spend = self.spend_limit.into_option(SpendLimitInput::limit).map(with_zone);
+        let (spend_limit, spend_zone) = spend.unzip();
+        let requests = self.request_limit.into_option(RequestLimitInput::limit).map(with_zone);
+        let (request_limit, request_zone) = requests.unzip();
         Ok(SpendKeyChanges {
             name: self.name.0.map(|name| name.0),
             meter_id,
@@ -466,8 +532,10 @@ impl UpdateSpendKey {
             request_shape: self.request_shape.0.map(|word| word.0),
             allowed_models: self.allowed_models.into_option(|allowed| allowed.0),
             allowed_providers: self.allowed_providers.into_option(|allowed| allowed.0),
-            spend_limit: self.spend_limit.into_option(SpendLimitInput::limit),
-            request_limit: self.request_limit.into_option(RequestLimitInput::limit),
+            spend_limit,
+            spend_zone,
+            request_limit,
+            request_zone,
             rate_limit: self.rate_limit.into_option(RateLimitInput::limit),
             enforcement: self.enforcement.0.map(|word| word.0),
             expires_at: self.expires_at.into_option(|at| at.0),

@@ -59,7 +59,8 @@ impl<'a> FundingSource<'a> {
     fn limit(key: &SpendKey, counters: &SpendCounters, now: Timestamp) -> Option<Self> {
         let limit = key.rules.spend_limit?;
         let (spent, held) = (*counters.spent.get(limit.cycle), *counters.held.get(limit.cycle));
-        let reset = limit.cycle.ends_at(now).map(|at| LimitReset::new(at, now));
+        let reset =
+            key.rules.spend_calendar.ends_at(limit.cycle, now).map(|at| LimitReset::new(at, now));
         Some(Self {
             kind: FundingSourceKind::SpendLimit { limit, spent, reset },
             left: limit.amount.saturating_sub(spent).saturating_sub(held),
@@ -90,7 +91,7 @@ pub fn remaining(
     draws_on_credit: bool,
     now: Timestamp,
 ) -> Option<Amount> {
-    let limit = key.and_then(|key| FundingSource::limit(key, &key.counters.at(now), now));
+    let limit = key.and_then(|key| FundingSource::limit(key, &key.counters_at(now), now));
     let wallet = wallet.filter(|wallet| wallet.overdraft_limit.is_some());
     let wallet =
         wallet.map(|one| FundingSource::wallet(one, draws_on_credit, true, |_| Amount::ZERO));

@@ -128,7 +128,9 @@ impl SpendKeyModel {
 
     /// The amount that the calls admitted in the cycle of `at` take from a limit.
     pub fn weight_in(&self, cycle: Cycle, at: Timestamp) -> Amount {
-        let of_cycle = self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, at));
+        let calendar = &self.key.rules.spend_calendar;
+        let is_same = |call: &&ModelledCall| calendar.is_same(cycle, call.admitted_at, at);
+        let of_cycle = self.calls.iter().filter(is_same);
         of_cycle.map(ModelledCall::weight).sum::<Result<Amount, _>>().unwrap()
     }
 
@@ -136,15 +138,20 @@ impl SpendKeyModel {
     pub fn assert_counted(&self) {
         let Some(last) = self.key.counters.last_used_at else { return };
         for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly, Cycle::Total] {
-            let of_cycle =
-                || self.calls.iter().filter(|call| cycle.is_same(call.admitted_at, last));
+            let LimitCalendars { spend, requests } = self.key.rules.calendars();
+            let counted = |calendar: &CycleCalendar| {
+                let is_same =
+                    |call: &&ModelledCall| calendar.is_same(cycle, call.admitted_at, last);
+                self.calls.iter().filter(is_same).collect::<Vec<_>>()
+            };
+            let of_cycle = || counted(spend).into_iter();
             let spent = of_cycle().filter_map(|call| call.cost).sum::<Result<Amount, _>>().unwrap();
             let open = of_cycle().filter(|call| call.cost.is_none());
             let held = open.map(|call| call.hold).sum::<Result<Amount, _>>().unwrap();
             let counters = &self.key.counters;
             assert_eq!(*counters.spent.get(cycle), spent, "spent {cycle:?}");
             assert_eq!(*counters.held.get(cycle), held, "held {cycle:?}");
-            let requests = u64::try_from(of_cycle().count()).unwrap();
+            let requests = u64::try_from(counted(requests).len()).unwrap();
             assert_eq!(*counters.requests.get(cycle), requests, "requests {cycle:?}");
         }
         let open = self.calls.iter().filter(|call| call.cost.is_none());

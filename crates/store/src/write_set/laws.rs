@@ -336,8 +336,8 @@ mod tests {
             changes.end_call(&call, usd("1.5"), usd("1.5")).unwrap();
             let taken = reason(Some(call.request_id));
             changes.move_balance(wallet, usd("-1.5"), taken).unwrap().unwrap();
-            key.counters.admit(NOW, usd("2")).unwrap();
-            key.counters.settle(NOW, usd("2"), usd("1.5")).unwrap();
+            key.counters.admit(NOW, usd("2"), key.rules.calendars()).unwrap();
+            key.counters.settle(NOW, usd("2"), usd("1.5"), key.rules.calendars()).unwrap();
         });
         assert_eq!([nothing, call_and_end], [None, None]);
     }
@@ -486,7 +486,7 @@ mod tests {
             let mut call = call(wallet, Some(key), "0");
             call.spend_hold = usd("1");
             changes.end_call(&call, Amount::ZERO, Amount::ZERO).unwrap();
-            key.counters.settle(NOW, usd("1"), Amount::ZERO).unwrap();
+            key.counters.settle(NOW, usd("1"), Amount::ZERO, key.rules.calendars()).unwrap();
         });
         assert_eq!(below_zero, Some(Law::NoHoldIsNegative.text()));
     }

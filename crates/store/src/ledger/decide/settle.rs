@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tollgate_domain::admission;
 use tollgate_domain::settlement::{self, CallReport, Ending, SettlementResult};
-use tollgate_domain::{PendingRecord, RequestId, RequestRecord, TransactionKind, WalletId};
+use tollgate_domain::{
+    PendingRecord, RequestId, RequestRecord, SpendKey, TransactionKind, WalletId,
+};
 use tollgate_pricing::{Amount, Overflow};
 
 use super::{CallHold, GroupDecision};
@@ -86,9 +88,10 @@ impl GroupDecision<'_> {
     /// Counts a call on its spend key, for a call without an admission.
     fn count_call(&mut self, call: &PendingRecord) -> Result<(), StoreError> {
         let Some(id) = call.spend_key_id else { return Ok(()) };
-        let counters = &mut self.change_spend_key(id)?.counters;
+        let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
         let at = counters.admitted_at(call.created_at);
-        counters.admit(at, Amount::ZERO).map_err(|Overflow| out_of_range("spend key", id))
+        let counted = counters.admit(at, Amount::ZERO, rules.calendars());
+        counted.map_err(|Overflow| out_of_range("spend key", id))
     }
 
     /// Books the end of a call: its cost, or the difference when it was booked before.
