@@ -228,6 +228,66 @@ fn a_stream_that_is_compressed_has_trailers_for_a_client_that_takes_them() {
 }
 
 #[test]
+fn the_answer_decides_on_the_place_and_not_the_request() {
+    let usage = json!({"prompt_tokens": 1000, "completion_tokens": 500});
+    let open_end = events(&usage).into_iter().map(|data| format!("data: {data}\n\n"));
+    let open_end = open_end.collect::<String>().trim_end().to_owned();
+    let sse = "text/event-stream";
+    each_gateway(async |gateway| {
+        let error = json!({"error": {"message": "later", "type": "rate_limit"}});
+        for (reply, place) in [
+            (ScriptedResponse::json(429, &error), "headers"),
+            (ScriptedResponse::json(200, chat_answer()), "headers"),
+            (
+                ScriptedResponse::events(events(&usage)).header("content-encoding", "identity"),
+                "comment",
+            ),
+            // The last line has no end.
+            (ScriptedResponse::bytes(200, sse, open_end.as_bytes()), "comment"),
+        ] {
+            gateway.provider.push(reply);
+            let call = gateway.forward("/v1/chat/completions").json(&stream_body());
+            let answer = call.header(REPORT, "cost").header("te", "trailers").send().await;
+            let record = gateway.records().await.remove(0);
+            let cost = reported(&answer).and_then(|[cost, ..]| cost);
+            assert_eq!(cost.as_deref(), record["total_request_cost"].as_str(), "{place}");
+            let found = match without_comment(&answer.body).0 {
+                Some(_) => "comment",
+                None if answer.header(COST).is_some() => "headers",
+                None => "trailers",
+            };
+            assert_eq!(found, place);
+        }
+    });
+}
+
+#[test]
+fn a_provider_cannot_name_the_cost() {
+    each_gateway(async |gateway| {
+        let claims = |reply: ScriptedResponse| reply.header(COST, "99").header(REMAINING, "77");
+        for report in [false, true] {
+            gateway.provider.push(claims(ScriptedResponse::json(200, chat_answer())));
+            let call = gateway.call("POST", "/chat/completions").json(&chat_body());
+            let call = if report { call.header(REPORT, "cost") } else { call };
+            let answer = call.send().await;
+            assert_eq!(answer.header(COST), report.then_some("0.0020000000"));
+            assert_eq!(answer.header(REMAINING), None);
+        }
+    });
+}
+
+#[test]
+fn an_answer_in_many_small_pieces_does_not_wait_for_ever() {
+    let answer = with(chat_answer(), &json!({"padding": "x".repeat(200_000)})).to_string();
+    each_gateway(async |gateway| {
+        gateway.provider.push(ScriptedResponse::json(200, &answer).chunked_every(1));
+        let found = gateway.chat().header(REPORT, "cost").send().await;
+        assert!(found.complete && found.body == answer.as_bytes());
+        assert_eq!(gateway.record().await["status"], "completed");
+    });
+}
+
+#[test]
 fn an_answer_that_is_too_large_to_wait_passes_without_its_cost() {
     let answer = with(chat_answer(), &json!({"padding": "x".repeat(9 * 1024 * 1024)})).to_string();
     each_gateway(async |gateway| {

@@ -347,13 +347,12 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         // The event with the requested usage is taken out of the stream, so its length is not known.
         let strips = self.outbound.call_body.inserts_usage();
         let headers = std::mem::take(&mut self.incoming.headers);
-        if let Some((AdmittedCall { pending, .. }, _)) = &self.unsettled
+        if let Some((AdmittedCall { pending, .. }, meter)) = &self.unsettled
             && pending.report == Some(AnswerReport::Cost)
         {
-            let memory = MemoryReservation::new(&self.gateway.answer_memory);
-            let is_streamed = self.outbound.call_body.stream;
+            let memory = MemoryReservation::new(&self.gateway.withheld_memory);
             let takes_trailers = self.outbound.report.takes_trailers;
-            self.report = ReportPlace::of(&headers, is_streamed, takes_trailers, memory);
+            self.report = ReportPlace::of(meter.answer_form(), &headers, takes_trailers, memory);
         }
         let changes_body = strips || matches!(self.report, ReportPlace::Comment(_));
         let mut headers = response_headers(headers, changes_body);
@@ -461,7 +460,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     async fn pass(&mut self, piece: Bytes, to_client: &mut RelaySender) {
         match &mut self.report {
             ReportPlace::Headers { waiting: waiting @ Some(_), memory } => {
-                if memory.grow(piece.len()) {
+                if ReportPlace::has_room(memory, &piece) {
                     return self.defer(piece);
                 }
                 // The body is too large to wait: the answer has no report.
@@ -486,6 +485,9 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
 
     /// Keeps a piece of the last event until the settlement.
     fn withhold(&mut self, piece: Bytes) {
+        if piece.is_empty() {
+            return;
+        }
         if let ReportPlace::Comment(place) = &mut self.report {
             place.withhold(self.deferred.len());
         }
@@ -542,7 +544,11 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         self.ended = Some(now);
         admitted.metrics.masked(self.incoming.take_masked());
         let reading = meter.finish(ended);
-        self.defer(reading.rest.clone());
+        match reading.complete {
+            // The line that ends the stream, without an end of its own.
+            true => self.withhold(reading.rest.clone()),
+            false => self.defer(reading.rest.clone()),
+        }
         let ending = settlement::ending_of(self.incoming.status, ended, &reading);
         let keeps_message = self.gateway.settings.keep_error_messages;
         let failure = settlement::failure_of(ending, &reading, keeps_message);

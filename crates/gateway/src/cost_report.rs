@@ -13,9 +13,9 @@ use serde::Serialize;
 use tollgate_domain::{AnswerReport, CallCost, Issue, RequestId};
 use tollgate_pricing::Amount;
 use tollgate_provider::http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE,
+    CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE,
 };
-use tollgate_usage::MemoryReservation;
+use tollgate_usage::{AnswerForm, MemoryReservation};
 
 use crate::error::CallError;
 use crate::relay::RelayedHead;
@@ -81,31 +81,34 @@ pub(crate) enum ReportPlace {
 }
 
 impl ReportPlace {
-    /// The place in an answer with these headers. `is_streamed` is whether a stream was requested.
+    /// The place in an answer of this form.
     pub(crate) fn of(
+        form: AnswerForm,
         headers: &HeaderMap,
-        is_streamed: bool,
         takes_trailers: bool,
         memory: MemoryReservation,
     ) -> Self {
-        let is_compressed = headers.contains_key(CONTENT_ENCODING);
         let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
-        let kind = content_type.split(';').next().unwrap_or_default().trim();
-        let is_stream = match kind {
-            "text/event-stream" if !is_compressed => return Self::Comment(CommentPlace::default()),
-            "text/event-stream" | "application/vnd.amazon.eventstream" => true,
-            // Speech is played while it comes.
-            kind if kind.starts_with("audio/") => !headers.contains_key(CONTENT_LENGTH),
-            _ => is_streamed,
-        };
-        match (is_stream, takes_trailers) {
-            (false, _) => Self::Headers { waiting: None, memory },
-            (true, true) => Self::Trailers,
-            (true, false) => Self::None,
+        // Speech is played while it comes.
+        let is_speech = content_type
+            .is_some_and(|kind| kind.to_ascii_lowercase().starts_with("audio/"))
+            && !headers.contains_key(CONTENT_LENGTH);
+        match form {
+            AnswerForm::Events => Self::Comment(CommentPlace::default()),
+            AnswerForm::Whole if !is_speech => Self::Headers { waiting: None, memory },
+            AnswerForm::Whole | AnswerForm::Stream if takes_trailers => Self::Trailers,
+            AnswerForm::Whole | AnswerForm::Stream => Self::None,
         }
     }
+
+    /// Takes memory for a piece of a body that waits. Returns `false` if there is none.
+    pub(crate) fn has_room(memory: &mut MemoryReservation, piece: &[u8]) -> bool {
+        memory.grow(piece.len().saturating_add(PIECE_OVERHEAD_BYTES))
+    }
 }
+
+/// The memory that a waiting piece takes beside its bytes. A provider chooses how many pieces there are.
+const PIECE_OVERHEAD_BYTES: usize = 128;
 
 /// The place of the comment in a stream of events.
 #[derive(Debug, Default)]
@@ -215,30 +218,24 @@ mod tests {
 
     #[test]
     fn the_place_depends_on_the_answer() {
-        let word = |headers: &[(HeaderName, &'static str)], is_streamed, takes_trailers| {
-            let headers =
-                headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        let word = |form, headers: &[(HeaderName, &'static str)], takes_trailers| {
+            let value = |value| HeaderValue::from_static(value);
+            let headers = headers.iter().map(|(name, text)| (name.clone(), value(text)));
             let memory = MemoryReservation::default();
-            match ReportPlace::of(&headers.collect(), is_streamed, takes_trailers, memory) {
+            match ReportPlace::of(form, &headers.collect(), takes_trailers, memory) {
                 ReportPlace::None => "none",
                 ReportPlace::Headers { .. } => "headers",
                 ReportPlace::Comment(_) => "comment",
                 ReportPlace::Trailers => "trailers",
             }
         };
-        let events = (CONTENT_TYPE, "text/event-stream; charset=utf-8");
-        assert_eq!(word(std::slice::from_ref(&events), true, true), "comment");
-        assert_eq!(word(&[events.clone(), (CONTENT_ENCODING, "gzip")], true, true), "trailers");
-        assert_eq!(word(&[events, (CONTENT_ENCODING, "gzip")], true, false), "none");
-        let json = (CONTENT_TYPE, "application/json");
-        assert_eq!(word(std::slice::from_ref(&json), false, true), "headers");
-        assert_eq!(word(&[json], true, true), "trailers");
+        assert_eq!(word(AnswerForm::Events, &[], true), "comment");
+        assert_eq!(word(AnswerForm::Stream, &[], true), "trailers");
+        assert_eq!(word(AnswerForm::Stream, &[], false), "none");
+        assert_eq!(word(AnswerForm::Whole, &[(CONTENT_TYPE, "application/json")], true), "headers");
         let speech = (CONTENT_TYPE, "audio/mpeg");
-        assert_eq!(word(std::slice::from_ref(&speech), false, true), "trailers");
-        assert_eq!(word(&[speech, (CONTENT_LENGTH, "10")], false, true), "headers");
-        assert_eq!(
-            word(&[(CONTENT_TYPE, "application/vnd.amazon.eventstream")], true, false),
-            "none"
-        );
+        assert_eq!(word(AnswerForm::Whole, std::slice::from_ref(&speech), true), "trailers");
+        assert_eq!(word(AnswerForm::Whole, std::slice::from_ref(&speech), false), "none");
+        assert_eq!(word(AnswerForm::Whole, &[speech, (CONTENT_LENGTH, "10")], true), "headers");
     }
 }

@@ -34,6 +34,8 @@ pub struct Gateway {
     pub metrics: CallMetrics,
     known_keys: KnownKeys,
     pub(crate) answer_memory: Arc<ResponseMemory>,
+    /// The memory of answers that wait for their cost.
+    pub(crate) withheld_memory: Arc<ResponseMemory>,
 }
 
 impl Gateway {
@@ -47,6 +49,7 @@ impl Gateway {
     ) -> Self {
         Self {
             answer_memory: Arc::new(ResponseMemory::new(settings.answer_memory_bytes)),
+            withheld_memory: Arc::new(ResponseMemory::new(settings.answer_memory_bytes)),
             calls: InFlightCalls::default(),
             metrics: CallMetrics::new(&providers),
             known_keys: KnownKeys::default(),

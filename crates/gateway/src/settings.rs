@@ -38,7 +38,7 @@ pub struct CallSettings {
     /// The most bytes that are read in that time.
     pub disconnect_drain_max_bytes: u64,
     /// The most memory for all answers that are kept to be read. Beyond it only their beginning and end are
-    /// kept.
+    /// kept. All answers that wait for their cost may take as much again; beyond it they do not wait.
     pub answer_memory_bytes: usize,
     /// The bounds on waits for providers.
     pub timeouts: Timeouts,

@@ -259,6 +259,8 @@ pub fn response_headers(mut headers: HeaderMap, usage_inserted: bool) -> HeaderM
         let text = name.as_str();
         let stays = HOP_BY_HOP.contains(&text)
             || NOT_RETURNED.contains(&text)
+            // The client would take them for headers of this service.
+            || text.starts_with("x-service-")
             || (usage_inserted && OF_THE_WHOLE_BODY.contains(&text))
             || listed.iter().any(|listed| listed == text);
         !stays

@@ -185,6 +185,8 @@ fn answers_come_back_without_what_binds_to_the_providers_origin() {
         ("public-key-pins", "x"),
         ("content-security-policy", "default-src *"),
         ("x-content-type-options", "sniff"),
+        ("x-service-cost", "99"),
+        ("x-service-anything", "x"),
     ]);
     let kept = [
         "content-encoding: gzip",

@@ -20,7 +20,7 @@ use super::extractor::{
 use super::formats::extractor;
 use super::frames::FrameReader;
 use super::objects::ObjectReader;
-use super::reading::{MeteredPiece, ResponseEnd, UsageReading};
+use super::reading::{AnswerForm, MeteredPiece, ResponseEnd, UsageReading};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
 use crate::request::InspectedBody;
@@ -39,6 +39,7 @@ const MAX_WORD_BYTES: usize = 512;
 pub struct ResponseMeter {
     extractor: Box<dyn UsageExtractor>,
     form: BodyReader,
+    answer_form: AnswerForm,
     memory: Arc<ResponseMemory>,
     decoder: Option<Decoder>,
     /// Bytes that passed unread, because the body cannot be unpacked or is too large.
@@ -126,8 +127,18 @@ impl ResponseMeter {
             }
             form => form,
         };
+        let decoder = Decoder::of(headers);
         let mut meter = Self {
             extractor: extractor(endpoint, headers, request),
+            answer_form: match &form {
+                BodyReader::Events(_) if matches!(decoder, Ok(None)) => AnswerForm::Events,
+                BodyReader::Events(_) | BodyReader::Objects(_) | BodyReader::Frames(_) => {
+                    AnswerForm::Stream
+                }
+                BodyReader::Whole(_) | BodyReader::Excerpt(_) | BodyReader::Unread => {
+                    AnswerForm::Whole
+                }
+            },
             form: BodyReader::Unread,
             memory: Arc::default(),
             decoder: None,
@@ -141,7 +152,7 @@ impl ResponseMeter {
             #[cfg(feature = "faults")]
             fault: headers.line("x-fault", 0).map(<[u8]>::to_vec),
         };
-        let Ok(decoder) = Decoder::of(headers) else { return meter };
+        let Ok(decoder) = decoder else { return meter };
         if meter.metered {
             // A body that is packed against the request cannot be cut without packing it again.
             let strips = strip_usage_chunk && decoder.is_none();
@@ -159,6 +170,11 @@ impl ResponseMeter {
     pub fn with_memory(mut self, memory: &Arc<ResponseMemory>) -> Self {
         self.memory = Arc::clone(memory);
         self
+    }
+
+    /// The form of the answer, by its headers.
+    pub const fn answer_form(&self) -> AnswerForm {
+        self.answer_form
     }
 
     /// Takes the next piece of the body.

@@ -30,4 +30,4 @@ pub use self::body_buffer::{MemoryReservation, ResponseMemory};
 pub use self::error_words::ErrorWords;
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;
-pub use self::reading::{MeteredPiece, ResponseEnd, UsageReading};
+pub use self::reading::{AnswerForm, MeteredPiece, ResponseEnd, UsageReading};

@@ -17,6 +17,17 @@ pub struct MeteredPiece {
     pub held: Option<Bytes>,
 }
 
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// A body that is no stream.
+    Whole,
+    /// A stream of events that is not compressed.
+    Events,
+    /// Another stream: of compressed events, of JSON objects, of binary frames.
+    Stream,
+}
+
 /// The way in which reading the provider's answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEnd {
