@@ -20,8 +20,9 @@ pub struct CycleCalendar {
     earlier: Vec<(TimeZone, Timestamp)>,
 }
 
-/// The number of earlier zones that are kept. More changes within one cycle are improbable.
-const EARLIER_ZONES: usize = 16;
+/// The number of earlier zones that are kept. There is about one for each day on which the zone is changed, so those
+/// that are dropped have had no effect for a year.
+const EARLIER_ZONES: usize = 400;
 
 /// The calendar of UTC.
 impl Default for CycleCalendar {
@@ -46,14 +47,29 @@ impl CycleCalendar {
         self.zone.is_utc() && self.earlier.is_empty()
     }
 
-    /// Changes the zone at `now`. The change takes effect when the present cycle ends.
-    pub fn change(&mut self, zone: TimeZone, now: Timestamp) {
-        if zone != self.zone {
-            let before = std::mem::replace(&mut self.zone, zone);
+    /// Changes the zone at `now`. The change takes effect when the present cycle ends. `last_used_at` is the last instant
+    /// for which cycles are asked later; `None` if there was none yet.
+    pub fn change(&mut self, zone: TimeZone, now: Timestamp, last_used_at: Option<Timestamp>) {
+        let Some(last) = last_used_at else {
+            *self = Self::of(zone);
+            return;
+        };
+        // Time does not go back, even if the clock of a node does.
+        let now = now.max(last);
+        let replaces = self.earlier.last().is_some_and(|(_, changed_at)| {
+            let cycles = [Cycle::Daily, Cycle::Weekly, Cycle::Monthly];
+            cycles.iter().all(|cycle| self.is_same(*cycle, *changed_at, now))
+        });
+        let before = std::mem::replace(&mut self.zone, zone);
+        // A change that has had no effect yet is replaced.
+        if !replaces && before != self.zone {
             self.earlier.push((before, now));
-            let excess = self.earlier.len().saturating_sub(EARLIER_ZONES);
-            self.earlier.drain(..excess);
         }
+        if self.earlier.last().is_some_and(|(before, _)| replaces && *before == self.zone) {
+            self.earlier.pop();
+        }
+        let excess = self.earlier.len().saturating_sub(EARLIER_ZONES);
+        self.earlier.drain(..excess);
     }
 
     /// Returns whether two instants lie in one cycle.
@@ -218,7 +234,8 @@ mod tests {
         let mut changed = CycleCalendar::default();
         let [tokyo, new_york] =
             ["Asia/Tokyo", "America/New_York"].map(|name| TimeZone::named(name).unwrap());
-        changed.change(tokyo, at("2026-11-21T12:00:00Z"));
+        let used = Some(at("2026-11-21T11:00:00Z"));
+        changed.change(tokyo, at("2026-11-21T12:00:00Z"), used);
         for (cycle, instant, end) in [
             (Cycle::Daily, "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"),
             // The first cycle by the new zone begins where the old one ended.
@@ -231,7 +248,7 @@ mod tests {
             assert_ends(&changed, cycle, instant, end);
         }
         // A second change within the day replaces the first; the week and the month have it as well.
-        changed.change(new_york, at("2026-11-21T13:00:00Z"));
+        changed.change(new_york.clone(), at("2026-11-21T13:00:00Z"), used);
         for (cycle, instant, end) in [
             (Cycle::Daily, "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"),
             (Cycle::Daily, "2026-11-22T00:00:00Z", "2026-11-22T05:00:00Z"),
@@ -242,6 +259,31 @@ mod tests {
         }
         let stored = serde_json::to_string(&changed).unwrap();
         assert_eq!(serde_json::from_str::<CycleCalendar>(&stored).unwrap(), changed);
+        // The zone that still has effect leaves nothing to remember.
+        changed.change(TimeZone::UTC, at("2026-11-21T14:00:00Z"), used);
+        assert!(changed.is_default());
+        // Without a use, there is no present cycle.
+        changed.change(new_york.clone(), at("2026-11-21T14:00:00Z"), None);
+        assert_eq!(changed, CycleCalendar::of(new_york));
+    }
+
+    #[test]
+    fn many_changes_within_a_cycle_are_as_the_last_of_them() {
+        let zone = |name: &str| TimeZone::named(name).unwrap();
+        let (used, mut calendar) = (at("2026-11-21T11:00:00Z"), CycleCalendar::default());
+        for minute in 0..100 {
+            let name = ["Asia/Tokyo", "Africa/Cairo", "Pacific/Kiritimati"][minute % 3];
+            let now = used.plus_millis(60_000 * i64::try_from(minute).unwrap());
+            calendar.change(zone(name), now, Some(used));
+        }
+        let mut once = CycleCalendar::default();
+        once.change(zone("Asia/Tokyo"), used, Some(used));
+        assert_eq!(calendar, once);
+        // The change of a node whose clock is behind takes effect after the last use.
+        let late = at("2026-11-22T00:30:00Z");
+        let mut calendar = CycleCalendar::default();
+        calendar.change(zone("Atlantic/Azores"), at("2026-11-21T23:06:00Z"), Some(late));
+        assert!(calendar.is_same(Cycle::Daily, late, at("2026-11-22T23:59:59Z")));
     }
 
     proptest::proptest! {
@@ -261,7 +303,16 @@ mod tests {
             let mut calendar = CycleCalendar::default();
             for (zone, minutes) in changes {
                 let zone = TimeZone::named(ZONES[zone]).unwrap();
-                calendar.change(zone, epoch.plus_millis(minutes * 6_000));
+                let now = epoch.plus_millis(minutes * 6_000);
+                let before = calendar.clone();
+                calendar.change(zone, now, Some(now));
+                // The present cycle is as it was.
+                for cycle in [Cycle::Daily, Cycle::Weekly, Cycle::Monthly] {
+                    proptest::prop_assert_eq!(
+                        [before.start(cycle, now), before.ends_at(cycle, now)],
+                        [calendar.start(cycle, now), calendar.ends_at(cycle, now)]
+                    );
+                }
             }
             for (cycle, longest_days) in
                 [(Cycle::Daily, 1), (Cycle::Weekly, 7), (Cycle::Monthly, 31)]

@@ -226,8 +226,13 @@ pub struct SpendKeyChanges {
 }
 
 impl SpendRules {
-    /// The rules after `changes` at `now`.
-    pub fn changed(mut self, changes: SpendKeyChanges, now: Timestamp) -> Self {
+    /// The rules after `changes` at `now`. `last_used_at` is that of the key's counters.
+    pub fn changed(
+        mut self,
+        changes: SpendKeyChanges,
+        now: Timestamp,
+        last_used_at: Option<Timestamp>,
+    ) -> Self {
         fn set<T>(field: &mut T, change: Option<T>) {
             if let Some(value) = change {
                 *field = value;
@@ -244,10 +249,10 @@ impl SpendRules {
         set(&mut self.expires_at, changes.expires_at);
         set(&mut self.report, changes.report);
         if let Some(zone) = changes.spend_zone {
-            self.spend_calendar.change(zone, now);
+            self.spend_calendar.change(zone, now, last_used_at);
         }
         if let Some(zone) = changes.request_zone {
-            self.request_calendar.change(zone, now);
+            self.request_calendar.change(zone, now, last_used_at);
         }
         self
     }

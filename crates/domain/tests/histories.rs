@@ -110,7 +110,11 @@ fn play(
                     request_zone: Some(zone),
                     ..SpendKeyChanges::default()
                 };
-                desk.key.rules = std::mem::take(&mut desk.key.rules).changed(changes, now);
+                desk.key.rules = std::mem::take(&mut desk.key.rules).changed(
+                    changes,
+                    now,
+                    desk.key.counters.last_used_at,
+                );
             }
         }
         desk.assert_counted();

@@ -170,8 +170,13 @@ pub fn update(
         }
         key.meter_id = meter_id;
     }
+    if changes.spend_zone.is_some() || changes.request_zone.is_some() {
+        // The zone of the present cycle depends on the last use, so no call may be admitted meanwhile.
+        let locked = dialect::lock_spend_counters(conn, &[Id(spend_key_id)])?;
+        key.counters = locked.first().map_or(key.counters, SpendCounters::from);
+    }
     let old_rate = key.rules.rate_limit;
-    key.rules = key.rules.changed(changes, now);
+    key.rules = key.rules.changed(changes, now, key.counters.last_used_at);
     diesel::update(spend_keys::table.find(Id(spend_key_id)))
         .set((
             spend_keys::name.eq(&key.name),
