@@ -152,11 +152,12 @@ fn read(conn: &mut Conn, mut query: UsageReader<'_>) -> Result<Option<GroupedSum
             _ => query.read_records(conn, &mut found)?,
         }
     }
+    // A query returns at most one sum more, so this must come first.
+    let count: usize = found.values().map(BTreeMap::len).sum();
     drop_empty(&mut found);
     if let Some(among) = query.among {
         found.retain(|members, _| among.contains(members));
     }
-    let count: usize = found.values().map(BTreeMap::len).sum();
     Ok((count <= MOST_SUMS).then_some(found))
 }
 
@@ -276,24 +277,22 @@ impl UsageReader<'_> {
             let is_of_key = |dimension: &Dimension| matches!(dimension, Dimension::Metadata(_));
             let others: Vec<_> =
                 self.group_by.iter().filter(|one| !is_of_key(one)).cloned().collect();
-            let mut all = GroupedSums::new();
+            let (mut all, mut with_key) = (GroupedSums::new(), GroupedSums::new());
             let periods = self.periods.clone();
             let reader = UsageReader { group_by: &others, periods, among: None, ..*self };
             reader.read_series(conn, None, MOST_SUMS + 1, &mut all)?;
+            reader.read_series(conn, Some(key), MOST_SUMS + 1, &mut with_key)?;
+            for (members, sums) in with_key {
+                let all = all.entry(members).or_default();
+                for (period, sums) in sums {
+                    let rest = all.entry(period).or_default();
+                    *rest = *rest - sums;
+                }
+            }
             // The place of the key among the dimensions.
             let places: Vec<_> = (0..self.group_by.len())
                 .filter(|place| self.group_by.get(*place).is_some_and(is_of_key))
                 .collect();
-            for (members, sums) in found.iter() {
-                let others =
-                    members.iter().enumerate().filter(|(place, _)| !places.contains(place));
-                let others = others.map(|(_, member)| member.clone()).collect::<Vec<_>>();
-                let all = all.entry(others).or_default();
-                for (period, sums) in sums {
-                    let rest = all.entry(*period).or_default();
-                    *rest = *rest - *sums;
-                }
-            }
             for (mut members, sums) in all {
                 places.iter().for_each(|place| members.insert(*place, None));
                 let group = found.entry(members).or_default();
@@ -315,8 +314,7 @@ impl UsageReader<'_> {
         let filters = filters(self.filter);
         let groups: Vec<_> = self.group_by.iter().map(Dimension::column).collect();
         let key = key_of(metadata, &filters, &groups);
-        // The calls without a key of metadata are those that no group has, so all groups are needed.
-        let among = self.among.filter(|_| metadata.is_none() && !groups.is_empty());
+        let among = self.among.filter(|_| !groups.is_empty());
         let among: Option<Vec<_>> =
             among.map(|groups| groups.iter().filter_map(|one| self.values(one)).collect());
         if among.as_ref().is_some_and(Vec::is_empty) {
