@@ -19,6 +19,6 @@ ALTER TABLE usage_rollups ADD COLUMN merchant_id BYTEA NOT NULL DEFAULT '\x';
 UPDATE usage_rollups SET merchant_id =
     (SELECT merchant_id FROM usage_series WHERE usage_series.series_id = usage_rollups.series_id);
 DROP INDEX requests_settled_later;
-UPDATE requests SET outcome = jsonb_set(outcome::jsonb, '{settled_at}', to_jsonb(settled_at))::text
+UPDATE requests SET outcome = concat('{"settled_at":', settled_at, ',', substr(outcome, 2))
     WHERE settled_at IS NOT NULL;
 ALTER TABLE requests DROP COLUMN settled_at;

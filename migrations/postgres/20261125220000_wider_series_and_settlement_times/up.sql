@@ -1,6 +1,8 @@
 -- The time of settlement. It was a part of the outcome.
 ALTER TABLE requests ADD COLUMN settled_at BIGINT;
-UPDATE requests SET settled_at = (outcome::json ->> 'settled_at')::BIGINT;
+-- It is found as text, because the words of a provider may have a NUL, which a value of JSON cannot have. A quote within
+-- these words is escaped, so they cannot contain the name.
+UPDATE requests SET settled_at = (substring(outcome FROM '"settled_at":(-?[0-9]+)'))::BIGINT;
 
 -- The calls that were settled in a later quarter hour than they were made. They may belong to another month than their
 -- ledger lines.
