@@ -14,9 +14,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use tollgate_gateway::UnpricedPolicy;
-use tollgate_testkit::{ScriptedResponse, TestRequest, TestResponse};
-
 use tollgate_testkit::random::seeds;
+use tollgate_testkit::{ScriptedResponse, TestRequest, TestResponse};
 
 use crate::support::{
     self, Gateway, assert_issues, chat_answer, chat_body, each_gateway,
@@ -283,6 +282,7 @@ fn an_answer_in_many_small_pieces_does_not_wait_for_ever() {
         gateway.provider.push(ScriptedResponse::json(200, &answer).chunked_every(1));
         let found = gateway.chat().header(REPORT, "cost").send().await;
         assert!(found.complete && found.body == answer.as_bytes());
+        assert_eq!(reported(&found), None);
         assert_eq!(gateway.record().await["status"], "completed");
     });
 }

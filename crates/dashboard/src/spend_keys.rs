@@ -365,7 +365,7 @@ impl RulesForm {
     /// The rules of a key. A limit that it does not have is offered in the zone of the page.
     fn of(key: &SpendKey, clock: &PageClock) -> Self {
         let zone = |has_limit, calendar: &CycleCalendar| match has_limit {
-            true => calendar.zone().name().unwrap_or("UTC").to_owned(),
+            true => calendar.zone_name().to_owned(),
             false => clock.zone_name().to_owned(),
         };
         let rules = &key.rules;

@@ -37,9 +37,9 @@ impl CycleCalendar {
         Self { zone, earlier: Vec::new() }
     }
 
-    /// The zone of the next cycle.
-    pub const fn zone(&self) -> &TimeZone {
-        &self.zone
+    /// The IANA name of the zone of the next cycle.
+    pub fn zone_name(&self) -> &str {
+        name_of(&self.zone)
     }
 
     /// Returns whether it always was the calendar of UTC.
@@ -124,6 +124,11 @@ impl CycleCalendar {
     }
 }
 
+/// The IANA name of a zone. Zones of limits have one.
+fn name_of(zone: &TimeZone) -> &str {
+    zone.name().unwrap_or("UTC")
+}
+
 /// The interval of a cycle; `None` for all time.
 const fn interval(cycle: Cycle) -> Option<Interval> {
     match cycle {
@@ -144,7 +149,7 @@ struct StoredCalendar<'a> {
 
 impl From<CycleCalendar> for StoredCalendar<'_> {
     fn from(calendar: CycleCalendar) -> Self {
-        let name = |zone: &TimeZone| Cow::Owned(zone.name().unwrap_or("UTC").to_owned());
+        let name = |zone: &TimeZone| Cow::Owned(name_of(zone).to_owned());
         let earlier = calendar.earlier.iter();
         Self {
             zone: name(&calendar.zone),

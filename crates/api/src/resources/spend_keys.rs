@@ -115,10 +115,6 @@ pub(crate) struct RequestLimitView {
     time_zone: String,
 }
 
-fn zone_name(calendar: &CycleCalendar) -> String {
-    calendar.zone().name().unwrap_or("UTC").to_owned()
-}
-
 impl SpendKeyView {
     /// The view of a key at an instant.
     pub(crate) fn of(key: &SpendKey, now: Timestamp) -> Self {
@@ -141,10 +137,14 @@ impl SpendKeyView {
             spend_limit: rules.spend_limit.map(|SpendLimit { amount, cycle }| SpendLimitView {
                 amount,
                 cycle,
-                time_zone: zone_name(&rules.spend_calendar),
+                time_zone: rules.spend_calendar.zone_name().to_owned(),
             }),
             request_limit: rules.request_limit.map(|RequestLimit { count, cycle }| {
-                RequestLimitView { count, cycle, time_zone: zone_name(&rules.request_calendar) }
+                RequestLimitView {
+                    count,
+                    cycle,
+                    time_zone: rules.request_calendar.zone_name().to_owned(),
+                }
             }),
             rate_limit: rules.rate_limit,
             enforcement: rules.enforcement,
