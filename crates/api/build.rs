@@ -3,10 +3,13 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 50] = [
+const TYPES: [&str; 57] = [
     "Amount",
     "AnswerReport",
     "BillingInterval",
+    "BudgetEnforcement",
+    "BudgetId",
+    "BudgetStatus",
     "ConnectionId",
     "ConnectionStatus",
     "CreditBundleId",
@@ -19,6 +22,9 @@ const TYPES: [&str; 50] = [
     "EventKind",
     "FailureSource",
     "Issue",
+    "JobId",
+    "JobKind",
+    "JobState",
     "LedgerAccount",
     "LimitQuantity",
     "LocalTime",
@@ -38,6 +44,7 @@ const TYPES: [&str; 50] = [
     "RequestShape",
     "RequestStatus",
     "Rollover",
+    "RunId",
     "SecretKeyId",
     "SpendKeyId",
     "SpendKeyStatus",

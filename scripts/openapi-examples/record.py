@@ -129,7 +129,13 @@ other = call("createSubscriptionConfig", {"name": "Team", "period_amount": "80.0
 call("changeSubscription", {"subscription_config_id": other["subscription_config_id"]}, id=subscription_id)
 
 # Keys.
+company = call("createBudget", {"name": "Company", "spend_limit": {"amount": "10000", "cycle": "monthly"}})
+budget = call("createBudget", {"name": "Research", "parent_id": company["budget_id"], "alerts": [50, 100]})
+budget_id = budget["budget_id"]
+call("listBudgets")
+call("updateBudget", {"spend_limit": {"amount": "4000", "cycle": "monthly"}, "time_zone": "Europe/Berlin"}, id=budget_id)
 spend_key = call("createSpendKey", {
+    "budget_id": budget_id,
     "name": "Team blue", "wallet_id": wallet_id, "meter_id": meter_id, "enforcement": "strict",
     "spend_limit": {"amount": "10.00", "cycle": "daily"}, "request_limit": {"count": 5000, "cycle": "daily"},
     "rate_limit": {"rpm": 60}, "allowed_models": ["gpt-4o-mini", "text-embedding-3-small"],
@@ -167,15 +173,45 @@ call("reportUsage", {
 claude = Caller(shape_b_key["key"])
 claude("createMessage", {"model": "claude-sonnet-5", "max_tokens": 200, "messages": HELLO})
 claude("countTokens", {"model": "claude-sonnet-5", "messages": HELLO})
+batch = {"requests": [
+    {"custom_id": "first", "params": {"model": "claude-sonnet-5", "max_tokens": 200, "messages": HELLO}},
+]}
+batch_id = claude("createMessageBatch", batch)["id"]
+claude("listMessageBatches")
+claude("getMessageBatch", message_batch_id=batch_id)
+claude("cancelMessageBatch", {}, message_batch_id=batch_id)
+claude("getMessageBatchResults", message_batch_id=batch_id)
+until = time.monotonic() + 20
+while call("listJobs", kind="batch")["data"][0]["state"] == "running" and time.monotonic() < until:
+    time.sleep(0.2)
+claude("deleteMessageBatch", message_batch_id=batch_id)
 gpt = Caller(spend_key["key"])
 gpt("createEmbedding", {"model": "text-embedding-3-small", "input": "What does a tollgate do?"})
 gpt("createResponse", {"model": "gpt-4o-mini", "max_output_tokens": 200, "input": "What does a tollgate do?"})
-gpt("createChatCompletion", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO})
+gpt("createChatCompletion", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO},
+    metadata='{"run":"report-1234"}')
 gpt("callProvider", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO}, provider="openai",
     path="chat/completions")
 gpt("getOfProvider", provider="openai", path="models")
 token = {"secret_key": merchant["secret_key"], "connection_id": connection_id, "meter_slug": "standard"}
 forwarding = Caller(base64.b64encode(json.dumps(token).encode()).decode())
+later = {"model": "gpt-4o-mini", "max_output_tokens": 2000, "input": "Write a report.", "background": True}
+def response():
+    return gpt("createResponse", later)["id"]
+response_id = response()
+job_id = call("listJobs")["data"][0]["job_id"]
+call("getJob", id=job_id)
+call("refreshJob", {}, id=job_id)
+gpt("getResponse", response_id=response_id)
+gpt("listInputItems", response_id=response_id)
+gpt("cancelResponse", {}, response_id=response_id)
+gpt("deleteResponse", response_id=response_id)
+response_id = response()
+gpt("cancelResponse", {}, response_id=response_id)
+gpt("deleteAtProvider", provider="openai", path=f"responses/{response_id}")
+response_id = response()
+gpt("cancelResponse", {}, response_id=response_id)
+gpt("forwardDelete", u=f"{PROVIDER}/v1/responses/{response_id}")
 forwarding("forwardGet", u=f"{PROVIDER}/v1/models")
 forwarding("forward", {"model": "gpt-4o-mini", "messages": HELLO}, u=f"{PROVIDER}/v1/chat/completions",
            metadata='{"feature":"chat"}')
@@ -185,6 +221,9 @@ call("updateSpendKey", {"status": "active"}, id=spend_key_id)
 refusal_id = call("listRefusals")["data"][0]["refusal_id"]
 call("getRefusal", id=refusal_id)
 call("getSpendKey", id=spend_key_id)
+call("listRuns", spend_key_id=spend_key_id)
+call("getBudget", id=budget_id)
+call("getBudgetTree", id=company["budget_id"])
 call("listModels")
 call("getModel", id="gpt-4o-mini")
 call("listPrices", provider="openai", model="gpt-4o-mini")
@@ -204,6 +243,7 @@ call("getStatement", id=connection_id, month=month)
 call("cancelSubscription", id=subscription_id)
 call("rotateSpendKey", id=spend_key_id)
 call("deleteSpendKey", id=spend_key_id)
+call("deleteBudget", id=budget_id)
 call("deleteSecretKey", id=secret_key["secret_key_id"])
 call("deleteWebhook", id=webhook_id)
 unsold = call("createMeter", {

@@ -40,6 +40,16 @@ impl TokenCounts {
         }
     }
 
+    /// The sum of both.
+    pub(crate) const fn plus(self, other: Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            cached: self.cached.saturating_add(other.cached),
+            output: self.output.saturating_add(other.output),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+        }
+    }
+
     /// The tokens that the provider books: none if it reports an explicit zero, else those used.
     pub(crate) fn booked(self, report: UsageReport) -> Self {
         match report {

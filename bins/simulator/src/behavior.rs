@@ -32,6 +32,20 @@ pub enum Encoding {
     Gzip,
 }
 
+/// The end of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobOutcome {
+    /// It ends as it should.
+    #[default]
+    Succeeded,
+    /// It fails as a whole.
+    Failed,
+    /// Half of the requests of a batch expire; any other job fails.
+    Expired,
+    /// The provider forgets it when it would end.
+    Forgotten,
+}
+
 /// The behaviour of the simulator; the crate's documentation describes each setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behavior {
@@ -67,6 +81,12 @@ pub struct Behavior {
     pub service_tier: String,
     /// Whether each word of a stream is the time at which it was sent.
     pub stamps: bool,
+    /// The time until a job ends.
+    pub job_ms: u64,
+    /// The end of a job.
+    pub job_outcome: JobOutcome,
+    /// The number of requests of a batch, its last ones, that fail.
+    pub failed_requests: usize,
     /// The only key that is accepted, as a bearer token or `x-api-key`; any key if `None`.
     pub api_key: Option<String>,
 }
@@ -90,6 +110,9 @@ impl Default for Behavior {
             snapshot: None,
             service_tier: "default".to_owned(),
             stamps: false,
+            job_ms: 1_000,
+            job_outcome: JobOutcome::default(),
+            failed_requests: 0,
             api_key: None,
         }
     }
@@ -99,7 +122,7 @@ impl Default for Behavior {
 type Setter = fn(&mut Behavior, &str) -> Option<()>;
 
 /// All settings: the names of their headers without `x-simulate-`, their values in words, and their setters.
-const SETTINGS: [(&str, &str, Setter); 16] = [
+const SETTINGS: [(&str, &str, Setter); 19] = [
     ("first-byte-delay-ms", "milliseconds", |to, value| put(&mut to.first_byte_delay_ms, value)),
     ("chunk-delay-ms", "milliseconds", |to, value| put(&mut to.chunk_delay_ms, value)),
     ("words", "a number of words", |to, value| put(&mut to.words, value)),
@@ -120,6 +143,11 @@ const SETTINGS: [(&str, &str, Setter); 16] = [
     ("snapshot", "a text, or none", |to, value| put_option(&mut to.snapshot, value)),
     ("service-tier", "a text", |to, value| put(&mut to.service_tier, value)),
     ("stamps", "true or false", |to, value| put(&mut to.stamps, value)),
+    ("job-ms", "milliseconds", |to, value| put(&mut to.job_ms, value)),
+    ("job-outcome", "succeeded, failed, expired or forgotten", |to, value| {
+        put(&mut to.job_outcome, value)
+    }),
+    ("failed-requests", "a number", |to, value| put(&mut to.failed_requests, value)),
 ];
 
 /// The values, in words, and the setter of the setting of this name.
@@ -219,6 +247,20 @@ impl FromStr for Encoding {
         match value {
             "identity" => Ok(Self::Identity),
             "gzip" => Ok(Self::Gzip),
+            _ => Err(()),
+        }
+    }
+}
+
+impl FromStr for JobOutcome {
+    type Err = ();
+
+    fn from_str(value: &str) -> Result<Self, ()> {
+        match value {
+            "succeeded" => Ok(Self::Succeeded),
+            "failed" => Ok(Self::Failed),
+            "expired" => Ok(Self::Expired),
+            "forgotten" => Ok(Self::Forgotten),
             _ => Err(()),
         }
     }

@@ -44,6 +44,7 @@ pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
 }
 
 /// Server-sent events in one buffer: a long stream costs one allocation, not one for each event.
+#[derive(Clone)]
 pub(crate) struct EventBuffer {
     bytes: Vec<u8>,
     ends: Vec<usize>,
@@ -83,6 +84,15 @@ impl EventBuffer {
     fn end(&mut self) {
         self.bytes.extend_from_slice(b"\n\n");
         self.ends.push(self.bytes.len());
+    }
+
+    /// The bytes from an event on.
+    pub(crate) fn bytes_from(&self, event: usize) -> &[u8] {
+        let start = match event.checked_sub(1) {
+            Some(before) => self.ends.get(before).copied().unwrap_or(self.bytes.len()),
+            None => 0,
+        };
+        self.bytes.get(start..).unwrap_or_default()
     }
 
     /// Removes all but the first `len` events.

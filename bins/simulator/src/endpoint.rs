@@ -27,12 +27,13 @@ pub(crate) enum SimulatedEndpoint {
     Models,
     Messages,
     CountTokens,
+    MessageBatches,
     /// Any other path: answered with 404, and counted, because a call to it is an error of the caller.
     Other,
 }
 
 impl SimulatedEndpoint {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
@@ -40,6 +41,7 @@ impl SimulatedEndpoint {
         Self::Models,
         Self::Messages,
         Self::CountTokens,
+        Self::MessageBatches,
         Self::Other,
     ];
 
@@ -52,6 +54,7 @@ impl SimulatedEndpoint {
             Self::Models => "/v1/models",
             Self::Messages => "/v1/messages",
             Self::CountTokens => "/v1/messages/count_tokens",
+            Self::MessageBatches => "/v1/messages/batches",
             Self::Other => "other",
         }
     }

@@ -19,11 +19,18 @@
 //! |---|---|
 //! | `POST /v1/chat/completions` | JSON, or a stream that honours `stream_options.include_usage` |
 //! | `POST /v1/completions` | JSON or a stream, in the older format |
-//! | `POST /v1/responses` | JSON, or a stream of `response.*` events |
+//! | `POST /v1/responses` | JSON, or a stream of `response.*` events; with `background` [a job](#jobs) |
+//! | `GET`, `DELETE /v1/responses/{id}` | a response in the background; with `stream=true` its events after `starting_after` |
+//! | `POST /v1/responses/{id}/cancel` | ends it |
+//! | `GET /v1/responses/{id}/input_items` | its input |
 //! | `POST /v1/embeddings` | one canned vector per input, as numbers or base64 |
 //! | `GET /v1/models`, `/v1/models/{id}` | a short list; Anthropic's format if the request has `anthropic-version` |
 //! | `POST /v1/messages` | JSON, or a stream from `message_start` to `message_stop` |
 //! | `POST /v1/messages/count_tokens` | the words of the prompt |
+//! | `POST`, `GET /v1/messages/batches` | a batch of messages, which is [a job](#jobs); the batches |
+//! | `GET`, `DELETE /v1/messages/batches/{id}` | a batch |
+//! | `POST /v1/messages/batches/{id}/cancel` | ends it |
+//! | `GET /v1/messages/batches/{id}/results` | its results, a line each, once it has ended |
 //! | `GET /stats` | [`Stats`] as JSON |
 //! | `POST /webhooks/{name}` | takes a message, under any name, [as the query says](#a-receiver-of-messages) |
 //! | `GET /webhooks/{name}` | the messages that this name received, as JSON |
@@ -55,6 +62,9 @@
 //! | `x-simulate-encoding` | `identity` or `gzip`, independent of what the request accepts | `identity` |
 //! | `x-simulate-snapshot` | append `-` and this to the model in the answer | `none` |
 //! | `x-simulate-service-tier` | the tier that the answer names | `default` |
+//! | `x-simulate-job-ms` | the time until a job ends | 1000 |
+//! | `x-simulate-job-outcome` | `succeeded`, `failed`, `expired`: half of a batch is not served, or `forgotten`: the job is unknown from its end on | `succeeded` |
+//! | `x-simulate-failed-requests` | the requests of a batch, its last ones, that fail | 0 |
 //! | `x-simulate-stamps` | `true`: each word of a stream is the time at which it was sent, in ns since 1970 | `false` |
 //!
 //! Where the numbers contradict each other, the whole is raised to its part: 5 cached tokens of a
@@ -65,6 +75,16 @@
 //! Tokens are counted when the answer begins, even if the connection breaks, as a provider counts
 //! them. They are counted where the usage is not reported (`missing`, `null`), but not where it is
 //! reported as `zero`, and not for errors.
+//!
+//! # Jobs
+//!
+//! A response with `background` is `queued` when it is created, `in_progress` until `job-ms` have passed, and then
+//! ends as `job-outcome` says. Its tokens are counted when its end is first seen. A stream of it sends its events
+//! at once when it has ended.
+//!
+//! A batch is `in_progress` until `job-ms` have passed or it is cancelled, and then `ended`. A batch that is `failed`
+//! ends, and all of its requests have failed. The tokens of its requests are counted with those of
+//! `/v1/messages/batches` when its end is first seen. A batch that is cancelled costs nothing.
 //!
 //! # A receiver of messages
 //!
@@ -87,6 +107,7 @@
 
 mod answer;
 mod anthropic;
+mod background;
 mod behavior;
 mod chat;
 mod completions;
@@ -94,14 +115,17 @@ mod deliver;
 mod embeddings;
 mod endpoint;
 mod error;
+mod jobs;
+mod message_batches;
 mod models;
 mod prompt;
 mod receiver;
+mod refuse;
 mod request;
 mod responses;
 mod server;
 mod stats;
 
-pub use behavior::{Behavior, Encoding, InvalidSetting, UsageReport};
+pub use behavior::{Behavior, Encoding, InvalidSetting, JobOutcome, UsageReport};
 pub use server::Simulator;
 pub use stats::{EndpointStats, Stats};

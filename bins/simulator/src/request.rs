@@ -11,6 +11,7 @@ use crate::prompt::Prompt;
 pub(crate) struct SimulatedRequest {
     pub(crate) model: String,
     stream: Option<bool>,
+    background: Option<bool>,
     stream_options: Option<StreamOptions>,
     /// The number of answers to return.
     n: Option<usize>,
@@ -51,6 +52,10 @@ impl SimulatedRequest {
 
     pub(crate) fn stream(&self) -> bool {
         self.stream.unwrap_or_default()
+    }
+
+    pub(crate) fn background(&self) -> bool {
+        self.background.unwrap_or_default()
     }
 
     pub(crate) fn include_usage(&self) -> bool {

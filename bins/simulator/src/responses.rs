@@ -42,7 +42,8 @@ impl From<TokenCounts> for ResponsesUsage {
 /// Answers `POST /v1/responses`.
 pub(crate) fn respond(request: &SimulatedRequest, behavior: &Behavior) -> SimulatedResponse {
     let answer = GeneratedAnswer::new(request, behavior);
-    let response = ResponseObject { id: new_id("resp_"), answer: &answer, behavior };
+    let id = new_id("resp_");
+    let response = ResponseObject { id, answer: &answer, behavior, in_background: false };
     let item = OutputItem::new(&answer);
     match request.stream() {
         true => SimulatedResponse::events(stream(&response, &item), answer.tokens),
@@ -50,10 +51,35 @@ pub(crate) fn respond(request: &SimulatedRequest, behavior: &Behavior) -> Simula
     }
 }
 
+/// A response at its beginning and at its end, with its events.
+pub(crate) struct ResponsePair {
+    pub(crate) id: String,
+    pub(crate) first: Value,
+    pub(crate) last: Value,
+    pub(crate) events: EventBuffer,
+    pub(crate) tokens: TokenCounts,
+}
+
+/// A response in the background.
+pub(crate) fn pair(request: &SimulatedRequest, behavior: &Behavior) -> ResponsePair {
+    let answer = GeneratedAnswer::new(request, behavior);
+    let id = new_id("resp_");
+    let response = ResponseObject { id, answer: &answer, behavior, in_background: true };
+    let item = OutputItem::new(&answer);
+    ResponsePair {
+        first: response.initial_json(),
+        last: response.final_json(&item),
+        events: stream(&response, &item),
+        tokens: answer.tokens,
+        id: response.id,
+    }
+}
+
 struct ResponseObject<'a> {
     id: String,
     answer: &'a GeneratedAnswer,
     behavior: &'a Behavior,
+    in_background: bool,
 }
 
 impl ResponseObject<'_> {
@@ -63,7 +89,7 @@ impl ResponseObject<'_> {
             "object": "response",
             "created_at": self.answer.created,
             "status": "in_progress",
-            "background": false,
+            "background": self.in_background,
             "error": null,
             "incomplete_details": null,
             "instructions": null,
@@ -75,7 +101,7 @@ impl ResponseObject<'_> {
             "previous_response_id": null,
             "reasoning": {"effort": null, "summary": null},
             "service_tier": self.behavior.service_tier,
-            "store": false,
+            "store": self.in_background,
             "temperature": 1.0,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",

@@ -10,20 +10,22 @@ use std::thread;
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
-use actix_web::http::StatusCode;
 use actix_web::web::{self, Bytes, Data, PayloadConfig, ServiceConfig};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, rt};
 use tokio::sync::watch;
 
 use crate::answer::new_id;
+use crate::background::BackgroundResponses;
 use crate::behavior::Behavior;
 use crate::deliver::{ResponseContent, SimulatedResponse, deliver, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
+use crate::message_batches::{self, MessageBatches};
 use crate::receiver::{self, Mailbox};
+use crate::refuse::refuse;
 use crate::request::SimulatedRequest;
 use crate::stats::{SimulatorCounters, Stats};
-use crate::{anthropic, chat, completions, embeddings, models, responses};
+use crate::{anthropic, background, chat, completions, embeddings, models, responses};
 
 /// Longer than any client keeps an idle connection, so that the server never closes one that is about to be used.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
@@ -42,6 +44,8 @@ pub struct Simulator {
 struct SimulatorState {
     behavior: Behavior,
     counters: Arc<SimulatorCounters>,
+    jobs: Data<BackgroundResponses>,
+    batches: Data<MessageBatches>,
 }
 
 impl Simulator {
@@ -64,7 +68,10 @@ impl Simulator {
         workers: NonZeroUsize,
     ) -> io::Result<Self> {
         let counters = Arc::new(SimulatorCounters::default());
-        let state = Data::new(SimulatorState { behavior, counters: Arc::clone(&counters) });
+        let jobs = Data::new(BackgroundResponses::new(Arc::clone(&counters)));
+        let batches = Data::new(MessageBatches::new(Arc::clone(&counters)));
+        let state =
+            Data::new(SimulatorState { behavior, counters: Arc::clone(&counters), jobs, batches });
         let (started, starting) = mpsc::channel();
         let (ending, ended) = watch::channel(());
         let listen = listen.to_owned();
@@ -134,8 +141,14 @@ fn bind(
     workers: usize,
 ) -> io::Result<(SocketAddr, Server)> {
     let mailbox = Data::new(Mailbox::default());
-    let app =
-        move || App::new().app_data(state.clone()).app_data(mailbox.clone()).configure(routes);
+    let app = move || {
+        App::new()
+            .app_data(state.clone())
+            .app_data(state.jobs.clone())
+            .app_data(state.batches.clone())
+            .app_data(mailbox.clone())
+            .configure(routes)
+    };
     let server = HttpServer::new(app)
         .workers(workers)
         .keep_alive(KEEP_ALIVE)
@@ -162,10 +175,13 @@ fn routes(config: &mut ServiceConfig) {
         .route("/v1/responses", post(SimulatedEndpoint::Responses))
         .route("/v1/embeddings", post(SimulatedEndpoint::Embeddings))
         .route("/v1/messages", post(SimulatedEndpoint::Messages))
+        .route("/v1/messages/batches", post(SimulatedEndpoint::MessageBatches))
         .route("/v1/messages/count_tokens", post(SimulatedEndpoint::CountTokens))
         .route("/v1/models", web::get().to(handler(SimulatedEndpoint::Models)))
         .route("/v1/models/{id:.*}", web::get().to(handler(SimulatedEndpoint::Models)))
         .route("/stats", web::get().to(stats))
+        .configure(background::routes)
+        .configure(message_batches::routes)
         .configure(receiver::routes)
         .default_service(web::to(handler(SimulatedEndpoint::Other)));
 }
@@ -227,10 +243,18 @@ async fn respond<'a>(
     let mut reply = match endpoint {
         SimulatedEndpoint::ChatCompletions => chat::respond(&request()?, &behavior),
         SimulatedEndpoint::Completions => completions::respond(&request()?, &behavior),
-        SimulatedEndpoint::Responses => responses::respond(&request()?, &behavior),
+        SimulatedEndpoint::Responses => match request()? {
+            request if request.background() => {
+                background::begin(&request, body, &behavior, &state.jobs)
+            }
+            request => responses::respond(&request, &behavior),
+        },
         SimulatedEndpoint::Embeddings => embeddings::respond(&request()?, &behavior)?,
         SimulatedEndpoint::Messages => anthropic::respond(&request()?, &behavior),
         SimulatedEndpoint::CountTokens => anthropic::count_tokens(&request()?, &behavior),
+        SimulatedEndpoint::MessageBatches => {
+            message_batches::begin(http, body, &behavior, &state.batches)?
+        }
         SimulatedEndpoint::Models => match http.match_info().get("id") {
             Some(id) => models::get(id, dialect),
             None => models::list(dialect),
@@ -258,16 +282,4 @@ fn sent_key(http: &HttpRequest) -> Option<&str> {
     let header = |name| http.headers().get(name)?.to_str().ok();
     let bearer = || header("authorization")?.strip_prefix("Bearer ");
     header("x-api-key").or_else(bearer)
-}
-
-fn refuse(fault: &SimulatedError, dialect: SimulatedDialect) -> HttpResponse {
-    let request_id = new_id("req_");
-    let status = StatusCode::from_u16(fault.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = HttpResponse::build(status);
-    if let Some(seconds) = fault.retry_after_s {
-        response.insert_header(("retry-after", seconds.to_string()));
-    }
-    let body = to_json(&fault.body(dialect, &request_id));
-    response.insert_header((dialect.request_id_header(), request_id));
-    response.content_type("application/json").body(body)
 }

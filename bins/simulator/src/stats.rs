@@ -60,6 +60,7 @@ pub(crate) struct SimulatorCounters {
     models: EndpointCounters,
     messages: EndpointCounters,
     count_tokens: EndpointCounters,
+    message_batches: EndpointCounters,
     other: EndpointCounters,
 }
 
@@ -73,6 +74,7 @@ impl SimulatorCounters {
             SimulatedEndpoint::Models => &self.models,
             SimulatedEndpoint::Messages => &self.messages,
             SimulatedEndpoint::CountTokens => &self.count_tokens,
+            SimulatedEndpoint::MessageBatches => &self.message_batches,
             SimulatedEndpoint::Other => &self.other,
         }
     }

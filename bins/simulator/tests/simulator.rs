@@ -669,3 +669,110 @@ async fn a_stopped_simulator_refuses_connections() {
     assert!(std::net::TcpStream::connect(addr).is_err());
     assert!(Simulator::start("nowhere", Behavior::default()).is_err());
 }
+
+async fn send(simulator: &Simulator, method: awc::http::Method, path: &str) -> (StatusCode, Value) {
+    let answer = client().request(method, simulator.url(path)).send().await.unwrap();
+    let answer = receive(answer).await;
+    (answer.status, answer.json())
+}
+
+#[test]
+fn a_response_in_the_background_runs_ends_and_is_counted_once() {
+    rt::System::new().block_on(async {
+        let simulator = simulator();
+        let body = json!({"model": "m", "input": "one two", "background": true});
+        let with = [("x-simulate-job-ms", "300"), ("x-simulate-words", "3")];
+        let queued = post(&simulator, "/v1/responses", &with, body.clone()).await.json();
+        assert_eq!((&queued["status"], &queued["usage"]), (&json!("queued"), &Value::Null));
+        let path = format!("/v1/responses/{}", queued["id"].as_str().unwrap());
+        let running = get(&simulator, &path, &[]).await.json();
+        assert_eq!(running["status"], "in_progress");
+        assert_eq!(simulator.stats().output_tokens, 0);
+        // The stream of a response that runs ends with it.
+        let streamed = get(&simulator, &format!("{path}?stream=true&starting_after=1"), &[]).await;
+        let events = streamed.event_data();
+        assert_eq!(events[0]["sequence_number"], 2);
+        assert_eq!(events.last().unwrap()["type"], "response.completed");
+        let done = get(&simulator, &path, &[]).await.json();
+        assert_eq!(
+            (&done["status"], &done["usage"]["output_tokens"]),
+            (&json!("completed"), &json!(3))
+        );
+        assert_eq!(simulator.stats().output_tokens, 3, "counted once");
+        let items = get(&simulator, &format!("{path}/input_items"), &[]).await.json();
+        assert_eq!(items["data"][0]["content"][0]["text"], "one two");
+        let (status, deleted) = send(&simulator, awc::http::Method::DELETE, &path).await;
+        assert_eq!((status, &deleted["deleted"]), (StatusCode::OK, &json!(true)));
+        assert_eq!(get(&simulator, &path, &[]).await.status, StatusCode::NOT_FOUND);
+
+        let with = |outcome| [("x-simulate-job-ms", "0"), ("x-simulate-job-outcome", outcome)];
+        for (outcome, status) in [("failed", 200), ("forgotten", 404)] {
+            let made = post(&simulator, "/v1/responses", &with(outcome), body.clone()).await.json();
+            let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
+            let answer = get(&simulator, &path, &[]).await;
+            assert_eq!(answer.status.as_u16(), status, "{outcome}");
+            if status == 200 {
+                assert_eq!(answer.json()["error"]["code"], "server_error");
+            }
+        }
+        let made = post(&simulator, "/v1/responses", &[], body.clone()).await.json();
+        let path = format!("/v1/responses/{}/cancel", made["id"].as_str().unwrap());
+        let (_, cancelled) = send(&simulator, awc::http::Method::POST, &path).await;
+        assert_eq!(cancelled["status"], "cancelled");
+        let mut streamed = body;
+        streamed["stream"] = json!(true);
+        let whole = post(&simulator, "/v1/responses", &[("x-simulate-words", "2")], streamed).await;
+        assert_eq!(whole.event_data().last().unwrap()["response"]["background"], true);
+    });
+}
+
+#[test]
+fn a_batch_of_messages_runs_ends_and_is_counted_once() {
+    rt::System::new().block_on(async {
+        let simulator = simulator();
+        let params = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "one two"}]});
+        let request = |id: &str| json!({"custom_id": id, "params": params});
+        let body = json!({"requests": [request("a"), request("b"), request("c"), request("d")]});
+        let begin = async |with: &[(&str, &str)]| {
+            let made = post(&simulator, "/v1/messages/batches", with, body.clone()).await.json();
+            (format!("/v1/messages/batches/{}", made["id"].as_str().unwrap()), made)
+        };
+        let counts = |batch: &Value, kinds: &[&str]| -> Vec<u64> {
+            kinds.iter().map(|kind| batch["request_counts"][kind].as_u64().unwrap()).collect()
+        };
+        let with = [
+            ("x-simulate-job-ms", "200"),
+            ("x-simulate-words", "3"),
+            ("x-simulate-failed-requests", "1"),
+        ];
+        let (path, made) = begin(&with).await;
+        assert_eq!((&made["processing_status"], &made["results_url"]), (&json!("in_progress"), &Value::Null));
+        assert_eq!(counts(&made, &["processing"]), [4]);
+        assert_eq!(get(&simulator, &format!("{path}/results"), &[]).await.status.as_u16(), 400);
+        let (status, _) = send(&simulator, awc::http::Method::DELETE, &path).await;
+        assert_eq!((status.as_u16(), simulator.stats().output_tokens), (400, 0));
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let done = get(&simulator, &path, &[]).await.json();
+        assert_eq!(done["processing_status"], "ended");
+        assert_eq!(counts(&done, &["processing", "succeeded", "errored"]), [0, 3, 1]);
+        assert_eq!(done["results_url"], simulator.url(&format!("{path}/results")));
+        assert_eq!(simulator.stats().output_tokens, 9, "three answers, counted once");
+        let results = get(&simulator, &format!("{path}/results"), &[]).await;
+        let lines: Vec<Value> =
+            results.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["custom_id"], &lines[0]["result"]["type"]), (&json!("d"), &json!("errored")));
+        assert_eq!(lines[3]["result"]["message"]["usage"]["output_tokens"], 3);
+        let listed = get(&simulator, "/v1/messages/batches", &[]).await.json();
+        assert_eq!(listed["first_id"], done["id"]);
+
+        let (path, _) = begin(&[("x-simulate-job-ms", "0"), ("x-simulate-job-outcome", "expired")]).await;
+        let expired = get(&simulator, &path, &[]).await.json();
+        assert_eq!(counts(&expired, &["succeeded", "expired"]), [2, 2]);
+        let (path, _) = begin(&[]).await;
+        let cancelled = send(&simulator, awc::http::Method::POST, &format!("{path}/cancel")).await.1;
+        assert_eq!(counts(&cancelled, &["canceled"]), [4]);
+        let (status, _) = send(&simulator, awc::http::Method::DELETE, &path).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(get(&simulator, &path, &[]).await.status, StatusCode::NOT_FOUND);
+    });
+}

@@ -10,6 +10,8 @@ use clap_complete::Shell;
 use tollgate_domain::{MerchantId, SecretKeyId, TimeZone, WalletId};
 use tollgate_pricing::Amount;
 
+use crate::budget::BudgetCommand;
+use crate::import::ImportCommand;
 use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
 use crate::report::{RefusalsArgs, RequestsArgs, StatementArgs, UsageArgs};
@@ -148,6 +150,17 @@ Examples:
   tollgate key revoke --merchant mch_… sec_…
 
 `tollgate merchant list` shows merchants and their ids.";
+    pub(super) const BUDGET: &str = "\
+Examples:
+  tollgate budget create --merchant mch_… --name Research --spend-limit 4000 --spend-cycle monthly
+  tollgate budget create --merchant mch_… --name \"Nightly jobs\" --match job=nightly --spend-limit 50
+  tollgate budget list --merchant mch_…
+  tollgate budget update --merchant mch_… bud_… --parent bud_… --enforcement strict
+  tollgate budget update --merchant mch_… bud_… --spend-limit none";
+    pub(super) const IMPORT: &str = "\
+Examples:
+  tollgate import litellm --merchant mch_… --dry-run LiteLLM_*.json
+  tollgate import litellm --merchant mch_… LiteLLM_*.json";
     pub(super) const WALLET: &str = "\
 Examples:
   tollgate wallet credit wal_… 25.00 --description \"Invoice 17\"
@@ -259,11 +272,23 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: KeyCommand,
     },
+    /// Create, list, change and delete the budgets of a merchant.
+    #[command(after_help = examples::BUDGET)]
+    Budget {
+        #[command(subcommand)]
+        command: BudgetCommand,
+    },
     /// Add money to wallets.
     #[command(after_help = examples::WALLET)]
     Wallet {
         #[command(subcommand)]
         command: WalletCommand,
+    },
+    /// Import the teams, users and keys of another gateway as budgets and spend keys.
+    #[command(after_help = examples::IMPORT)]
+    Import {
+        #[command(subcommand)]
+        command: ImportCommand,
     },
     /// Print a script that makes a shell complete the commands and options of this program.
     #[command(after_help = examples::COMPLETIONS)]

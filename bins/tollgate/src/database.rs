@@ -1,7 +1,8 @@
 //! Opens the database for commands.
 
 use anyhow::{Context, bail};
-use tollgate_store::{DatabaseUrl, Options, Store};
+use tollgate_domain::MerchantId;
+use tollgate_store::{DatabaseUrl, Options, Store, merchants};
 
 use crate::config::TollgateConfig;
 
@@ -19,6 +20,18 @@ pub(crate) fn open(config: &TollgateConfig) -> anyhow::Result<Store> {
     }
     // The schema may belong to a running service or to another program, so it is not changed.
     open_with(config, Options { migrate: false, ..config.store_options(false) })
+}
+
+/// As [`open`], and checks that the store has the merchant.
+pub(crate) async fn store_of(
+    config: &TollgateConfig,
+    merchant: MerchantId,
+) -> anyhow::Result<Store> {
+    let store = open(config)?;
+    if store.read(move |conn| merchants::find(conn, merchant)).await?.is_none() {
+        bail!("there is no merchant {merchant}: `tollgate merchant list` prints them");
+    }
+    Ok(store)
 }
 
 /// As [`open`], but creates a missing database and migrates the schema, as the configuration says.

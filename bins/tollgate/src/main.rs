@@ -1,11 +1,13 @@
 //! The `tollgate` program: its commands, and the setup of the service.
 
+mod budget;
 mod cli;
 mod commands;
 mod config;
 mod database;
 mod demo;
 mod doctor;
+mod import;
 mod init;
 mod logging;
 mod output;
@@ -99,6 +101,12 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Key { command } => {
             commands::key(&TollgateConfig::read(file)?, command, cli.json).await
+        }
+        Command::Budget { command } => {
+            budget::budget(&TollgateConfig::read(file)?, command, cli.json).await
+        }
+        Command::Import { command } => {
+            import::run(&TollgateConfig::read(file)?, command, cli.json).await
         }
         Command::Wallet { command } => {
             commands::wallet(&TollgateConfig::read(file)?, command, cli.json).await

@@ -10,10 +10,10 @@ use tollgate_api::operations::{
 };
 use tollgate_domain::{Clock, ConnectionId, MerchantId, Month, RequestId, TimeSpan, TimeZone};
 use tollgate_store::subscriptions::RenewalScope;
-use tollgate_store::{Conn, Page, Store, merchants, refusals};
+use tollgate_store::{Conn, Page, refusals};
 
 use crate::config::TollgateConfig;
-use crate::database::open;
+use crate::database::store_of;
 use crate::output::{print_bytes, print_line, print_lines, printable, table, with_issues};
 
 /// The merchant, the calls and the form of a report.
@@ -40,6 +40,9 @@ pub(crate) struct ReportArgs {
     /// Only calls of this spend key.
     #[arg(long, value_name = "SPEND_KEY_ID")]
     spend_key: Option<String>,
+    /// Only calls that count against this budget.
+    #[arg(long, value_name = "BUDGET_ID")]
+    budget: Option<String>,
     /// Only calls of this provider.
     #[arg(long)]
     provider: Option<String>,
@@ -76,6 +79,7 @@ impl ReportArgs {
             ("end", end),
             ("connection_id", self.connection.clone()),
             ("spend_key_id", self.spend_key.clone()),
+            ("budget_id", self.budget.clone()),
             ("provider", self.provider.clone()),
             ("model", self.model.clone()),
         ];
@@ -89,7 +93,7 @@ impl ReportArgs {
 pub(crate) struct UsageArgs {
     #[command(flatten)]
     report: ReportArgs,
-    /// Up to two dimensions: connection, spend_key, meter, provider, model, status, metadata.KEY.
+    /// Up to two dimensions: connection, spend_key, budget, meter, provider, model, status, metadata.KEY.
     #[arg(long, value_name = "DIMENSIONS")]
     by: Option<String>,
     /// The length of the periods: hour, day, week, month or none; default: none.
@@ -267,8 +271,8 @@ pub(crate) async fn refusals(
     json: bool,
 ) -> anyhow::Result<()> {
     let mut pairs = args.report.query()?;
-    if args.report.provider.is_some() {
-        bail!("refused calls cannot be chosen by provider");
+    if args.report.provider.is_some() || args.report.budget.is_some() {
+        bail!("refused calls cannot be chosen by provider or budget");
     }
     pairs.extend(args.code.map(|code| ("code".to_owned(), code)));
     let filter = refusal_filter(&Query::new(pairs)).map_err(with_issues)?;
@@ -331,15 +335,6 @@ pub(crate) async fn statement(
         rows.push(vec![model, shown(line.get("amount"))]);
     }
     print_lines(&table(&rows, 1))
-}
-
-/// Opens the store, and checks that it has the merchant.
-async fn store_of(config: &TollgateConfig, merchant: MerchantId) -> anyhow::Result<Store> {
-    let store = open(config)?;
-    if store.read(move |conn| merchants::find(conn, merchant)).await?.is_none() {
-        bail!("there is no merchant {merchant}: `tollgate merchant list` prints them");
-    }
-    Ok(store)
 }
 
 /// The text of a JSON value in a cell.

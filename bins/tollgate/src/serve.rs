@@ -14,7 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tollgate_api::{App, BoundServer, Pages, ServedRoutes, Settings, WebhookDispatcher};
 use tollgate_domain::Clock;
-use tollgate_gateway::Gateway;
+use tollgate_gateway::{Gateway, poll_jobs};
+use tollgate_provider::ProviderClient;
 use tollgate_store::{Store, upkeep};
 
 use crate::config::TollgateConfig;
@@ -33,6 +34,7 @@ pub(crate) struct Service {
     dashboard: Option<SocketAddr>,
     servers: Vec<RunningServer>,
     upkeep: JoinHandle<()>,
+    poller: JoinHandle<()>,
     dispatcher: WebhookDispatcher,
 }
 
@@ -138,6 +140,9 @@ impl Service {
             .as_ref()
             .map(|address| listen(&app, config, ("dashboard_listen", address), &alone));
         let dashboard = dashboard.transpose()?;
+        let client =
+            ProviderClient::with_resolver(app.settings.calls.timeouts, &app.settings.resolver);
+        let poller = actix_web::rt::spawn(poll_jobs(Arc::clone(&gateway), client));
         let dispatcher = WebhookDispatcher::start(app).context("cannot start a thread")?;
         Ok(Self {
             address: main.address,
@@ -145,6 +150,7 @@ impl Service {
             gateway,
             dispatcher,
             servers: [Some(main), dashboard].into_iter().flatten().map(RunningServer::of).collect(),
+            poller,
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
             store,
         })
@@ -168,6 +174,7 @@ impl Service {
             server.handle.stop(true).await;
             server.task.await??;
         }
+        self.poller.abort();
         self.upkeep.abort();
         let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
         let Ok(closed) = closed else {

@@ -7,6 +7,7 @@ mod dashboard;
 mod deaths;
 mod disk;
 mod first_steps;
+mod import;
 mod language;
 mod layers;
 mod nodes;

@@ -25,13 +25,14 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
 /// Every page of the navigation.
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 13] = [
     "",
     "/usage",
     "/requests",
     "/requests?status=refused",
     "/in-flight",
     "/spend-keys",
+    "/budgets",
     "/pricing",
     "/customers",
     "/wallets",
@@ -40,9 +41,10 @@ const PAGES: [&str; 12] = [
     "/developers",
 ];
 /// The lists whose first item has its own page.
-const LISTS: [&str; 7] = [
+const LISTS: [&str; 8] = [
     "/requests",
     "/spend-keys",
+    "/budgets",
     "/pricing",
     "/customers",
     "/wallets",
@@ -255,6 +257,12 @@ async fn create_content(service: &ServiceProcess, site: &Site, key: &str) {
     });
     send("/v1/subscriptions", subscription).await;
     let limit = json!({"amount": "5", "cycle": "daily"});
+    let company = send("/v1/budgets", json!({"name": "Company", "spend_limit": limit})).await;
+    let observed = json!({
+        "name": "Research", "parent_id": company["budget_id"], "enforcement": "observe",
+        "match": {"job": "nightly"}, "spend_limit": limit,
+    });
+    send("/v1/budgets", observed).await;
     send("/v1/spend_keys", json!({"name": "Team blue", "spend_limit": limit})).await;
     let hook = json!({"name": "Receiver", "url": site.simulator.url("/webhooks/dashboard")});
     let hook = send("/v1/webhooks", hook).await;

@@ -38,6 +38,7 @@ fn arrows_point_one_way() {
         "crates/domain" | "crates/usage" | "crates/prices" | "crates/price-import" => {
             vec!["pricing"]
         }
+        "crates/litellm-import" => vec!["domain", "pricing"],
         "bins/bench" => vec!["pricing", "testkit"],
         "crates/provider" => vec!["domain", "usage"],
         "crates/store" => vec!["domain", "pricing"],
@@ -53,6 +54,7 @@ fn arrows_point_one_way() {
                 "dashboard",
                 "domain",
                 "gateway",
+                "litellm-import",
                 "price-import",
                 "prices",
                 "pricing",

@@ -145,6 +145,48 @@ fn the_commands_work_beside_a_running_service() {
         ]);
         assert!(!last.status.success());
         assert!(String::from_utf8_lossy(&last.stderr).contains("last key"));
+        let budget = |arguments: &[&str]| {
+            let merchant = ["--merchant", id];
+            site.json(&[&["budget"], &arguments[..1], &merchant, &arguments[1..]].concat())
+        };
+        let company = budget(&["create", "--name", "Company", "--spend-limit", "5"]);
+        let company = company["budget_id"].as_str().unwrap();
+        let job = ["create", "--name", "Job", "--match", "job=a", "--request-limit", "3"];
+        let job = budget(&[&job[..], &["--parent", company, "--enforcement", "strict"]].concat());
+        assert_eq!(
+            (&job["match"]["job"], &job["request_limit"]["count"]),
+            (&json!("a"), &json!(3))
+        );
+        let job = job["budget_id"].as_str().unwrap();
+        let first_key = merchant["secret_key"].as_str().unwrap();
+        let path = format!("/v1/budgets/{job}");
+        let shown = service.call("GET", &path, first_key).send().await.expect(200);
+        assert_eq!(shown["parent_id"], company);
+        let changes = ["update", job, "--request-limit", "none", "--alerts", "50,90"];
+        let changed = budget(&[&changes[..], &["--time-zone", "Europe/Berlin"]].concat());
+        let shown = service.call("GET", &path, first_key).send().await.expect(200);
+        assert_eq!(shown, changed);
+        assert_eq!((shown.get("request_limit"), &shown["alerts"]), (None, &json!([50, 90])));
+        let kept = budget(&["update", company, "--spend-limit", "6", "--spend-cycle", "total"]);
+        assert_eq!(kept["spend_limit"]["cycle"], "total");
+        let kept = budget(&["update", company, "--spend-limit", "7", "--alerts", "none"]);
+        assert_eq!(kept["spend_limit"], json!({"amount": "7.0000000000", "cycle": "total"}));
+        assert_eq!(kept["alerts"], json!([]));
+        let alone = ["budget", "update", "--merchant", id, company, "--spend-cycle", "weekly"];
+        assert_eq!(site.run(&alone).status.code(), Some(2));
+        let list = site.run(&["budget", "list", "--merchant", id]);
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let lines: Vec<_> = list.lines().collect();
+        assert!(lines[0].ends_with("  Company") && lines[1].ends_with("    Job"), "{list}");
+        let used = site.run(&["budget", "delete", "--merchant", id, company]);
+        let reason = String::from_utf8_lossy(&used.stderr).into_owned();
+        assert!(!used.status.success() && reason.contains("names this budget"), "{reason}");
+        let wrong = ["budget", "update", "--merchant", id, job, "--spend-limit", "much"];
+        let wrong = site.run(&wrong);
+        let reason = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(!wrong.status.success() && reason.contains("spend_limit.amount"), "{reason}");
+        budget(&["delete", job]);
+        service.call("GET", &path, first_key).send().await.expect(404);
         assert!(site.run(&["migrate"]).status.success());
         assert!(site.run(&["config", "check"]).status.success());
     });

@@ -12,8 +12,8 @@ use crate::http::auth::Caller;
 use crate::http::body::ApiRequest;
 use crate::http::error::{ApiError, ErrorCode};
 use crate::resources::{
-    connections, meters, secret_keys, spend_keys, subscription_configs, subscriptions, wallets,
-    webhooks,
+    budgets, connections, meters, secret_keys, spend_keys, subscription_configs, subscriptions,
+    wallets, webhooks,
 };
 
 /// Performs an operation for a merchant whose session a form has proved. `operation` is its id in the OpenAPI document,
@@ -53,6 +53,9 @@ pub async fn perform(
         "createMeter" => meters::create(app, request!()).await,
         "updateMeter" => meters::update(app, request!(), path()).await,
         "deleteMeter" => meters::delete(app, caller, path()).await,
+        "createBudget" => budgets::create(app, request!()).await,
+        "updateBudget" => budgets::update(app, request!(), path()).await,
+        "deleteBudget" => budgets::delete(app, caller, path()).await,
         "updateSpendKey" => spend_keys::update(app, request!(), path()).await,
         "deleteSpendKey" => spend_keys::delete(app, caller, path()).await,
         "createSecretKey" => secret_keys::create(app, request!()).await,

@@ -56,8 +56,12 @@ const ASSETS: &str = "/docs";
 
 /// The functions of operations that pages call too.
 pub mod operations {
-    pub use crate::delivery::message::event_text;
+    pub use crate::delivery::message::{EventResources, event_text};
     pub use crate::form_operations::perform;
+    pub use crate::resources::budgets::{
+        change as change_budget, make as make_budget, not_found as budget_not_found,
+        remove as delete_budget, to_json as budget_to_json,
+    };
     pub use crate::resources::connections::not_found as connection_not_found;
     pub use crate::resources::meters::not_found as meter_not_found;
     pub use crate::resources::quote::{QuotedUsage, quote_usage};

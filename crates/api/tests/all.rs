@@ -1,6 +1,8 @@
 //! All integration tests of this package, in one program: it is linked once, and its tests run in parallel.
 //! A test of `layers.rs` checks that every file here is part of it.
 
+mod batches;
+mod budgets;
 mod cost_reports;
 mod dashboard;
 mod deliveries;
@@ -16,6 +18,7 @@ mod health;
 mod holds;
 mod hostile_clients;
 mod hostile_providers;
+mod jobs;
 mod metrics;
 mod missing_prices;
 mod month;
@@ -27,6 +30,7 @@ mod refusal_records;
 mod refusals;
 mod reports;
 mod resources;
+mod runs;
 mod spend_keys;
 mod statements;
 mod subscriptions;

@@ -3,7 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tollgate_testkit::{Gate, ScriptedResponse, TestRequest};
 
 use crate::support::browser::{Browser, ORIGIN, form, form_token, page, pages, try_sign_in};
@@ -580,6 +583,7 @@ fn who_has_nothing_yet_is_told_what_to_do_next() {
             ("/requests?status=refused", "There is no such request."),
             ("/in-flight", "None, just now."),
             ("/spend-keys", "Make a spend key"),
+            ("/budgets", "Make a budget"),
             ("/pricing", "A plan costs a price per cycle"),
             ("/customers", "A customer (a connection in the API)"),
             ("/developers", "this session"),
@@ -789,6 +793,128 @@ fn a_form_is_performed_once_and_one_that_was_refused_can_be_corrected() {
         let forged = [("_next", "/dashboard/\r\nx: y"), ("name", "Initech")];
         let answer = browser.send("/actions/createConnection", &forged).await;
         assert_eq!(answer.header("location"), Some("/dashboard"));
+    });
+}
+
+/// The first of two clicks is given up by the browser, which hangs up, often while the form is performed.
+#[test]
+fn a_form_is_performed_to_its_end_when_the_browser_hangs_up() {
+    each_gateway(async |gateway| {
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        let path = "/actions/createConnection";
+        for millis in 0..20 {
+            let token = form_token(&browser.show("/customers").await);
+            let reference_id = format!("hung-up-{millis}");
+            let fields = [("name", "Hung up"), ("reference_id", reference_id.as_str())];
+            let given_up = browser.send_with(&token, path, &fields);
+            let _ = timeout(Duration::from_millis(millis), given_up).await;
+            let begun = Instant::now();
+            let again = browser.send_with(&token, path, &fields).await;
+            assert_eq!(again.status, 303, "after {millis} ms: {}", again.text());
+            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        }
+    });
+}
+
+#[test]
+fn a_budget_is_made_moved_and_tried_out_on_its_pages() {
+    each_gateway(async |gateway| {
+        gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
+        let url = gateway.provider.url("/v1/chat/completions");
+        let browser = Browser::sign_in(gateway, gateway.key()).await;
+        assert!(browser.show("/budgets").await.contains("There is none yet"));
+        let next = ("_next", "/dashboard/budgets/{budget_id}");
+        let company = [next, ("name", "Company"), ("parent_id", ""), ("match:pairs", "")];
+        let company = act(&browser, "createBudget", &company).await;
+        let id_of = |page: &str| page.strip_prefix("/budgets/").unwrap().to_owned();
+        let root = id_of(&company);
+        let team = [
+            next,
+            ("name", "Research"),
+            ("spend_limit.amount:clears", "0.001"),
+            ("spend_limit.cycle", "monthly"),
+            ("request_limit.count:clears-number", ""),
+            ("request_limit.cycle", "daily"),
+            ("time_zone:clear", "Europe/Berlin"),
+            ("enforcement", "observe"),
+        ];
+        let page = act(&browser, "createBudget", &team).await;
+        let team = id_of(&page);
+        let shown = browser.show(&page).await;
+        for part in ["No key and no customer", "No call yet. It observes", "Europe/Berlin"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+
+        // A key names it, and its second call would have been refused.
+        let key = gateway.spend_key(&json!({"name": "Agent"})).await;
+        let key_id = text(&key.made, "spend_key_id");
+        let key_page = format!("/dashboard/spend-keys/{key_id}");
+        let named = [("_next", key_page.as_str()), ("_id", &key_id), ("budget_id:clear", &team)];
+        act(&browser, "updateSpendKey", &named).await;
+        for _ in 0..2 {
+            gateway.forward_to(&url).bearer(&key.key).json(&chat_body()).send().await.expect(200);
+        }
+        let shown = browser.show(&page).await;
+        for part in [">Agent</a>", "Would have been refused", "$0.004", "All of them"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let would = browser.show(&format!("/requests?budget_id={team}&status=would_refuse")).await;
+        assert_eq!(would.matches("href=\"/dashboard/requests/req_").count(), 1, "{would}");
+        let of_budget = browser.show(&format!("/requests?budget_id={team}")).await;
+        assert_eq!(of_budget.matches("href=\"/dashboard/requests/req_").count(), 2);
+
+        // It moves below the other one, which does not move below it.
+        let moved = [("_next", "/dashboard/budgets"), ("_id", &team), ("parent_id:clear", &root)];
+        act(&browser, "updateBudget", &moved).await;
+        let tree = browser.show("/budgets").await;
+        let row = |name: &str, level: u8| {
+            let before = tree.split_once(&format!(">{name}</a>")).unwrap().0;
+            before.rsplit_once("class=\"long level-").unwrap().1.starts_with(&level.to_string())
+        };
+        assert!(row("Company", 0) && row("Research", 1), "{tree}");
+        let choices = browser.show(&company).await;
+        let choices = choices.split_once("name=\"parent_id:clear\"").unwrap().1;
+        let choices = choices.split_once("</select>").unwrap().0;
+        assert!(!choices.contains(&team) && !choices.contains(&root), "{choices}");
+        let circle = [("_id", root.as_str()), ("parent_id:clear", &team)];
+        let refused = browser.send("/actions/updateBudget", &circle).await;
+        assert!(refused.status == 400 && refused.text().contains("below it"), "{refused:?}");
+        let used = browser.send("/actions/deleteBudget", &[("_id", &root)]).await;
+        assert!(used.status == 409 && used.text().contains("names this budget"), "{used:?}");
+
+        // Its metadata and alerts are those of the form.
+        let job = [next, ("name", "Job"), ("match:pairs", "job=nightly\r\nteam = a")];
+        let job = act(&browser, "createBudget", &job).await;
+        let kept = gateway.get(&job).await.expect(200);
+        assert_eq!(kept["match"], json!({"job": "nightly", "team": "a"}));
+        assert!(browser.show(&job).await.contains(">job=nightly\nteam=a</textarea>"));
+        let id = id_of(&job);
+        let alerts =
+            [("_id", id.as_str()), ("_next", "/dashboard/budgets"), ("alerts:numbers", "50, 100")];
+        act(&browser, "updateBudget", &alerts).await;
+        assert_eq!(gateway.get(&job).await.expect(200)["alerts"], json!([50, 100]));
+        let wrong =
+            [("_id", id.as_str()), ("alerts:numbers", "half"), ("match:clear-pairs", "job")];
+        let refused = browser.send("/actions/updateBudget", &wrong).await;
+        assert!(
+            refused.status == 400 && refused.text().contains(">\njob</textarea>"),
+            "{}",
+            refused.text()
+        );
+        act(&browser, "deleteBudget", &[("_id", &id), ("_next", "/dashboard/budgets")]).await;
+        assert!(!browser.show("/budgets").await.contains(">Job</a>"));
+
+        // The record and the usage have it.
+        let record = text(&gateway.records().await[0], "request_id");
+        let record = browser.show(&format!("/requests/{record}")).await;
+        assert!(record.contains(&format!("href=\"/dashboard{page}\">Research</a>")), "{record}");
+        let usage = browser.show("/usage?by=budget&measure=spend").await;
+        assert!(usage.contains(">Research</a>"), "{usage}");
+        let usage = browser.show(&format!("/usage?budget_id={team}&measure=spend")).await;
+        assert!(usage.contains("$0.004"), "{usage}");
+        // The calls were made before the move.
+        let usage = browser.show(&format!("/usage?budget_id={root}&measure=spend")).await;
+        assert!(!usage.contains("$0.004") && usage.contains("Company"), "{usage}");
     });
 }
 

@@ -79,7 +79,8 @@ fn every_sample_is_as_its_schema_says_and_no_field_may_be_added() {
 #[test]
 fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
     /// The fields that are absent when they have no value.
-    const OPTIONAL: [&str; 20] = [
+    const OPTIONAL: [&str; 24] = [
+        "budget/spend_limit",
         "spend_key/spend_limit",
         "spend_key/rate_limit",
         "request/provider_status",
@@ -96,6 +97,9 @@ fn no_field_of_a_sample_may_be_missing_but_those_that_are_left_out_at_times() {
         "error/message",
         "timings/settled_at",
         "timings/sent_at",
+        "job/connection_id",
+        "job/ended_at",
+        "request/job_id",
         "timings/first_byte_at",
         "timings/last_byte_at",
         "model_usage/payer",
@@ -267,8 +271,12 @@ async fn let_everything_happen(gateway: &Gateway<'_>) {
         .push(ScriptedResponse::json(200, with(chat_answer(), &json!({"usage": much}))));
     gateway.chat().json(&with(chat_body(), &json!({"max_tokens": 5}))).send().await.expect(200);
     // A call costs 0.002 USD.
+    let limit = json!({"amount": "0.0023", "cycle": "daily"});
+    let budget = json!({"name": "Team", "spend_limit": limit});
+    let budget = gateway.post("/budgets", &budget).await.expect(201);
     let key = gateway
         .spend_key(&json!({
+            "budget_id": budget["budget_id"],
             "wallet_id": gateway.connection.wallet_id.to_string(),
             "spend_limit": {"amount": "0.0023", "cycle": "monthly"},
         }))
@@ -277,10 +285,42 @@ async fn let_everything_happen(gateway: &Gateway<'_>) {
     let call = call.bearer(&key.key).json(&chat_body());
     call.send().await.expect(200);
     call.send().await.expect(200);
+    for (index, status) in ["completed", "failed", "queued"].into_iter().enumerate() {
+        end_job(gateway, &format!("resp_{index}"), status).await;
+    }
     let unknown = json!({"model": "unheard-of", "messages": []});
     let refused = gateway.forward("/v1/chat/completions").json(&unknown).send().await;
     assert_refused(&refused, 400, "model_price_unknown");
     gateway.post(&format!("{wallet}/debits"), &json!({"amount": "100"})).await.expect(201);
+}
+
+/// A job that ends in this state. One that stays queued is forgotten by the provider.
+async fn end_job(gateway: &Gateway<'_>, id: &str, status: &str) {
+    let response = |status: &str| {
+        let usage = json!({"input_tokens": 20, "output_tokens": 10, "total_tokens": 30});
+        let body = json!({"id": id, "object": "response", "status": status, "usage": usage});
+        ScriptedResponse::json(200, body)
+    };
+    let body = json!({"model": "m-1", "input": "Hi", "background": true});
+    gateway.provider.push(response("queued"));
+    let u = gateway.provider.url("/v1/responses");
+    let token = gateway.token(&json!({}));
+    gateway.forward_to(&u).bearer(&token).json(&body).send().await.expect(200);
+    let jobs = gateway.get("/jobs?state=running").await.expect(200);
+    let refresh = format!("/jobs/{}/refresh", text(&jobs["data"][0], "job_id"));
+    match status {
+        "queued" => {
+            for _ in 0..2 {
+                gateway.provider.push(ScriptedResponse::json(404, "{}"));
+                gateway.post(&refresh, &json!({})).await.expect(200);
+                gateway.store.clock.advance_millis(5_000);
+            }
+        }
+        status => {
+            gateway.provider.push(response(status));
+            gateway.post(&refresh, &json!({})).await.expect(200);
+        }
+    }
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn a_managed_key_opens_only_the_listed_endpoints_and_no_stored_state() {
     each_gateway(async |gateway| {
         let managed = gateway.token(&json!({}));
         for path in
-            ["/v1/files", "/v1/batches", "/v1/fine_tuning/jobs", "/v1/responses/resp_1/cancel"]
+            ["/v1/files", "/v1/batches", "/v1/fine_tuning/jobs", "/v1/responses/resp_1/other"]
         {
             let u = gateway.provider.url(path);
             let answer = gateway.forward_to(&u).bearer(&managed).json(&chat_body()).send().await;
@@ -200,7 +200,8 @@ fn a_managed_key_opens_only_the_listed_endpoints_and_no_stored_state() {
         }
         let u = gateway.provider.url("/v1/responses");
         for (field, value) in [
-            ("background", json!(true)),
+            ("deferred", json!(true)),
+            ("conversation", json!("conv_1")),
             ("previous_response_id", json!("resp_1")),
             ("prompt", json!({"id": "pmpt_1"})),
         ] {

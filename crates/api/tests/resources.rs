@@ -522,7 +522,7 @@ fn whatever_goes_wrong_is_said_in_the_envelope() {
             (405, "method_not_allowed".to_owned())
         );
         assert_eq!(
-            refused(gateway, "DELETE", "/forward", json, b"").await,
+            refused(gateway, "PATCH", "/forward", json, b"").await,
             (405, "method_not_allowed".to_owned())
         );
         assert_eq!(

@@ -80,6 +80,7 @@ fn a_key_made_with_a_name_alone_has_every_default() {
             "request_shape": "any",
             "wallet_id": own_wallet["wallet_id"],
             "meter_id": null,
+            "budget_id": null,
             "current_spend": NOTHING,
             "total_spend": NOTHING,
             "current_requests": 0,

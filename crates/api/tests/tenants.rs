@@ -41,7 +41,8 @@ struct Tenant {
 }
 
 /// The resources of a tenant, and the prefixes of their ids.
-const NOUNS: [(&str, &str); 13] = [
+const NOUNS: [(&str, &str); 16] = [
+    ("budgets", "bud_"),
     ("meters", "mtr_"),
     ("requests", "req_"),
     ("connections", "con_"),
@@ -55,6 +56,8 @@ const NOUNS: [(&str, &str); 13] = [
     ("deliveries", "dlv_"),
     ("refusals", "rfs_"),
     ("events", "evt_"),
+    ("runs", "run_"),
+    ("jobs", "job_"),
 ];
 
 impl Tenant {
@@ -69,8 +72,9 @@ impl Tenant {
                            "tiers": [{"start": "0", "rate": "0.01"}]});
         let (meter, shown) = made("/meters", meter, "meter_id").await;
         let meter_slug = text(&shown, "meter_slug");
+        let (budget, _) = made("/budgets", json!({"name": name}), "budget_id").await;
         let reference_id = format!("ref-{name}");
-        let connection = json!({"reference_id": reference_id, "name": name});
+        let connection = json!({"reference_id": reference_id, "name": name, "budget_id": budget});
         let (connection, shown) = made("/connections", connection, "connection_id").await;
         let wallet = text(&shown, "wallet_id");
         made(&format!("/wallets/{wallet}/credits"), json!({"amount": "5"}), "transaction_id").await;
@@ -95,13 +99,31 @@ impl Tenant {
             json!({"secret_key": key, "connection_id": connection, "meter_slug": meter_slug});
         let u = gateway.provider.url("/v1/chat/completions");
         let call = gateway.forward_to(&u).bearer(&STANDARD.encode(token.to_string()));
+        let call = call.header("x-service-run", "task");
         let answer = call.json(&chat_body()).send().await;
         answer.expect(200);
         let request = answer.header("x-service-request-id").unwrap().to_owned();
+        // Only the dashboard has an id of a run; the interface has the one that the caller chose.
+        let runs = Browser::sign_in(gateway, key).await.show("/runs").await;
+        let (_, run) = runs.split_once("href=\"/dashboard/runs/").unwrap();
+        let run = run.split('"').next().unwrap().to_owned();
+        let response = format!("resp_{name}");
+        for status in ["queued", "completed"] {
+            let state = json!({"id": response, "object": "response", "status": status});
+            gateway.provider.push(ScriptedResponse::json(200, state));
+        }
+        let body = json!({"model": "m-1", "input": "Hi", "background": true});
+        let call = gateway.call_without_key("POST", "/responses").bearer(key);
+        call.json(&body).send().await.expect(200);
+        let call = gateway.call_without_key("GET", &format!("/responses/{response}"));
+        call.bearer(key).send().await.expect(200);
+        let jobs = gateway.call_without_key("GET", "/jobs").bearer(key).send().await.expect(200);
+        let job = text(&jobs["data"][0], "job_id");
         let astray = gateway.forward_to("https://example.invalid/v1/chat").bearer(key);
         let answer = astray.json(&chat_body()).send().await;
         let refusal = answer.header("x-service-refusal-id").unwrap().to_owned();
         let ids = [
+            budget,
             meter,
             request,
             connection,
@@ -115,6 +137,8 @@ impl Tenant {
             delivery,
             refusal,
             event,
+            run,
+            job,
         ];
         let ids = NOUNS.iter().map(|(noun, _)| *noun).zip(ids).collect();
         Self { key: key.to_owned(), ids, meter_slug, reference_id }
@@ -161,10 +185,7 @@ impl Tenant {
     async fn everything(&self, gateway: &Gateway<'_>) -> BTreeMap<String, Value> {
         let mut shown = BTreeMap::new();
         for (method, route) in routes() {
-            let is_ours =
-                !["/operator", "/forward", "/models", "/prices", "/providers", "/responses"]
-                    .iter()
-                    .any(|other| route.starts_with(other));
+            let is_ours = !NOT_OF_A_MERCHANT.iter().any(|other| route.starts_with(other));
             if method == "GET" && is_ours {
                 let path = self.path(&route, self);
                 let mut answer = self.ask(gateway, "GET", &path, None).await.json();
@@ -180,6 +201,10 @@ impl Tenant {
         shown
     }
 }
+
+/// The beginnings of routes whose answers are the operator's or a provider's.
+const NOT_OF_A_MERCHANT: [&str; 7] =
+    ["/operator", "/forward", "/models", "/prices", "/providers", "/responses", "/messages"];
 
 /// A body that is valid for a route, with this tenant's own ids.
 fn body(method: &str, route: &str, of: &Tenant) -> Option<Value> {
@@ -280,13 +305,15 @@ fn no_list_shows_what_is_another_merchants_and_no_filter_finds_it() {
             assert!(!text.contains("Alpha"), "{path}: {text}");
         }
         let all: String = shown.values().map(Value::to_string).collect();
-        for own in other.ids.values() {
+        for own in other.ids.iter().filter(|(noun, _)| **noun != "runs").map(|(_, id)| id) {
             assert!(all.contains(own.as_str()), "{own} is shown to its owner");
         }
         for (list, filter, noun) in [
             ("/requests", "connection_id", "connections"),
             ("/requests", "customer_id", "connections"),
             ("/requests", "meter_id", "meters"),
+            ("/requests", "budget_id", "budgets"),
+            ("/usage", "budget_id", "budgets"),
             ("/usage", "connection_id", "connections"),
             ("/usage", "meter_id", "meters"),
             ("/subscriptions", "connection_id", "connections"),
@@ -305,6 +332,8 @@ fn no_list_shows_what_is_another_merchants_and_no_filter_finds_it() {
         let page = one.ask(gateway, "GET", "/wallets", None).await;
         assert_eq!(page.status, 404, "there is no list of wallets");
         for path in [
+            "/budgets",
+            "/runs",
             "/connections",
             "/meters",
             "/spend_keys",
@@ -348,6 +377,31 @@ fn an_id_of_another_merchants_in_a_body_is_one_that_never_was() {
                 "PUT",
                 format!("/spend_keys/{}", own("spend_keys")),
                 Box::new(|of| json!({"meter_id": of.id("meters")})),
+            ),
+            (
+                "POST",
+                "/spend_keys".into(),
+                Box::new(|of| json!({"name": "K", "budget_id": of.id("budgets")})),
+            ),
+            (
+                "PUT",
+                format!("/spend_keys/{}", own("spend_keys")),
+                Box::new(|of| json!({"budget_id": of.id("budgets")})),
+            ),
+            (
+                "POST",
+                "/connections".into(),
+                Box::new(|of| json!({"name": "C", "budget_id": of.id("budgets")})),
+            ),
+            (
+                "PATCH",
+                format!("/connections/{}", own("connections")),
+                Box::new(|of| json!({"budget_id": of.id("budgets")})),
+            ),
+            (
+                "POST",
+                "/budgets".into(),
+                Box::new(|of| json!({"name": "B", "parent_id": of.id("budgets")})),
             ),
             (
                 "POST",

@@ -65,7 +65,7 @@ fn a_connection_has_these_fields_and_a_wallet_of_its_own() {
         let expected = json!({
             "connection_id": bare["connection_id"], "reference_id": null, "name": null, "email": null,
             "metadata": {}, "wallet_id": bare["wallet_id"], "status": "active",
-            "report": null, "created_at": bare["created_at"]
+            "report": null, "budget_id": null, "created_at": bare["created_at"]
         });
         assert_eq!(bare, expected);
         assert!(text(&bare, "connection_id").starts_with("con_"));

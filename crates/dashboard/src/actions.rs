@@ -1,7 +1,8 @@
 //! The forms that perform operations of the API: `POST /dashboard/actions/{operation}`.
 //!
 //! A field is named by its path in the body of the operation, such as `spend_limit.amount` or `tiers.0.rate`. A kind
-//! after a colon says what its text is: `number`, `flag`, `list` (names with commas between) or `lines` (a name on each).
+//! after a colon says what its text is: `number`, `flag`, `list` (names with commas between), `numbers` (the same with numbers),
+//! `lines` (a name on each) or `pairs` (`key=value` on each).
 //! An empty text is left out. With `clear` before the kind, as in `clear-list`, it is null, and with `clears`, as in `clears-number`, the whole
 //! object that the field is in is null. Fields of the page itself begin with an underscore: `_id` is the resource, and `_next` the page that
 //! is shown then.
@@ -118,25 +119,44 @@ fn not_a_form() -> ApiError {
 }
 
 /// The value of a field; `None` leaves it out. A text that is no number stays as it is, so that it becomes one of the
-/// issues. A list without names is an empty text.
+/// issues, and so does a text of pairs of which one is none or comes twice. No numbers are an empty list. A list without names is an empty text.
 fn value_of(kind: &str, text: &str) -> Option<Value> {
     let kind = kind.strip_prefix("clears-").unwrap_or(kind);
     let (kind, is_cleared) = match kind.strip_prefix("clear-") {
         Some(kind) => (kind, true),
         None => (kind, kind == "clear"),
     };
-    let is_list = matches!(kind, "list" | "lines");
-    let between: &[char] = if kind == "list" { &[',', '\n'] } else { &['\n'] };
+    let is_list = matches!(kind, "list" | "numbers" | "lines" | "pairs");
+    let between: &[char] = if matches!(kind, "list" | "numbers") { &[',', '\n'] } else { &['\n'] };
     let names = || text.split(between).map(str::trim).filter(|name| !name.is_empty());
     let text = if is_list && names().next().is_none() { "" } else { text };
     match kind {
         "flag" => Some(Value::Bool(text == "true")),
+        "numbers" if text.is_empty() => Some(Value::Array(Vec::new())),
         _ if text.is_empty() && is_cleared => Some(Value::Null),
         _ if text.is_empty() => None,
-        "number" => Some(text.parse::<u64>().map_or_else(|_| text.into(), Value::from)),
+        "number" => Some(number(text)),
+        "numbers" => Some(names().map(number).collect::<Vec<_>>().into()),
+        "pairs" => Some(pairs(names()).unwrap_or_else(|| text.into())),
         "list" | "lines" => Some(names().map(str::to_owned).collect::<Vec<_>>().into()),
         _ => Some(text.into()),
     }
+}
+
+/// An object of `key=value` texts. `None` if one is no pair, or a key is there twice.
+fn pairs<'a>(texts: impl Iterator<Item = &'a str>) -> Option<Value> {
+    let mut all = Map::new();
+    for text in texts {
+        let (key, value) = text.split_once('=')?;
+        if all.insert(key.trim().to_owned(), value.trim().into()).is_some() {
+            return None;
+        }
+    }
+    Some(Value::Object(all))
+}
+
+fn number(text: &str) -> Value {
+    text.parse::<u64>().map_or_else(|_| text.into(), Value::from)
 }
 
 /// Puts a value at a path of names and of places in lists, which come in order. A name that stands twice makes a list.
@@ -239,6 +259,12 @@ mod tests {
             ("half.burst:number", "5"),
             ("lines:lines", "a, b\r\n\r\nc"),
             ("none:clear-list", " , "),
+            ("alerts:numbers", "50, 100,x"),
+            ("match:pairs", "job = a=b\r\n\nteam="),
+            ("other:clear-pairs", "job"),
+            ("no_pairs:clear-pairs", " "),
+            ("twice:pairs", "a=1\na=2"),
+            ("no_alerts:numbers", ""),
             ("product_ids:list", "m1"),
             ("product_ids:list", "m2"),
         ];
@@ -249,6 +275,8 @@ mod tests {
             "allowed_models": null, "burst": 7, "spend_limit": null,
             "other_limit": {"count": 2}, "rate": null, "product_ids": ["m1", "m2"],
             "half": {"burst": 5}, "lines": ["a, b", "c"], "none": null,
+            "alerts": [50, 100, "x"], "match": {"job": "a=b", "team": ""}, "other": "job",
+            "no_pairs": null, "twice": "a=1\na=2", "no_alerts": [],
         });
         assert_eq!(body_of(&fields), Some(expected));
     }

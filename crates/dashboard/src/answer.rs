@@ -108,6 +108,7 @@ pub(crate) fn for_people(message: &str) -> String {
     message
         .replace(" in a string, such as \"12.50\"", ", such as 12.50")
         .replace(" in a string", "")
+        .replace("a JSON object of strings", "lines such as job=nightly, each key once")
 }
 
 /// The issues as sentences.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{
-    ConnectionId, Interval, MerchantId, MeterId, RefusalId, RefusalRecord, RequestId,
+    BudgetId, ConnectionId, Interval, MerchantId, MeterId, RefusalId, RefusalRecord, RequestId,
     RequestRecord, RequestStatus, SpendKeyId, TimeSpan, TimeZone, Timestamp,
 };
 use tollgate_store::refusals::{self, RefusalFilter};
@@ -14,6 +14,7 @@ use tollgate_store::usage;
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, go_to, respond};
+use crate::budgets::all_budget_choices;
 use crate::clock::{Moment, PageClock};
 use crate::page::{
     DashboardSection, FormChoice, Shell, connection_choices, meter_choices, name_of,
@@ -32,8 +33,15 @@ const KEYS: u32 = 100;
 const DAYS: i64 = 30;
 
 /// A state to choose: its name in the query, and its label.
-const STATES: [(&str, &str); 4] =
-    [("", "All"), ("completed", "Completed"), ("error", "Failed"), ("refused", "Refused")];
+const STATES: [(&str, &str); 5] = [
+    ("", "All"),
+    ("completed", "Completed"),
+    ("error", "Failed"),
+    ("refused", "Refused"),
+    (WOULD_REFUSE, "Would be refused"),
+];
+/// The state of calls that a budget would have refused if it did not observe.
+const WOULD_REFUSE: &str = "would_refuse";
 
 /// The filters as they were filled in.
 #[derive(Clone, Default)]
@@ -41,6 +49,7 @@ struct CallFilter {
     state: String,
     connection_id: String,
     spend_key_id: String,
+    budget_id: String,
     meter_id: String,
     model: String,
     code: String,
@@ -66,6 +75,7 @@ impl CallFilter {
             state: text("status"),
             connection_id: text("connection_id"),
             spend_key_id: text("spend_key_id"),
+            budget_id: text("budget_id"),
             meter_id: text("meter_id"),
             model: text("model"),
             code: text("code"),
@@ -82,6 +92,7 @@ impl CallFilter {
             ("status", &self.state),
             ("connection_id", &self.connection_id),
             ("spend_key_id", &self.spend_key_id),
+            ("budget_id", &self.budget_id),
             ("meter_id", &self.meter_id),
             ("model", &self.model),
             ("code", &self.code),
@@ -138,13 +149,18 @@ impl CallFilter {
         let calls = RequestFilter {
             connection_id: id::<ConnectionId>(&self.connection_id)?,
             spend_key_id: id::<SpendKeyId>(&self.spend_key_id)?,
+            budget_id: id::<BudgetId>(&self.budget_id)?,
             meter_id: id::<MeterId>(&self.meter_id)?,
             model: model.clone(),
             metadata: pair.into_iter().collect(),
             ..RequestFilter::default()
         };
-        // Refused calls cannot be searched by meter or metadata, and records have no code.
-        let may_be_refused = calls.meter_id.is_none() && calls.metadata.is_empty();
+        // Refused calls cannot be searched by budget, meter or metadata, and records have no code.
+        let would_refuse = self.state == WOULD_REFUSE;
+        let may_be_refused = !would_refuse
+            && calls.budget_id.is_none()
+            && calls.meter_id.is_none()
+            && calls.metadata.is_empty();
         let status = match self.state.as_str() {
             "completed" => Some(RequestStatus::Completed),
             "error" => Some(RequestStatus::Error),
@@ -154,7 +170,13 @@ impl CallFilter {
         let has_records = self.state != "refused" && code.is_none();
         let has_refusals = may_be_refused && status.is_none();
         Ok(ListFilters {
-            records: has_records.then(|| ListFilter { status, start, end, ..calls.clone().into() }),
+            records: has_records.then(|| ListFilter {
+                status,
+                would_refuse,
+                start,
+                end,
+                ..calls.clone().into()
+            }),
             refusals: has_refusals.then_some(RefusalFilter {
                 start,
                 end,
@@ -162,6 +184,7 @@ impl CallFilter {
                 spend_key_id: calls.spend_key_id,
                 connection_id: calls.connection_id,
                 model,
+                run_id: None,
             }),
             calls,
             start,
@@ -187,7 +210,7 @@ impl Cursor {
 }
 
 /// A call of either kind.
-enum ListedCall {
+pub(crate) enum ListedCall {
     Sent(Box<RequestRecord>),
     Refused(Box<RefusalRecord>),
 }
@@ -233,24 +256,24 @@ fn merge(found: RequestList, refusals: Vec<RefusalRecord>, from: Cursor) -> Call
 }
 
 /// A row of the list.
-struct CallItem {
-    href: String,
+pub(crate) struct CallItem {
+    pub(crate) href: String,
     at: Moment,
-    badges: Vec<Badge>,
+    pub(crate) badges: Vec<Badge>,
     customer: String,
     key: String,
-    model: String,
-    tokens: String,
-    took: String,
+    pub(crate) model: String,
+    pub(crate) tokens: String,
+    pub(crate) took: String,
     provider_cost: Figure,
-    charged: Figure,
+    pub(crate) charged: Figure,
 }
 
 /// The names of customers and spend keys, by id.
-type Names = HashMap<String, String>;
+pub(crate) type Names = HashMap<String, String>;
 
 impl CallItem {
-    fn of(call: &ListedCall, names: &Names, clock: &PageClock) -> Self {
+    pub(crate) fn of(call: &ListedCall, names: &Names, clock: &PageClock) -> Self {
         let name = |id: Option<String>| match id {
             Some(id) => names.get(&id).cloned().unwrap_or(id),
             None => String::new(),
@@ -376,6 +399,7 @@ struct CallsPage {
     problem: &'static str,
     connections: Vec<FormChoice>,
     keys: Vec<FormChoice>,
+    budgets: Vec<FormChoice>,
     meters: Vec<FormChoice>,
     has_newer: bool,
     newest: String,
@@ -392,6 +416,7 @@ struct CallRows {
     reasons: Vec<(String, i64)>,
     connections: Vec<FormChoice>,
     keys: Vec<FormChoice>,
+    budgets: Vec<FormChoice>,
     meters: Vec<FormChoice>,
 }
 
@@ -406,6 +431,7 @@ impl CallRows {
         let chosen = filters.and_then(|filters| filters.calls.connection_id);
         let mut rows = Self {
             connections: connection_choices(conn, merchant_id, chosen)?,
+            budgets: all_budget_choices(conn, merchant_id)?,
             meters: meter_choices(conn, merchant_id)?,
             ..Self::default()
         };
@@ -473,7 +499,8 @@ pub(crate) async fn list(
     let read =
         move |conn: &mut Conn| CallRows::read(conn, merchant_id, filters.as_ref(), from, &clock);
     let rows = app.store.read_snapshot(read).await?;
-    let facets = STATES.iter().zip(rows.counts).map(|((state, label), count)| {
+    let counts = rows.counts.into_iter().chain([None]);
+    let facets = STATES.iter().zip(counts).map(|((state, label), count)| {
         let filter =
             CallFilter { state: (*state).to_owned(), code: String::new(), ..asked.clone() };
         Facet {
@@ -510,6 +537,7 @@ pub(crate) async fn list(
         problem,
         connections: rows.connections,
         keys: rows.keys,
+        budgets: rows.budgets,
         meters: rows.meters,
         has_newer: from.record.is_some() || from.refusal.is_some(),
         newest: asked.link(&[]),

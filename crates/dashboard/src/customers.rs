@@ -18,6 +18,7 @@ use tollgate_store::usage::{self, Dimension, RollupSums};
 use tollgate_store::{Conn, Page, StoreError, connections, spend_keys, statements, wallets};
 
 use crate::answer::{PageError, issue_sentences, respond};
+use crate::budgets::budget_choices;
 use crate::clock::{Moment, PageClock};
 use crate::page::{ChoiceLink, DashboardSection, Fact, FormChoice, Shell, name_of};
 use crate::requests::RequestItem as RequestLine;
@@ -260,6 +261,9 @@ struct CustomerPage {
     email: String,
     /// Whether the answers to its calls report their cost.
     reports_cost: bool,
+    /// The budget that it names, or empty.
+    budget_id: String,
+    budgets: Vec<FormChoice>,
     facts: Vec<Fact>,
     metadata: Vec<(String, String)>,
 }
@@ -327,6 +331,7 @@ struct CustomerDetails {
     keys: Vec<SpendKey>,
     newest: Vec<RequestLine>,
     months: Vec<Month>,
+    budgets: Vec<FormChoice>,
 }
 
 impl CustomerDetails {
@@ -364,6 +369,7 @@ impl CustomerDetails {
         let newest = Page { after: None, limit: 10 };
         let newest = requests::list(conn, merchant_id, &ListFilter::from(filter), &newest)?.records;
         let months = statements::months(conn, connection.wallet_id, &clock.zone)?;
+        let budgets = budget_choices(conn, merchant_id)?;
         Ok(Self {
             wallet,
             subscription,
@@ -374,6 +380,7 @@ impl CustomerDetails {
             keys,
             newest: newest.iter().map(|one| RequestLine::of(one, clock)).collect(),
             months,
+            budgets,
             connection,
         })
     }
@@ -494,6 +501,8 @@ pub(crate) async fn show(
         own_name: connection.name.clone().unwrap_or_default(),
         email: connection.email.clone().unwrap_or_default(),
         reports_cost: connection.report == Some(AnswerReport::Cost),
+        budget_id: connection.budget_id.map_or_else(String::new, |id| id.to_string()),
+        budgets: details.budgets,
         metadata: pairs.collect(),
         newest: details.newest,
         facts,

@@ -2,14 +2,14 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{Event, EventId, EventPayload};
-use tollgate_store::{Conn, StoreError, events, requests};
+use tollgate_domain::{Event, EventId};
+use tollgate_store::{Conn, StoreError, events};
 
 use crate::answer::{PageError, respond};
 use crate::clock::{Moment, PageClock};
 use crate::page::{DashboardSection, Pager, Shell, page_of};
 use crate::session::SessionUser;
-use tollgate_api::operations::event_text;
+use tollgate_api::operations::{EventResources, event_text};
 use tollgate_api::{ApiError, App, ErrorCode};
 
 struct EventItem {
@@ -72,18 +72,11 @@ pub(crate) async fn show(
     let merchant_id = visitor.merchant_id();
     let read = move |conn: &mut Conn| {
         let Some(event) = events::find(conn, merchant_id, id)? else { return Ok(None) };
-        let record = match event.payload {
-            EventPayload::RequestCompleted { request_id }
-            | EventPayload::RequestFailed { request_id }
-            | EventPayload::RequestSuspicious { request_id } => {
-                requests::find(conn, merchant_id, request_id)?
-            }
-            _ => None,
-        };
-        Ok::<_, StoreError>(Some((event, record)))
+        let resources = EventResources::read(conn, &event)?;
+        Ok::<_, StoreError>(Some((event, resources)))
     };
-    let (event, record) = app.store.read(read).await?.ok_or_else(not_found)?;
-    let message = event_text(&event, record.as_ref(), app.settings.shape);
+    let (event, resources) = app.store.read(read).await?.ok_or_else(not_found)?;
+    let message = event_text(&event, &resources, app.settings.shape);
     respond(&EventPage {
         shell: Shell::new(&visitor, DashboardSection::Developers, event.payload.kind().as_str()),
         id: event.event_id.to_string(),

@@ -217,7 +217,7 @@ struct RefusedFormPage {
 }
 
 /// The fields that people type, by their paths without places in lists, and their labels.
-const TYPED: [(&str, &str); 23] = [
+const TYPED: [(&str, &str); 26] = [
     ("name", "Name"),
     ("email", "Email"),
     ("reference_id", "Your id"),
@@ -237,7 +237,10 @@ const TYPED: [(&str, &str); 23] = [
     ("request_limit.time_zone", "Request limit: time zone"),
     ("rate_limit.rpm", "Requests a minute"),
     ("rate_limit.burst", "At once"),
+    ("run_limit.amount", "Limit of each run, USD"),
     ("allowed_models", "Models, one on each line"),
+    ("alerts", "Alerts at, %"),
+    ("match", "Only calls with this metadata"),
     ("url", "URL"),
     ("events", "Events, with commas between"),
     ("time_zone", "Time zone of days and times"),
@@ -267,7 +270,7 @@ impl RefusedField {
         let problem = issues.iter().find(|issue| is_at(issue, &path)).map(problem);
         Self {
             is_hidden: name.starts_with('_') || (label.is_none() && problem.is_none()),
-            has_lines: kind.ends_with("lines"),
+            has_lines: kind.ends_with("lines") || kind.ends_with("pairs"),
             label: label
                 .map_or_else(|| capitalized(&steps.replace(['.', '_'], " ")), str::to_owned),
             name: name.to_owned(),

@@ -11,6 +11,7 @@
 
 mod actions;
 mod answer;
+mod budgets;
 mod calls;
 mod chart;
 mod clock;
@@ -21,7 +22,9 @@ mod events;
 mod form;
 mod home;
 mod in_flight;
+mod jobs;
 mod latency;
+mod limits;
 mod meters;
 mod page;
 mod price;
@@ -29,6 +32,7 @@ mod prices;
 mod pricing;
 mod refusals;
 mod requests;
+mod runs;
 mod session;
 mod settings;
 mod sign_in;
@@ -43,10 +47,14 @@ mod webhooks;
 
 use std::sync::LazyLock;
 
-use actix_web::HttpResponse;
+use actix_web::body::MessageBody;
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::error::ErrorInternalServerError;
+use actix_web::http::Method;
 use actix_web::http::header::CONTENT_SECURITY_POLICY;
-use actix_web::middleware::DefaultHeaders;
+use actix_web::middleware::{DefaultHeaders, Next, from_fn};
 use actix_web::web::{self, ServiceConfig, get, post, redirect, resource, scope};
+use actix_web::{Error, HttpResponse};
 
 use tollgate_api::Pages;
 use tollgate_api::html::{self, HEADERS};
@@ -84,6 +92,7 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
     config.service(redirect("/", "/dashboard"));
     let pages = scope("/dashboard")
         .app_data(sign_ins)
+        .wrap(from_fn(perform_to_the_end))
         .wrap(headers)
         .service(route("").route(get().to(home::show)))
         .service(redirect("/", "/dashboard"))
@@ -103,6 +112,7 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/requests").route(get().to(calls::list)))
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))
         .service(route("/refusals/{id}").route(get().to(refusals::show)))
+        .service(route("/jobs").route(get().to(jobs::list)))
         .service(route("/in-flight").route(get().to(in_flight::show)))
         .service(route("/pricing").route(get().to(pricing::show)))
         .service(route("/prices").route(get().to(prices::show)))
@@ -118,6 +128,10 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/spend-keys/{id}/pause").route(post().to(spend_keys::pause)))
         .service(route("/spend-keys/{id}/resume").route(post().to(spend_keys::resume)))
         .service(route("/spend-keys/{id}/rotate").route(post().to(spend_keys::rotate)))
+        .service(route("/runs").route(get().to(runs::list)))
+        .service(route("/runs/{id}").route(get().to(runs::show)))
+        .service(route("/budgets").route(get().to(budgets::list)))
+        .service(route("/budgets/{id}").route(get().to(budgets::show)))
         .service(route("/wallets").route(get().to(wallets::list)))
         .service(route("/wallets/{id}").route(get().to(wallets::show)))
         .service(route("/customers").route(get().to(customers::list)))
@@ -139,6 +153,20 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         )
         .default_service(web::to(page::not_found));
     config.service(pages);
+}
+
+/// Answers a request. A form is performed to its end, even when the browser hangs up meanwhile, as it does with
+/// the first of two clicks: the server drops what it does for a connection that ends.
+async fn perform_to_the_end<B: MessageBody + 'static>(
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<ServiceResponse<B>, Error> {
+    let is_form = request.method() == Method::POST;
+    let answer = next.call(request);
+    match is_form {
+        true => actix_web::rt::spawn(answer).await.map_err(ErrorInternalServerError)?,
+        false => answer.await,
+    }
 }
 
 /// The script of the pages.

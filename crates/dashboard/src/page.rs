@@ -16,6 +16,7 @@ pub(crate) enum DashboardSection {
     Requests,
     Customers,
     Keys,
+    Budgets,
     Pricing,
     Webhooks,
     Developers,
@@ -23,12 +24,13 @@ pub(crate) enum DashboardSection {
 }
 
 impl DashboardSection {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Home,
         Self::Usage,
         Self::Requests,
         Self::Customers,
         Self::Keys,
+        Self::Budgets,
         Self::Pricing,
         Self::Webhooks,
         Self::Developers,
@@ -50,6 +52,7 @@ impl DashboardSection {
             Self::Requests => ("/dashboard/requests", "Requests"),
             Self::Customers => ("/dashboard/customers", "Customers"),
             Self::Keys => ("/dashboard/spend-keys", "Keys"),
+            Self::Budgets => ("/dashboard/budgets", "Budgets"),
             Self::Pricing => ("/dashboard/pricing", "Pricing"),
             Self::Webhooks => ("/dashboard/webhooks", "Webhooks"),
             Self::Developers => ("/dashboard/developers", "Developers"),

@@ -30,6 +30,10 @@ fn advice(refusal: &RefusalRecord) -> (&'static str, String) {
         let id = refusal.spend_key_id;
         id.map_or_else(String::new, |id| format!("/dashboard/spend-keys/{id}{part}"))
     };
+    let runs = || {
+        let id = refusal.spend_key_id.map(|id| format!("?spend_key_id={id}"));
+        format!("/dashboard/runs{}", id.unwrap_or_default())
+    };
     let customer = || {
         let id = refusal.connection_id;
         id.map_or_else(
@@ -40,6 +44,9 @@ fn advice(refusal: &RefusalRecord) -> (&'static str, String) {
     match refusal.code.as_str() {
         "spend_limit_reached" | "request_limit_reached" | "rate_limited" => {
             ("Wait until the limit resets, or raise it.", key("#change"))
+        }
+        "run_limit_reached" => {
+            ("Look at what the run has done. A new run has the whole limit again.", runs())
         }
         "wallet_balance_insufficient" => {
             ("Add credit to the wallet, or raise its overdraft limit.", customer())
@@ -97,6 +104,12 @@ pub(crate) async fn show(
         let name = customer.unwrap_or_else(|| id.to_string());
         facts.push(Fact::leading("Customer", name, format!("/dashboard/customers/{id}")));
     }
+    facts.extend(
+        call.limit
+            .budget_id
+            .map(|id| Fact::leading("Budget", id.to_string(), format!("/dashboard/budgets/{id}"))),
+    );
+    facts.extend(refusal.run_id.as_ref().map(|id| Fact::new("Run", id.to_string())));
     facts.extend(call.provider.clone().map(|name| Fact::new("Provider", name)));
     facts.extend(refusal.model.clone().map(|name| Fact::new("Model", name)));
     facts.extend(call.endpoint.clone().map(|endpoint| Fact::new("Endpoint", endpoint)));

@@ -7,7 +7,7 @@ use askama::Template;
 use serde_json::json;
 use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus, Timestamp, UsageSource};
 use tollgate_pricing::{Amount, PriceSource};
-use tollgate_store::{Conn, connections, meters, spend_keys};
+use tollgate_store::{Conn, budgets, connections, meters, spend_keys};
 
 use crate::answer::{PageError, respond};
 use crate::clock::{Moment, PageClock};
@@ -209,9 +209,13 @@ pub(crate) async fn show(
             Some(id) => meters::find(conn, merchant_id, id)?,
             None => None,
         };
-        Ok::<_, ApiError>((record, connection, spend_key, meter))
+        let mut named = Vec::new();
+        for id in record.budgets.ids.iter().copied() {
+            named.push((id, budgets::find(conn, merchant_id, id)?.map(|budget| budget.name)));
+        }
+        Ok::<_, ApiError>((record, connection, spend_key, meter, named))
     };
-    let (record, connection, spend_key, meter) = app.store.read(read).await?;
+    let (record, connection, spend_key, meter, budgets) = app.store.read(read).await?;
     let mut facts = vec![
         Fact::new("Endpoint", record.endpoint.clone()),
         Fact::new("Model", model(&record.provider, record.model.as_deref())),
@@ -235,6 +239,15 @@ pub(crate) async fn show(
         let name = spend_key.map_or_else(|| format!("{id} (deleted)"), |key| key.name);
         facts.push(Fact::leading("Spend key", name, href.unwrap_or_default()));
     }
+    for (id, name) in budgets {
+        let href = name.as_ref().map(|_| format!("/dashboard/budgets/{id}"));
+        let name = name.unwrap_or_else(|| format!("{id} (deleted)"));
+        facts.push(Fact::leading("Budget", name, href.unwrap_or_default()));
+    }
+    facts.extend(run_fact(&record));
+    facts.extend(
+        record.job_id.map(|id| Fact::leading("Job", id.to_string(), "/dashboard/jobs".to_owned())),
+    );
     if let Some(id) = record.meter_id {
         let href = meter.as_ref().map(|_| format!("/dashboard/meters/{id}"));
         let name = meter.map_or_else(|| format!("{id} (deleted)"), |meter| meter.name);
@@ -257,6 +270,16 @@ pub(crate) async fn show(
         id: record.request_id.to_string(),
         curl: curl(&record, &visitor.origin),
     })
+}
+
+/// The run of a call, which leads to the page of the run.
+fn run_fact(record: &RequestRecord) -> Option<Fact> {
+    let run = record.run()?;
+    let name = match run.run_id.is_of_the_day() {
+        true => "none: that of the day".to_owned(),
+        false => run.run_id.to_string(),
+    };
+    Some(Fact::leading("Run", name, format!("/dashboard/runs/{}", run.account_id)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use serde_json::{Map, Value, json};
 use tollgate_domain::{
-    AnswerReport, Connection, Cycle, CycleCalendar, Key, MerchantId, RequestShape, SpendKey,
+    AnswerReport, Connection, CycleCalendar, Key, MerchantId, RequestShape, SpendKey,
     SpendKeyChanges, SpendKeyId, SpendKeyStatus, Timestamp,
 };
 use tollgate_pricing::Amount;
@@ -15,9 +15,11 @@ use tollgate_store::usage::RollupSums;
 use tollgate_store::{Conn, Page, StoreError, connections, meters, refusals, wallets};
 
 use crate::answer::{PageError, go_to, html, issue_sentences, respond};
+use crate::budgets::budget_choices;
 use crate::chart::{Chart, ChartUnit, GOOD, Layer};
 use crate::clock::{Moment, PageClock};
 use crate::form::{FormFields, SessionForm};
+use crate::limits::{LimitBar, LimitFields};
 use crate::page::{
     DashboardSection, Fact, FormChoice, Pager, Shell, meter_choices, name_of, page_of,
 };
@@ -30,50 +32,6 @@ use tollgate_api::operations::{
 };
 use tollgate_api::{ApiError, App, ErrorCode};
 
-/// A part of a limit, for a bar.
-struct LimitBar {
-    name: String,
-    thousandths: i128,
-    /// The part that calls in flight hold, shown behind what is used.
-    held: i128,
-    /// The used part of the limit, with the exact one to be shown on hover.
-    used: Figure,
-    rest: String,
-    /// The time at which the cycle ends; empty for a limit for ever.
-    resets: Moment,
-    color: &'static str,
-}
-
-impl LimitBar {
-    fn new(
-        name: String,
-        [used, held, limit]: [i128; 3],
-        show: fn(i128) -> Figure,
-        resets: Moment,
-    ) -> Self {
-        let thousandths = text::thousandths(used, limit);
-        Self {
-            name,
-            thousandths,
-            held: text::thousandths(used + held, limit) - thousandths,
-            used: Figure {
-                shown: format!("{} of {}", show(used).shown, show(limit).shown),
-                exact: format!("{} of {}", show(used).exact, show(limit).exact),
-            },
-            rest: match held {
-                0 => String::new(),
-                held => format!("{} held", show(held).shown),
-            },
-            resets,
-            color: match thousandths {
-                1_000.. => "bad",
-                800..1_000 => "warn",
-                _ => "good",
-            },
-        }
-    }
-}
-
 /// The part of its spend limit that a key has used, and the limit.
 pub(crate) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amount)> {
     let limit = key.rules.spend_limit?;
@@ -83,24 +41,7 @@ pub(crate) fn limit_used(key: &SpendKey, now: Timestamp) -> Option<(Amount, Amou
 /// The limits of a key and the use of each.
 fn bars(key: &SpendKey, clock: &PageClock) -> Vec<LimitBar> {
     let (rules, counters) = (&key.rules, key.counters_at(clock.now));
-    let resets =
-        |calendar: &CycleCalendar, cycle| clock.moment_or(calendar.ends_at(cycle, clock.now), "");
-    let units = |amount: &Amount| i128::from(amount.units());
-    let spend = key.rules.spend_limit.map(|limit| {
-        let used = units(counters.spent.get(limit.cycle));
-        let held = units(counters.held.get(limit.cycle));
-        let name = format!("Spend, {}", text::word(&limit.cycle));
-        let resets = resets(&rules.spend_calendar, limit.cycle);
-        LimitBar::new(name, [used, held, units(&limit.amount)], Figure::of, resets)
-    });
-    let requests = key.rules.request_limit.map(|limit| {
-        let used = i128::from(*counters.requests.get(limit.cycle));
-        let name = format!("Requests, {}", text::word(&limit.cycle));
-        let count = |number| Figure { shown: text::count(number), exact: text::count(number) };
-        let resets = resets(&rules.request_calendar, limit.cycle);
-        LimitBar::new(name, [used, 0, limit.count.into()], count, resets)
-    });
-    spend.into_iter().chain(requests).collect()
+    LimitBar::all((rules.spend_limit, rules.request_limit), &counters, rules.calendars(), clock)
 }
 
 /// The state of a key: whether calls can be made with it now.
@@ -153,6 +94,7 @@ struct SpendKeysPage {
     filled: FormFields,
     wallets: Vec<FormChoice>,
     meters: Vec<FormChoice>,
+    budgets: Vec<FormChoice>,
 }
 
 pub(crate) async fn list(
@@ -179,9 +121,10 @@ async fn listing(
     let read = move |conn: &mut Conn| {
         let keys = spend_keys::list(conn, merchant_id, &page)?;
         let wallets = wallet_choices(conn, merchant_id, chosen.as_deref())?;
-        Ok::<_, StoreError>((keys, wallets, meter_choices(conn, merchant_id)?))
+        let budgets = budget_choices(conn, merchant_id)?;
+        Ok::<_, StoreError>((keys, wallets, meter_choices(conn, merchant_id)?, budgets))
     };
-    let (mut found, wallets, meters) = app.store.read(read).await?;
+    let (mut found, wallets, meters, budgets) = app.store.read(read).await?;
     let is_known = |id: &str| wallets.iter().any(|choice| choice.id == id);
     if problems.is_empty() && filled.get("wallet_id").is_some_and(|id| !is_known(id)) {
         return Err(wallet_not_found().into());
@@ -195,6 +138,7 @@ async fn listing(
         filled,
         wallets,
         meters,
+        budgets,
     };
     html(status, &page)
 }
@@ -242,6 +186,7 @@ fn to_request_body(fields: &FormFields) -> Value {
     set("name", text("name"));
     set("wallet_id", text("wallet_id"));
     set("meter_id", text("meter_id"));
+    set("budget_id", text("budget_id"));
     set("enforcement", text("enforcement"));
     set("request_shape", text("request_shape"));
     set("report", text("report"));
@@ -260,6 +205,7 @@ fn to_request_body(fields: &FormFields) -> Value {
         }),
     );
     set("rate_limit", number("rpm").map(|rpm| json!({"rpm": rpm})));
+    set("run_limit", text("run_limit").map(|amount| json!({"amount": amount})));
     let models = fields.get("allowed_models").map(|models| {
         let names = models.split('\n').map(str::trim).filter(|name| !name.is_empty());
         names.map(str::to_owned).collect::<Vec<_>>().into()
@@ -318,7 +264,9 @@ pub(crate) async fn create(
     };
     let problems = match error.code() {
         ErrorCode::ValidationFailed => issue_sentences(error.issues()),
-        ErrorCode::WalletNotFound | ErrorCode::MeterNotFound => vec![error.message().to_owned()],
+        ErrorCode::WalletNotFound | ErrorCode::MeterNotFound | ErrorCode::BudgetNotFound => {
+            vec![error.message().to_owned()]
+        }
         _ => return Err(error.into()),
     };
     form.release(&app).await?;
@@ -332,6 +280,7 @@ struct SpendKeyPage {
     line: SpendKeyItem,
     is_paused: bool,
     form: RulesForm,
+    budgets: Vec<FormChoice>,
     facts: Vec<Fact>,
     /// The spend of 30 days.
     spend: Chart,
@@ -347,18 +296,18 @@ struct RefusalRow {
 
 /// The rules of a key as the texts of a form.
 struct RulesForm {
-    spend_limit: String,
-    spend_cycle: String,
+    limits: LimitFields,
     spend_zone: String,
-    request_limit: String,
-    request_cycle: String,
     request_zone: String,
     rpm: String,
+    run_limit: String,
     burst: String,
     /// `None` for a key that may call no model, which an empty text would let call all.
     models: Option<String>,
     /// Whether its answers report their cost.
     reports_cost: bool,
+    /// The budget that it names, or empty.
+    budget_id: String,
 }
 
 impl RulesForm {
@@ -369,16 +318,11 @@ impl RulesForm {
             false => clock.zone_name().to_owned(),
         };
         let rules = &key.rules;
-        let word = |cycle: Cycle| text::word(&cycle);
-        let spend = rules.spend_limit;
-        let requests = rules.request_limit;
         Self {
-            spend_limit: spend.map_or_else(String::new, |limit| text::field(limit.amount)),
-            spend_cycle: word(spend.map_or(Cycle::Monthly, |limit| limit.cycle)),
-            spend_zone: zone(spend.is_some(), &rules.spend_calendar),
-            request_zone: zone(requests.is_some(), &rules.request_calendar),
-            request_limit: requests.map_or_else(String::new, |limit| limit.count.to_string()),
-            request_cycle: word(requests.map_or(Cycle::Daily, |limit| limit.cycle)),
+            limits: LimitFields::of(rules.spend_limit, rules.request_limit),
+            spend_zone: zone(rules.spend_limit.is_some(), &rules.spend_calendar),
+            request_zone: zone(rules.request_limit.is_some(), &rules.request_calendar),
+            run_limit: rules.run_limit.map_or_else(String::new, text::field),
             rpm: rules.rate_limit.map_or_else(String::new, |rate| rate.rpm.to_string()),
             // Without one, a burst is as large as a minute's calls, also after a change of these.
             burst: rules
@@ -391,12 +335,8 @@ impl RulesForm {
                 Some(models) => Some(models.join("\n")),
             },
             reports_cost: rules.report == Some(AnswerReport::Cost),
+            budget_id: key.budget_id.map_or_else(String::new, |id| id.to_string()),
         }
-    }
-
-    /// The cycles of a limit, with their labels.
-    fn cycles(&self) -> [(&'static str, &'static str); 4] {
-        [("daily", "day"), ("weekly", "week"), ("monthly", "month"), ("total", "ever")]
     }
 }
 
@@ -420,10 +360,11 @@ pub(crate) async fn show(
         let calls = RequestFilter { spend_key_id: Some(id), ..RequestFilter::default() };
         let spent = total(conn, merchant_id, &calls, &span)?;
         let refused = refusals::counts_by_code(conn, merchant_id, &span, Some(id), None)?;
-        Ok::<_, ApiError>((key, meter, spent, refused))
+        let budgets = budget_choices(conn, merchant_id)?;
+        Ok::<_, ApiError>((key, meter, spent, refused, budgets))
     };
     app.store.flush_refusals().await;
-    let (key, meter, spent, refused) = app.store.read(read).await?;
+    let (key, meter, spent, refused, budgets) = app.store.read(read).await?;
     let rules = &key.rules;
     let list = |names: &Option<Vec<String>>| match names {
         None => "all".to_owned(),
@@ -442,6 +383,11 @@ pub(crate) async fn show(
         }
         _ => Fact::new("Meter", "none: the provider's cost alone"),
     });
+    facts.extend(key.budget_id.map(|id| {
+        let budget = budgets.iter().find(|one| one.id == id.to_string());
+        let name = budget.map_or_else(|| id.to_string(), |one| one.name.clone());
+        Fact::leading("Budget", name, format!("/dashboard/budgets/{id}"))
+    }));
     facts.extend([
         Fact::new("Enforcement", text::word(&rules.enforcement)),
         Fact::new(
@@ -472,6 +418,7 @@ pub(crate) async fn show(
         line: SpendKeyItem::of(&key, &visitor.clock),
         is_paused: rules.status == SpendKeyStatus::Paused,
         form: RulesForm::of(&key, &visitor.clock),
+        budgets,
         facts,
         spend: Chart::new(
             "Spend, 30 days",

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use tollgate_domain::{MerchantId, TimeSpan};
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{self, Dimension, GroupMembers, RollupSums};
-use tollgate_store::{Conn, StoreError, connections, meters, spend_keys};
+use tollgate_store::{Conn, StoreError, budgets, connections, meters, spend_keys};
 
 use crate::chart::{COLORS, GREY, Layer};
 use crate::clock::PageClock;
@@ -98,6 +98,8 @@ impl Trend {
                 spend_keys::find(conn, merchant_id, id)?.map(|one| one.name)
             } else if let Ok(id) = id.parse() {
                 meters::find(conn, merchant_id, id)?.map(|one| one.name)
+            } else if let Ok(id) = id.parse() {
+                budgets::find(conn, merchant_id, id)?.map(|one| one.name)
             } else {
                 None
             };

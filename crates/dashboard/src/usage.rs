@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use actix_web::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{ConnectionId, MeterId, SpendKeyId};
+use tollgate_domain::{BudgetId, ConnectionId, MeterId, SpendKeyId};
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{Dimension, GroupMembers, RollupSums};
 use tollgate_store::{Conn, StoreError};
@@ -22,11 +22,12 @@ use tollgate_api::operations::UsageReport;
 use tollgate_api::{App, Query};
 
 /// A dimension to choose: its name in the query, its label, and the filters of a member.
-const DIMENSIONS: [(&str, &str, &[&str]); 6] = [
+const DIMENSIONS: [(&str, &str, &[&str]); 7] = [
     ("model", "Model", &["provider", "model"]),
     ("provider", "Provider", &["provider"]),
     ("connection", "Customer", &["connection_id"]),
     ("spend_key", "Key", &["spend_key_id"]),
+    ("budget", "Budget", &["budget_id"]),
     ("meter", "Markup", &["meter_id"]),
     ("status", "Status", &[]),
 ];
@@ -42,9 +43,10 @@ const MEASURES: [(&str, &str, ChartUnit, Measure); 6] = [
 ];
 
 /// The filters, by their names in the query, with what they are called.
-const FILTERS: [(&str, &str); 5] = [
+const FILTERS: [(&str, &str); 6] = [
     ("connection_id", "Customer"),
     ("spend_key_id", "Key"),
+    ("budget_id", "Budget"),
     ("meter_id", "Markup"),
     ("provider", "Provider"),
     ("model", "Model"),
@@ -139,6 +141,9 @@ impl UsageQuestion {
         if let Some(id) = value("spend_key_id") {
             filter.spend_key_id = Some(id.parse::<SpendKeyId>().map_err(|_| unknown())?);
         }
+        if let Some(id) = value("budget_id") {
+            filter.budget_id = Some(id.parse::<BudgetId>().map_err(|_| unknown())?);
+        }
         if let Some(id) = value("meter_id") {
             filter.meter_id = Some(id.parse::<MeterId>().map_err(|_| unknown())?);
         }
@@ -161,7 +166,8 @@ impl UsageQuestion {
     /// Whether the members of the dimension have names of their own.
     fn has_names(&self) -> bool {
         let named = |one: &Dimension| {
-            matches!(one, Dimension::Connection | Dimension::SpendKey | Dimension::Meter)
+            use Dimension::{Budget, Connection, Meter, SpendKey};
+            matches!(one, Connection | SpendKey | Budget | Meter)
         };
         self.dimension.iter().any(named)
     }
@@ -191,6 +197,7 @@ fn dimension(name: &str) -> Vec<Dimension> {
         "provider" => vec![Dimension::Provider],
         "connection" => vec![Dimension::Connection],
         "spend_key" => vec![Dimension::SpendKey],
+        "budget" => vec![Dimension::Budget],
         "meter" => vec![Dimension::Meter],
         "status" => vec![Dimension::Status],
         _ => BY_MODEL.to_vec(),
@@ -457,6 +464,7 @@ fn rows(
         let open = id.map_or_else(String::new, |id| match id.get(..4) {
             Some("con_") => format!("/dashboard/customers/{id}"),
             Some("spk_") => format!("/dashboard/spend-keys/{id}"),
+            Some("bud_") => format!("/dashboard/budgets/{id}"),
             Some("mtr_") => format!("/dashboard/meters/{id}"),
             _ => String::new(),
         });

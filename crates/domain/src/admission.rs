@@ -14,17 +14,21 @@ mod money;
 mod refusal;
 
 use crate::quote::PricingTerms;
-use tollgate_pricing::{Overflow, Rate};
+use tollgate_pricing::{Amount, Overflow, Rate};
 
 pub use self::bound::{CostBound, MOST_HELD};
 pub use self::call::{AdmissionFacts, Call, CallKey, MerchantAccount};
 pub use self::money::remaining;
-use self::money::{FundingSources, PayerCosts};
+use self::money::{LimitChecks, PayerCosts};
 pub use self::refusal::{LimitReset, Refusal, Shortage};
 use crate::answer_report::AnswerReport;
+use crate::budget::BudgetStatus;
 use crate::connection::ConnectionStatus;
-use crate::record::{ForwardedRequest, MeterVersion, PendingRecord, ProviderKeyType};
-use crate::spend_counters::SpendCounters;
+use crate::cycle::Cycle;
+use crate::limit::{LimitOwner, LimitedAccount};
+use crate::record::{CallBudgets, ForwardedRequest, MeterVersion, PendingRecord, ProviderKeyType};
+use crate::run::Run;
+use crate::spend_counters::{SpendCounters, SpendLimit};
 use crate::spend_key::{Enforcement, SpendKey, SpendKeyStatus, SpendRules};
 use crate::time::Timestamp;
 
@@ -35,6 +39,10 @@ pub struct Admission {
     pub pending: PendingRecord,
     /// The counters of its spend key, with this call.
     pub counters: Option<SpendCounters>,
+    /// The counters of its budgets, with this call, in the order of the budgets.
+    pub budget_counters: Vec<SpendCounters>,
+    /// Its run, with this call.
+    pub run: Option<Run>,
 }
 
 /// Admits `call` or refuses it.
@@ -51,24 +59,35 @@ pub fn decide(
     if let Some(key) = facts.spend_key {
         check_rules(call, key)?;
     }
+    let paused = facts.budgets.iter().find(|one| one.rules.status == BudgetStatus::Paused);
+    if let Some(budget) = paused {
+        return Err(Refusal::BudgetPaused { budget_id: budget.budget_id });
+    }
+    let run = facts.run.map(|run| with_run_limit(call, run)).transpose()?;
+    let run_limit = run
+        .as_ref()
+        .and_then(|run| run.limit_with(facts.spend_key.and_then(|key| key.rules.run_limit)));
+    check_bound(call, facts, run_limit)?;
     let terms = terms(call, facts, service_charge_rate);
     let costs = |max_tokens| call.bound.quote(max_tokens, &terms).map(|most| PayerCosts::of(&most));
     let hold = PayerCosts::of(&call.bound.hold(&terms)?);
-    let created_at = match facts.spend_key {
-        Some(key) => key.counters.admitted_at(call.created_at),
-        None => call.created_at,
-    };
-    let mut counters = facts.spend_key.map(|key| key.counters_at(created_at));
-    if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
-        check_rate(call, key, counters, created_at)?;
+    // The call is admitted at one instant, which is not before the last admission of any of its accounts.
+    let counters = facts.spend_key.map(|key| &key.counters).into_iter();
+    let counters = counters.chain(facts.budgets.iter().map(|budget| &budget.counters));
+    let counters = counters.chain(run.as_ref().map(|run| &run.counters));
+    let created_at = counters.fold(call.created_at, |at, counters| counters.admitted_at(at));
+    let key = facts.spend_key.map(|key| LimitedAccount::of_key(key, created_at));
+    let budgets = facts.budgets.iter().map(|budget| LimitedAccount::of_budget(budget, created_at));
+    let mode = facts.spend_key.map(|key| key.rules.enforcement).unwrap_or_default();
+    let limited_run = run.as_ref().map(|run| LimitedAccount::of_run(run, run_limit, mode));
+    let mut limited: Vec<_> = key.into_iter().chain(budgets).chain(limited_run).collect();
+    if let (Some(key), Some(account)) = (facts.spend_key, limited.first_mut()) {
+        check_rate(key, created_at, &mut account.counters)?;
     }
-    FundingSources::of(facts, &account, counters.as_ref(), created_at).check_funds(
-        &call.bound,
-        costs,
-        &hold,
-    )?;
-    if let (Some(key), Some(counters)) = (facts.spend_key, &mut counters) {
-        let counted = counters.admit(created_at, hold.request, key.rules.calendars());
+    let would_refuse =
+        LimitChecks::of(facts, &account, &limited, created_at).check(&call.bound, costs, &hold)?;
+    for account in &mut limited {
+        let counted = account.counters.admit(created_at, hold.request, account.calendars);
         counted.map_err(|Overflow| Refusal::BoundTooLarge)?;
     }
     for (wallet, is_known) in
@@ -104,15 +123,48 @@ pub fn decide(
             .map(|meter| MeterVersion { meter_id: meter.meter_id, version: meter.version }),
         disable_billing: call.disable_billing,
         forwarded: call.forwarded.clone(),
-        spend_hold: facts.spend_key.map(|_| hold.request).unwrap_or_default(),
+        budgets: CallBudgets {
+            own: facts.own_budget_id,
+            ids: facts.budgets.iter().map(|budget| budget.budget_id).collect(),
+            would_refuse,
+        },
+        run_id: run.as_ref().map(|run| run.run_id.clone()),
+        spend_hold: if limited.is_empty() { Amount::ZERO } else { hold.request },
         wallet_hold: facts.wallet.map(|_| on_balance).unwrap_or_default(),
         credit_hold,
         merchant_hold: account.guarded.map(|_| hold.merchant).unwrap_or_default(),
-        enforcement: facts.spend_key.map(|key| key.rules.enforcement),
+        enforcement: strictest(&limited),
         report: report(call, facts),
         created_at,
     };
-    Ok(Admission { pending, counters })
+    let mut counters = limited.into_iter().map(|account| account.counters);
+    Ok(Admission {
+        pending,
+        counters: facts.spend_key.and_then(|_| counters.next()),
+        budget_counters: counters.by_ref().take(facts.budgets.len()).collect(),
+        run: run.zip(counters.next()).map(|(run, counters)| Run {
+            counters,
+            first_at: run.first_at.or(Some(created_at)),
+            ..run
+        }),
+    })
+}
+
+/// The run with the limit that the call sets. A call may lower the limit, and not raise it.
+fn with_run_limit(call: &Call, run: &Run) -> Result<Run, Refusal> {
+    let new = call.run.as_ref().and_then(|named| named.limit);
+    match (run.limit, new) {
+        (Some(limit), Some(new)) if new > limit => Err(Refusal::RunLimitConflict { limit }),
+        (limit, new) => Ok(Run { limit: new.or(limit), ..run.clone() }),
+    }
+}
+
+/// The strictest mode of the accounts that a call counts against; `None` if all of them refuse nothing.
+fn strictest(limited: &[LimitedAccount<'_>]) -> Option<Enforcement> {
+    let mut modes = limited.iter().filter_map(|account| account.enforcement);
+    let first = modes.next()?;
+    let is_strict = [first].into_iter().chain(modes).any(|mode| mode == Enforcement::Strict);
+    Some(if is_strict { Enforcement::Strict } else { Enforcement::Bounded })
 }
 
 /// Checks that everything the call names exists.
@@ -171,49 +223,55 @@ fn check_rules(call: &Call, key: &SpendKey) -> Result<(), Refusal> {
     if !rules.allows_provider(&forwarded.provider) {
         return Err(Refusal::ProviderNotAllowed { provider: forwarded.provider.clone() });
     }
-    let unpriced = forwarded.metered && call.bound.prices.is_none();
-    if unpriced && rules.spend_limit.is_some() {
-        return Err(Refusal::CostBoundUnknown { field: vec!["model".to_owned()] });
+    Ok(())
+}
+
+/// Checks whether the cost of the call has the bound that its limits need.
+fn check_bound(
+    call: &Call,
+    facts: &AdmissionFacts<'_>,
+    run_limit: Option<Amount>,
+) -> Result<(), Refusal> {
+    let key = facts.spend_key.map(|key| &key.rules);
+    let key = key.map(|it| (LimitOwner::SpendKey, it.spend_limit, Some(it.enforcement)));
+    let budgets = facts.budgets.iter().map(|budget| {
+        let rules = &budget.rules;
+        let owner = LimitOwner::Budget(budget.budget_id);
+        (owner, rules.spend_limit, rules.enforcement.enforced())
+    });
+    // The run of a strict key needs a bound because the key does.
+    let run = run_limit.map(|amount| {
+        let limit = SpendLimit { amount, cycle: Cycle::Total };
+        (LimitOwner::Run, Some(limit), Some(Enforcement::Bounded))
+    });
+    let limits = key.into_iter().chain(budgets).chain(run).filter(|(.., mode)| mode.is_some());
+    let limits: Vec<_> = limits.collect();
+    let unpriced = call.forwarded.metered && call.bound.prices.is_none();
+    if unpriced && let Some((owner, ..)) = limits.iter().find(|(_, limit, _)| limit.is_some()) {
+        return Err(Refusal::CostBoundUnknown { owner: *owner, field: vec!["model".to_owned()] });
     }
-    match &call.bound.unbounded {
-        Some(field) if rules.enforcement == Enforcement::Strict => {
-            Err(Refusal::CostBoundUnknown { field: field.clone() })
+    let is_strict = |mode: &Option<Enforcement>| *mode == Some(Enforcement::Strict);
+    let strict = limits.iter().find(|(.., mode)| is_strict(mode));
+    match (&call.bound.unbounded, strict) {
+        (Some(field), Some((owner, ..))) => {
+            Err(Refusal::CostBoundUnknown { owner: *owner, field: field.clone() })
         }
         _ => Ok(()),
     }
 }
 
-/// Checks whether the key may make one more call now, and takes the call from its bucket.
+/// Checks whether the key may make one more call at its admission, and takes the call from its bucket.
 fn check_rate(
-    call: &Call,
     key: &SpendKey,
+    created_at: Timestamp,
     counters: &mut SpendCounters,
-    admitted_at: Timestamp,
 ) -> Result<(), Refusal> {
-    if let Some(limit) = key.rules.rate_limit {
-        let taken = counters.bucket.take(call.created_at, limit.rpm, limit.burst);
-        taken.map_err(|too_soon| Refusal::RateLimited {
-            rpm: limit.rpm,
-            reset: LimitReset::new(
-                call.created_at.plus_micros(too_soon.wait_micros),
-                call.created_at,
-            ),
-        })?;
-    }
-    match key.rules.request_limit {
-        Some(limit) if *counters.requests.get(limit.cycle) >= limit.count => {
-            Err(Refusal::RequestLimitReached {
-                used: *counters.requests.get(limit.cycle),
-                limit,
-                reset: key
-                    .rules
-                    .request_calendar
-                    .ends_at(limit.cycle, admitted_at)
-                    .map(|at| LimitReset::new(at, admitted_at)),
-            })
-        }
-        _ => Ok(()),
-    }
+    let Some(limit) = key.rules.rate_limit else { return Ok(()) };
+    let taken = counters.bucket.take(created_at, limit.rpm, limit.burst);
+    taken.map_err(|too_soon| Refusal::RateLimited {
+        rpm: limit.rpm,
+        reset: LimitReset::new(created_at.plus_micros(too_soon.wait_micros), created_at),
+    })
 }
 
 /// The report that the caller, the spend key or the customer requests.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::answer_report::AnswerReport;
-use crate::id::{ConnectionId, MerchantId, WalletId};
+use crate::id::{BudgetId, ConnectionId, MerchantId, WalletId};
 use crate::metadata::Metadata;
 use crate::time::Timestamp;
 
@@ -40,6 +40,8 @@ pub struct Connection {
     pub status: ConnectionStatus,
     /// The report in the answers to its calls.
     pub report: Option<AnswerReport>,
+    /// The budget that its calls count against.
+    pub budget_id: Option<BudgetId>,
     /// The time of creation.
     pub created_at: Timestamp,
 }
@@ -57,6 +59,8 @@ pub struct NewConnection {
     pub metadata: Metadata,
     /// The report in the answers to its calls.
     pub report: Option<AnswerReport>,
+    /// The budget that its calls count against.
+    pub budget_id: Option<BudgetId>,
 }
 
 /// The changes of a customer. `None` keeps a field, `Some(None)` clears it.
@@ -70,6 +74,8 @@ pub struct ConnectionChanges {
     pub metadata: Option<Metadata>,
     /// The report in the answers to its calls.
     pub report: Option<Option<AnswerReport>>,
+    /// The budget that its calls count against.
+    pub budget_id: Option<Option<BudgetId>>,
     /// Whether calls for it are refused from now on.
     pub is_suspended: Option<bool>,
 }

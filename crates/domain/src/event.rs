@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use tollgate_pricing::{Amount, Overflow};
 
+use crate::budget::Budget;
 use crate::connection::Connection;
 use crate::event_kind::EventKind;
-use crate::id::{EventId, MerchantId, RequestId};
+use crate::id::{EventId, JobId, MerchantId, RequestId};
 use crate::spend_key::SpendKey;
 use crate::subscription_config::CreditBundle;
 use crate::subscription_state::SubscriptionState;
@@ -110,6 +111,20 @@ pub enum EventPayload {
         /// The key.
         spend_key: Box<SpendKey>,
     },
+    /// A share of the spend limit of a budget is used up, for the first time in its cycle.
+    #[serde(rename = "budget.threshold_reached")]
+    BudgetThresholdReached {
+        /// The budget.
+        budget: Box<Budget>,
+        /// The share, in percent.
+        threshold: u8,
+    },
+    /// The spend limit of a budget is used up, for the first time in its cycle.
+    #[serde(rename = "budget.limit_reached")]
+    BudgetLimitReached {
+        /// The budget.
+        budget: Box<Budget>,
+    },
     /// A call needed a price that is in no price list, for the first time on that day (UTC).
     #[serde(rename = "price.missing")]
     PriceMissing {
@@ -137,6 +152,30 @@ pub enum EventPayload {
     #[serde(rename = "request.suspicious")]
     RequestSuspicious {
         /// The call. Its record is read when the message is written.
+        request_id: RequestId,
+    },
+    /// A job has succeeded, and its call is settled.
+    #[serde(rename = "job.succeeded")]
+    JobSucceeded {
+        /// The job. It is read when the message is written, because it no longer changes.
+        job_id: JobId,
+        /// The call that created it.
+        request_id: RequestId,
+    },
+    /// A job has failed, was cancelled or has expired, and its call is settled.
+    #[serde(rename = "job.failed")]
+    JobFailed {
+        /// The job. It is read when the message is written.
+        job_id: JobId,
+        /// The call that created it.
+        request_id: RequestId,
+    },
+    /// A job is lost, and its call is settled.
+    #[serde(rename = "job.lost")]
+    JobLost {
+        /// The job. It is read when the message is written.
+        job_id: JobId,
+        /// The call that created it.
         request_id: RequestId,
     },
     /// A merchant tests a webhook.
@@ -173,10 +212,15 @@ impl EventPayload {
             Self::CreditBundlePurchased { .. } => EventKind::CreditBundlePurchased,
             Self::SpendKeyThresholdReached { .. } => EventKind::SpendKeyThresholdReached,
             Self::SpendKeyLimitReached { .. } => EventKind::SpendKeyLimitReached,
+            Self::BudgetThresholdReached { .. } => EventKind::BudgetThresholdReached,
+            Self::BudgetLimitReached { .. } => EventKind::BudgetLimitReached,
             Self::PriceMissing { .. } => EventKind::PriceMissing,
             Self::RequestCompleted { .. } => EventKind::RequestCompleted,
             Self::RequestFailed { .. } => EventKind::RequestFailed,
             Self::RequestSuspicious { .. } => EventKind::RequestSuspicious,
+            Self::JobSucceeded { .. } => EventKind::JobSucceeded,
+            Self::JobFailed { .. } => EventKind::JobFailed,
+            Self::JobLost { .. } => EventKind::JobLost,
             Self::WebhookTest { .. } => EventKind::WebhookTest,
         }
     }
@@ -215,10 +259,16 @@ impl EventPayload {
             }
             Self::SpendKeyThresholdReached { spend_key, .. }
             | Self::SpendKeyLimitReached { spend_key } => spend_key.spend_key_id.to_string(),
+            Self::BudgetThresholdReached { budget, .. } | Self::BudgetLimitReached { budget } => {
+                budget.budget_id.to_string()
+            }
             Self::PriceMissing { provider, model, .. } => format!("{provider}/{model}"),
             Self::RequestCompleted { request_id }
             | Self::RequestFailed { request_id }
             | Self::RequestSuspicious { request_id } => request_id.to_string(),
+            Self::JobSucceeded { job_id, .. }
+            | Self::JobFailed { job_id, .. }
+            | Self::JobLost { job_id, .. } => job_id.to_string(),
             Self::WebhookTest { webhook } => webhook.webhook_id.to_string(),
         }
     }
@@ -256,7 +306,7 @@ impl SpendKey {
     ) -> Result<Vec<EventPayload>, Overflow> {
         self.counters.settle(admitted_at, hold, cost, self.rules.calendars())?;
         let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
-        let reached: Vec<_> = self.counters.report_thresholds(limit).collect();
+        let reached = self.counters.report_thresholds(limit, &THRESHOLDS);
         let told = reached.into_iter().map(|percent| {
             let spend_key = Box::new(self.clone());
             match percent {
@@ -265,6 +315,34 @@ impl SpendKey {
             }
         });
         Ok(told.collect())
+    }
+}
+
+/// The shares of the spend limit of a key, in percent, that are reported: each once per cycle.
+const THRESHOLDS: [u8; 3] = [80, 95, 100];
+
+impl Budget {
+    /// As [`SpendKey::settle`], for a call that counts against the budget.
+    ///
+    /// # Errors
+    /// As [`SpendCounters::settle`](crate::SpendCounters::settle).
+    pub fn settle(
+        &mut self,
+        admitted_at: Timestamp,
+        hold: Amount,
+        cost: Amount,
+    ) -> Result<Vec<EventPayload>, Overflow> {
+        self.counters.settle(admitted_at, hold, cost, self.rules.calendars())?;
+        let Some(limit) = self.rules.spend_limit else { return Ok(Vec::new()) };
+        let reached = self.counters.report_thresholds(limit, &self.rules.alerts);
+        let events = reached.into_iter().map(|percent| {
+            let budget = Box::new(self.clone());
+            match percent {
+                100 => EventPayload::BudgetLimitReached { budget },
+                threshold => EventPayload::BudgetThresholdReached { budget, threshold },
+            }
+        });
+        Ok(events.collect())
     }
 }
 

@@ -43,6 +43,10 @@ kinds! {
     SpendKeyThresholdReached = "spend_key.threshold_reached";
     /// A spend limit is used up.
     SpendKeyLimitReached = "spend_key.limit_reached";
+    /// A share of the spend limit of a budget is used up.
+    BudgetThresholdReached = "budget.threshold_reached";
+    /// The spend limit of a budget is used up.
+    BudgetLimitReached = "budget.limit_reached";
     /// A subscription has begun.
     SubscriptionCreated = "subscription.created";
     /// A cycle has ended and the next one has begun.
@@ -55,6 +59,12 @@ kinds! {
     CreditBundlePurchased = "credit_bundle.purchased";
     /// A call needed a price that is in no price list.
     PriceMissing = "price.missing";
+    /// A job has succeeded.
+    JobSucceeded = "job.succeeded";
+    /// A job has failed, was cancelled or has expired.
+    JobFailed = "job.failed";
+    /// A job is lost.
+    JobLost = "job.lost";
     /// A call was answered and is settled.
     RequestCompleted = "request.completed";
     /// A call failed and is settled.

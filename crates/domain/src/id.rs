@@ -149,6 +149,10 @@ ids! {
     RequestId = "req_";
     /// A spend key.
     SpendKeyId = "spk_";
+    /// A budget.
+    BudgetId = "bud_";
+    /// The account of a run. Its bytes are a hash, and do not begin with a time.
+    RunAccountId = "run_";
     /// A merchant's secret key.
     SecretKeyId = "sec_";
     /// A ledger line.
@@ -165,10 +169,20 @@ ids! {
     WebhookId = "whk_";
     /// The delivery of one event to one webhook.
     DeliveryId = "dlv_";
+    /// A job: a call that its provider answers later.
+    JobId = "job_";
     /// A refused call, or several that were alike.
     RefusalId = "rfs_";
     /// A node: one run of a serving process, which owns the calls that it has not settled yet.
     NodeId = "nod_";
+}
+
+impl RequestId {
+    /// The time at which the id was made, in whole milliseconds.
+    pub fn created_at(self) -> Timestamp {
+        let millis = Ulid::from_bytes(self.0).timestamp_ms();
+        Timestamp::from_unix_micros(i64::try_from(millis).unwrap_or(i64::MAX).saturating_mul(1_000))
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +197,10 @@ mod tests {
         assert!(ids[0] < ids[2] && ids[1] < ids[3], "ids of an hour grow");
         for id in [ids[1], ids[3]] {
             assert!(RequestId::least(earlier) < id && id < RequestId::least(later), "{id}");
+            assert_eq!(
+                id.created_at().unix_micros() / 3_600_000_000,
+                earlier.unix_micros() / 3_600_000_000
+            );
         }
     }
 

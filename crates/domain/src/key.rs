@@ -1,4 +1,5 @@
-//! Keys, as credentials: a prefix, 32 random characters, and a checksum over both.
+//! Keys, as credentials: a prefix, 32 random characters, and a checksum over both. Spend keys may also be keys that another
+//! service made, and that were imported by their hashes.
 
 use std::fmt;
 
@@ -27,7 +28,7 @@ impl KeyKind {
     }
 }
 
-/// A key whose checksum is right. Only [`Key::reveal`] returns its text in full.
+/// A key whose checksum is right, or one that another service made. Only [`Key::reveal`] returns its text in full.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     kind: KeyKind,
@@ -44,6 +45,9 @@ pub struct ParseKeyError;
 const RANDOM_CHARS: usize = 32;
 const CHECKSUM_CHARS: usize = 6;
 const PREVIEW_CHARS: usize = 8;
+/// The prefix of keys that other services make, and the longest of them that is looked up.
+const FOREIGN: &str = "sk-";
+const FOREIGN_CHARS: usize = 255;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 impl Key {
@@ -56,11 +60,18 @@ impl Key {
         Self { kind, text }
     }
 
-    /// Parses a key by its shape and checksum alone. Only the store knows whether the key exists.
+    /// Parses a key by its shape and checksum alone. Only the store knows whether the key exists. A key that begins with
+    /// `sk-` is a spend key that may have been imported.
     ///
     /// # Errors
-    /// [`ParseKeyError`] when this service cannot have issued it.
+    /// [`ParseKeyError`] when this service can have neither issued nor imported it.
     pub fn parse(text: &str) -> Result<Self, ParseKeyError> {
+        if text.starts_with(FOREIGN) {
+            let is_clean =
+                text.len() <= FOREIGN_CHARS && text.bytes().all(|b| b.is_ascii_graphic());
+            let key = is_clean.then(|| Self { kind: KeyKind::Spend, text: text.to_owned() });
+            return key.ok_or(ParseKeyError);
+        }
         let kind = KeyKind::ALL.into_iter().find(|kind| text.starts_with(kind.prefix()));
         let kind = kind.ok_or(ParseKeyError)?;
         let length = kind.prefix().len() + RANDOM_CHARS + CHECKSUM_CHARS;
@@ -74,6 +85,11 @@ impl Key {
             return Err(ParseKeyError);
         }
         Ok(Self { kind, text: text.to_owned() })
+    }
+
+    /// Whether another service made the key.
+    pub fn is_foreign(&self) -> bool {
+        self.text.starts_with(FOREIGN)
     }
 
     /// The kind of the key.
@@ -147,6 +163,11 @@ mod tests {
             let other = if &text[place..=place] == "a" { "b" } else { "a" };
             text.replace_range(place..=place, other);
             assert_eq!(Key::parse(&text), Err(ParseKeyError), "{text}");
+        }
+        let foreign = Key::parse("sk-1234_abcd-xyz").unwrap();
+        assert!(foreign.is_foreign() && foreign.kind() == KeyKind::Spend);
+        for text in ["sk-é", "sk-a b", &format!("sk-{}", "a".repeat(300)), "pk-1"] {
+            assert_eq!(Key::parse(text), Err(ParseKeyError), "{text}");
         }
         assert_eq!(Key::parse(""), Err(ParseKeyError));
         assert_eq!(Key::parse("tgs_é"), Err(ParseKeyError));

@@ -8,6 +8,7 @@
 pub mod admission;
 mod answer_report;
 mod billing_interval;
+mod budget;
 mod calendar;
 mod call_details;
 mod connection;
@@ -18,7 +19,9 @@ mod event;
 mod event_kind;
 mod id;
 mod issue;
+mod job;
 mod key;
+mod limit;
 mod merchant;
 mod metadata;
 mod meter;
@@ -29,6 +32,7 @@ mod rate_limit;
 mod record;
 mod refused_call;
 pub mod repricing;
+mod run;
 mod session;
 pub mod settlement;
 mod span;
@@ -44,6 +48,10 @@ mod webhook;
 
 pub use answer_report::{AnswerReport, CallCost};
 pub use billing_interval::BillingInterval;
+pub use budget::{
+    BUDGET_LEVELS, Budget, BudgetEnforcement, BudgetRules, BudgetStatus, BudgetTree,
+    MATCHING_BUDGETS, ParentFault,
+};
 pub use calendar::CycleCalendar;
 pub use call_details::{CallDetails, CallFailure, CallTimings, FailureSource};
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
@@ -55,12 +63,16 @@ pub use delivery::{
 pub use event::{Event, EventPayload, PlanCharge};
 pub use event_kind::EventKind;
 pub use id::{
-    ConnectionId, CreditBundleId, DeliveryId, EventId, Id, MerchantId, MeterId, NodeId,
-    ParseIdError, RefusalId, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId,
-    SubscriptionId, TransactionId, WalletId, WebhookId,
+    BudgetId, ConnectionId, CreditBundleId, DeliveryId, EventId, Id, JobId, MerchantId, MeterId,
+    NodeId, ParseIdError, RefusalId, RequestId, RunAccountId, SecretKeyId, SpendKeyId,
+    SubscriptionConfigId, SubscriptionId, TransactionId, WalletId, WebhookId,
 };
 pub use issue::Issue;
+pub use job::{
+    JOB_LIFE_MILLIS, Job, JobEnd, JobKind, JobObserver, JobState, JobTerms, ProviderObject,
+};
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
+pub use limit::LimitOwner;
 pub use merchant::{Merchant, SecretKey};
 pub use metadata::{Metadata, MetadataError};
 pub use meter::{MerchantMeter, MeterChanges, NewMeter, TierPeriod, slug_of};
@@ -69,10 +81,11 @@ pub use plan_change::{ChangePreview, UpgradeRule};
 pub use quote::{FeeModel, Payer, PricingTerms, Quote, ServiceCharge};
 pub use rate_limit::{Gcra, RateExceeded};
 pub use record::{
-    ForwardedRequest, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType, RequestRecord,
-    RequestStatus,
+    CallBudgets, ForwardedRequest, MeterVersion, PendingRecord, PricedUsage, ProviderKeyType,
+    RecordLine, RequestRecord, RequestStatus,
 };
 pub use refused_call::{LimitQuantity, LimitState, RefusalRecord, RefusedCall};
+pub use run::{CallRun, ParseRunIdError, RUN_ID_CHARS, Run, RunId};
 pub use session::{Session, SessionHash, SessionToken};
 pub use span::{
     Interval, LocalTime, Month, ParseTimeZoneError, Period, TimeSpan, TimeSpanError, TimeZone,

@@ -9,8 +9,11 @@ use tollgate_pricing::{
 use crate::answer_report::AnswerReport;
 use crate::call_details::CallDetails;
 use crate::credit::CreditHold;
-use crate::id::{ConnectionId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId};
+use crate::id::{
+    BudgetId, ConnectionId, JobId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId,
+};
 use crate::metadata::Metadata;
+use crate::run::{Run, RunId};
 use crate::spend_key::Enforcement;
 use crate::time::Timestamp;
 
@@ -72,6 +75,21 @@ pub struct ForwardedRequest {
     pub input_estimate: PricedUsage,
 }
 
+/// The requests of a batch that one model has answered in one tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordLine {
+    /// The model, by its own name.
+    pub model: String,
+    /// The tier.
+    pub tier: String,
+    /// The number of requests that report usage.
+    pub requests: u64,
+    /// The sum of their usage.
+    pub usage: Usage,
+    /// The sum of their base costs, each of which is rounded on its own.
+    pub base: BaseCost,
+}
+
 /// A usage with its source and its base cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PricedUsage {
@@ -126,7 +144,13 @@ pub struct PendingRecord {
     pub disable_billing: bool,
     /// The provider's side of the call.
     pub forwarded: ForwardedRequest,
-    /// The amount held on the spend key, whichever wallet pays.
+    /// The budgets of the call.
+    #[serde(default, skip_serializing_if = "CallBudgets::is_empty")]
+    pub budgets: CallBudgets,
+    /// The run of the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The amount held on the spend key, on each budget and on the run, whichever wallet pays.
     pub spend_hold: Amount,
     /// The amount held on the balance of the request's wallet.
     pub wallet_hold: Amount,
@@ -146,6 +170,13 @@ pub struct PendingRecord {
 }
 
 impl PendingRecord {
+    /// The run of the call, before its first call. `None` if the call belongs to none.
+    pub fn run(&self) -> Option<Run> {
+        let run_id = self.run_id.clone()?;
+        let (connection_id, key_id) = (self.connection_id, self.spend_key_id);
+        Some(Run::of_call(self.merchant_id, connection_id, key_id, run_id, self.request_id))
+    }
+
     /// The call after its end: without holds.
     #[must_use]
     pub fn without_holds(self) -> Self {
@@ -158,6 +189,26 @@ impl PendingRecord {
             merchant_hold: Amount::ZERO,
             ..self
         }
+    }
+}
+
+/// The budgets of a call, as its admission found them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallBudgets {
+    /// The budget that its spend key names, else its customer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<BudgetId>,
+    /// All budgets that it counts against, by ascending id.
+    pub ids: Vec<BudgetId>,
+    /// Whether a limit that refuses nothing would have refused it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub would_refuse: bool,
+}
+
+impl CallBudgets {
+    /// Whether it counts against no budget.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
     }
 }
 
@@ -185,6 +236,10 @@ pub struct RequestRecord {
     pub spend_key_id: Option<SpendKeyId>,
     /// The meter of the call.
     pub meter_id: Option<MeterId>,
+    /// The budgets of the call.
+    pub budgets: CallBudgets,
+    /// The run of the call.
+    pub run_id: Option<RunId>,
     /// The number of the call among the settled calls of its wallet, or else of the merchant's own
     /// wallet: 1, 2, 3, … without gaps. Absent while the call is pending.
     pub sequence: Option<u64>,
@@ -227,6 +282,19 @@ pub struct RequestRecord {
     pub swept: bool,
     /// Whether the provider reported far more usage than the call could have.
     pub suspicious: bool,
+    /// The job that the call created.
+    pub job_id: Option<JobId>,
+    /// The requests of a batch, by model and tier.
+    pub lines: Vec<RecordLine>,
     /// The failure of the call, and its times.
     pub details: CallDetails,
+}
+
+impl RequestRecord {
+    /// The run of the call, as [`PendingRecord::run`] has it.
+    pub fn run(&self) -> Option<Run> {
+        let run_id = self.run_id.clone()?;
+        let (connection_id, key_id) = (self.connection_id, self.spend_key_id);
+        Some(Run::of_call(self.merchant_id, connection_id, key_id, run_id, self.request_id))
+    }
 }

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::Amount;
 
-use crate::id::{ConnectionId, MerchantId, MeterId, RefusalId, SecretKeyId, SpendKeyId};
+use crate::id::{BudgetId, ConnectionId, MerchantId, MeterId, RefusalId, SecretKeyId, SpendKeyId};
 use crate::metadata::Metadata;
+use crate::run::RunId;
 use crate::time::Timestamp;
 
 /// A quantity that a limit counts.
@@ -20,6 +21,9 @@ pub enum LimitQuantity {
 /// The state of the limit that refused a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitState {
+    /// The budget that has the limit, or is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_id: Option<BudgetId>,
     /// The limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitQuantity>,
@@ -51,7 +55,7 @@ pub struct RefusedCall {
     /// Method and URL, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// The limit that refused it, if it was a limit.
+    /// The limit or the budget that refused it, if one did.
     #[serde(flatten)]
     pub limit: LimitState,
     /// Metadata from the caller.
@@ -77,6 +81,8 @@ pub struct RefusalRecord {
     pub connection_id: Option<ConnectionId>,
     /// The requested model.
     pub model: Option<String>,
+    /// The run of the call.
+    pub run_id: Option<RunId>,
     /// The number of refused calls.
     pub count: u64,
     /// The time of the first of them.

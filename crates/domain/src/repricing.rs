@@ -67,12 +67,14 @@ pub struct RepricedCost {
 }
 
 /// Returns whether price lists decide the base cost of a record: it is settled, its usage is not
-/// empty, and the provider did not state the cost.
+/// empty, and the provider did not state the cost. The answers of a batch are rounded one by one, and
+/// their sum cannot be computed again from the record.
 pub fn is_priced_by_list(record: &RequestRecord) -> bool {
     let usage = &record.priced.usage;
     record.status != RequestStatus::Pending
         && record.priced.price_source != PriceSource::Provider
         && usage.provider_cost.is_none()
+        && record.lines.is_empty()
         && usage.quantities != tollgate_pricing::PerUnit::default()
 }
 

@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 use tollgate_pricing::{AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis};
 
 use crate::call_details::{CallDetails, CallFailure, FailureSource};
+use crate::job::{JobEnd, ProviderObject};
 use crate::missing_price::MissingPrice;
 use crate::quote::{FeeModel, Payer, PricingTerms, Quote};
-use crate::record::{PendingRecord, PricedUsage, ProviderKeyType, RequestRecord, RequestStatus};
+use crate::record::{
+    PendingRecord, PricedUsage, ProviderKeyType, RecordLine, RequestRecord, RequestStatus,
+};
 use crate::time::Timestamp;
 
 /// The way in which a call ended. Every call has exactly one.
@@ -98,6 +101,15 @@ pub struct CallReport {
     /// Whether the provider reported far more usage than the call could have.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspicious: bool,
+    /// The end of the job that the call created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobEnd>,
+    /// The requests of a batch, by model and tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<RecordLine>,
+    /// The object that the provider keeps of the answer, which belongs to the wallet that pays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ProviderObject>,
     /// The failure of the call, and its times.
     #[serde(default)]
     pub details: CallDetails,
@@ -119,6 +131,9 @@ impl CallReport {
             missing: MissingPrice::of_estimate(provider, model.unwrap_or_default(), estimate),
             timestamp: now,
             suspicious: false,
+            job: None,
+            lines: Vec::new(),
+            object: None,
             details: CallDetails::default(),
         }
     }
@@ -135,6 +150,9 @@ impl CallReport {
             missing: None,
             timestamp: now,
             suspicious: false,
+            job: None,
+            lines: Vec::new(),
+            object: None,
             details: CallDetails::default(),
         }
     }
@@ -222,6 +240,8 @@ fn record(
         connection_id: pending.connection_id,
         spend_key_id: pending.spend_key_id,
         meter_id: pending.meter.map(|meter| meter.meter_id),
+        run_id: pending.run_id.clone(),
+        budgets: pending.budgets.clone(),
         status: report.ending.status(),
         provider: forwarded.provider.clone(),
         endpoint: forwarded.endpoint.clone(),
@@ -241,6 +261,8 @@ fn record(
         settled_at: None,
         swept: false,
         suspicious: report.suspicious,
+        job_id: report.job.map(|end| end.job_id),
+        lines: report.lines.clone(),
         details: CallDetails {
             failure: report.details.failure.clone().or_else(|| report.ending.failure()),
             ..report.details.clone()

@@ -41,9 +41,6 @@ pub struct SpendCounters {
     pub last_used_at: Option<Timestamp>,
 }
 
-/// The shares of a spend limit, in percent, that are reported to the merchant: each once per cycle.
-const THRESHOLDS: [u8; 3] = [80, 95, 100];
-
 /// The calendars by which a key counts.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitCalendars<'a> {
@@ -54,6 +51,12 @@ pub struct LimitCalendars<'a> {
 }
 
 impl SpendCounters {
+    /// The counters of an account that was imported at `now` with this spend, which counts in every present cycle.
+    pub fn imported(spent: Amount, now: Timestamp) -> Self {
+        let spent = PerCycle { day: spent, week: spent, month: spent, total: spent };
+        Self { spent, last_used_at: Some(now), ..Self::default() }
+    }
+
     /// The admission time of a call that arrives at `now`. Time does not go back for a key, even if
     /// the clock of a node does.
     pub fn admitted_at(&self, now: Timestamp) -> Timestamp {
@@ -132,23 +135,23 @@ impl SpendCounters {
         Ok(())
     }
 
-    /// Returns the thresholds of `limit` that are reached and were not reported in this cycle, in
-    /// percent and ascending. They count as reported from now on.
-    pub fn report_thresholds(&mut self, limit: SpendLimit) -> impl Iterator<Item = u8> + use<> {
+    /// Returns the `shares` of `limit` that are reached and were not reported in this cycle, in percent and ascending,
+    /// as the shares are. They count as reported from now on.
+    pub fn report_thresholds(&mut self, limit: SpendLimit, shares: &[u8]) -> Vec<u8> {
         let spent = i128::from(self.spent.get(limit.cycle).units());
         let whole = i128::from(limit.amount.units());
-        let told = self.told_percent.get(limit.cycle);
-        let new = THRESHOLDS.map(|percent| {
-            (percent > *told && spent * 100 >= whole * i128::from(percent)).then_some(percent)
-        });
-        if let Some(highest) = new.iter().flatten().max() {
+        let told = *self.told_percent.get(limit.cycle);
+        let is_reached = |percent: u8| spent * 100 >= whole * i128::from(percent);
+        let new = shares.iter().copied();
+        let new: Vec<_> = new.filter(|percent| *percent > told && is_reached(*percent)).collect();
+        if let Some(highest) = new.last() {
             for (cycle, told) in self.told_percent.each_mut() {
                 if cycle == limit.cycle {
                     *told = *highest;
                 }
             }
         }
-        new.into_iter().flatten()
+        new
     }
 }
 

@@ -1,11 +1,12 @@
 //! Spend keys: keys for calls alone, with limits.
 
 use serde::{Deserialize, Serialize};
+use tollgate_pricing::Amount;
 
 use crate::answer_report::AnswerReport;
 use crate::calendar::CycleCalendar;
 use crate::cycle::Cycle;
-use crate::id::{MerchantId, MeterId, SpendKeyId, WalletId};
+use crate::id::{BudgetId, MerchantId, MeterId, SpendKeyId, WalletId};
 use crate::span::TimeZone;
 use crate::spend_counters::{LimitCalendars, SpendCounters, SpendLimit};
 use crate::time::Timestamp;
@@ -102,6 +103,9 @@ pub struct SpendRules {
     pub request_limit: Option<RequestLimit>,
     /// The rate limit.
     pub rate_limit: Option<RateLimit>,
+    /// The most that each run of the key may spend, in USD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_limit: Option<Amount>,
     /// The mode of limits on money.
     pub enforcement: Enforcement,
     /// The time of expiry.
@@ -160,6 +164,9 @@ pub struct SpendKey {
     pub wallet_id: WalletId,
     /// The meter that prices its calls.
     pub meter_id: Option<MeterId>,
+    /// The budget that its calls count against.
+    #[serde(default)]
+    pub budget_id: Option<BudgetId>,
     /// Display name.
     pub name: String,
     /// The first characters of the key.
@@ -188,6 +195,8 @@ pub struct NewSpendKey {
     pub wallet_id: Option<WalletId>,
     /// The meter that prices its calls.
     pub meter_id: Option<MeterId>,
+    /// The budget that its calls count against.
+    pub budget_id: Option<BudgetId>,
     /// The rules.
     pub rules: SpendRules,
 }
@@ -199,6 +208,8 @@ pub struct SpendKeyChanges {
     pub name: Option<String>,
     /// The meter that prices its calls.
     pub meter_id: Option<Option<MeterId>>,
+    /// The budget that its calls count against.
+    pub budget_id: Option<Option<BudgetId>>,
     /// The status.
     pub status: Option<SpendKeyStatus>,
     /// The accepted request formats.
@@ -217,6 +228,8 @@ pub struct SpendKeyChanges {
     pub request_zone: Option<TimeZone>,
     /// The rate limit.
     pub rate_limit: Option<Option<RateLimit>>,
+    /// The limit of each run, in USD.
+    pub run_limit: Option<Option<Amount>>,
     /// The mode of limits on money.
     pub enforcement: Option<Enforcement>,
     /// The time of expiry.
@@ -245,6 +258,7 @@ impl SpendRules {
         set(&mut self.spend_limit, changes.spend_limit);
         set(&mut self.request_limit, changes.request_limit);
         set(&mut self.rate_limit, changes.rate_limit);
+        set(&mut self.run_limit, changes.run_limit);
         set(&mut self.enforcement, changes.enforcement);
         set(&mut self.expires_at, changes.expires_at);
         set(&mut self.report, changes.report);

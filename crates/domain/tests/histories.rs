@@ -230,6 +230,19 @@ proptest! {
     }
 
     #[test]
+    fn a_full_bucket_passes_its_burst_in_any_order_of_decisions(
+        start in starts(), burst in 1..8_u32,
+        arrivals in proptest::collection::vec(0..1_000_i64, 8..40),
+    ) {
+        let rate_limit = Some(RateLimit { rpm: 1, burst });
+        let mut desk = SpendKeyModel::new(SpendRules { rate_limit, ..SpendRules::default() }, "1");
+        let passed = arrivals.into_iter().filter(|micros| {
+            desk.admit(&call(1, 0, start.plus_micros(*micros))).is_ok()
+        });
+        assert_eq!(passed.count(), usize::try_from(burst).unwrap());
+    }
+
+    #[test]
     fn each_threshold_is_told_at_most_once_a_cycle(
         cycle in cycles(), start in starts(), steps in steps(), limit in 1..400_u64,
     ) {

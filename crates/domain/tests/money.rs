@@ -45,6 +45,7 @@ fn connection(status: ConnectionStatus) -> Connection {
         wallet_id: WalletId::generate(NOW),
         status,
         report: None,
+        budget_id: None,
         created_at: NOW,
     }
 }
@@ -100,6 +101,7 @@ fn call() -> Call {
         forwarded: forwarded(ProviderKeyType::Managed),
         shape: Some(RequestFormat::ShapeA),
         names_other_models: false,
+        run: None,
         bound: CostBound {
             input_tokens: 1_000_000,
             answers: 1,
@@ -130,6 +132,9 @@ fn refusals_come_in_their_order() {
                 wallet,
                 meter,
                 draws_on_credit: false,
+                budgets: &[],
+                own_budget_id: None,
+                run: None,
             },
             Rate::ZERO,
         )
@@ -167,6 +172,9 @@ fn the_hold_is_the_upper_bound_of_what_the_wallet_would_pay() {
             wallet: Some(&full),
             meter: Some(meter),
             draws_on_credit: false,
+            budgets: &[],
+            own_budget_id: None,
+            run: None,
         };
         let pending = decide(call, &facts, Rate::ZERO).unwrap().pending;
         (pending.wallet_hold.to_string(), pending.merchant_hold.to_string())
@@ -207,6 +215,9 @@ fn a_wallet_admits_while_anything_is_left_and_not_after() {
             wallet: Some(&wallet),
             meter: Some(&plan),
             draws_on_credit: false,
+            budgets: &[],
+            own_budget_id: None,
+            run: None,
         };
         let case = (balance, held, overdraft);
         assert_eq!(decide(&call(), &facts, Rate::ZERO).is_ok(), admitted, "{case:?}");
@@ -226,6 +237,9 @@ fn what_costs_the_wallet_nothing_is_not_refused_for_its_balance() {
         wallet: Some(&empty),
         meter: Some(&plan),
         draws_on_credit: false,
+        budgets: &[],
+        own_budget_id: None,
+        run: None,
     };
     let free = Call { bound: CostBound::default(), ..call() };
     assert!(decide(&free, &facts, Rate::ZERO).is_ok());
@@ -245,6 +259,9 @@ fn a_report_is_requested_by_the_call_its_key_or_its_customer() {
             wallet: None,
             meter: Some(&meter(Payer::Wallet)),
             draws_on_credit: false,
+            budgets: &[],
+            own_budget_id: None,
+            run: None,
         };
         let call = Call { report: of_call, ..call() };
         decide(&call, &facts, Rate::ZERO).unwrap().pending.report
@@ -270,6 +287,9 @@ fn a_merchants_account_is_guarded_once_it_has_a_limit() {
             wallet: None,
             meter: None,
             draws_on_credit: false,
+            budgets: &[],
+            own_budget_id: None,
+            run: None,
         };
         let decision = decide(&bare, &facts, Rate::ZERO);
         assert_eq!(decision.is_ok(), admitted, "{limit:?}");
@@ -298,6 +318,8 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
         credit_hold: None,
         merchant_hold: Amount::ZERO,
         enforcement: None,
+        budgets: CallBudgets::default(),
+        run_id: None,
         report: None,
         created_at: NOW,
     }

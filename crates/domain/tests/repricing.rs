@@ -48,6 +48,8 @@ fn pending() -> PendingRecord {
         credit_hold: None,
         merchant_hold: Amount::ZERO,
         enforcement: None,
+        budgets: CallBudgets::default(),
+        run_id: None,
         report: None,
         created_at: NOW,
     }

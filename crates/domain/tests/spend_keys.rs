@@ -198,7 +198,8 @@ fn without_a_price_a_limit_on_money_cannot_be_kept() {
     let mut unpriced = call(10, 10, now());
     unpriced.bound.prices = None;
     unpriced.bound.unbounded = Some(vec!["model".to_owned()]);
-    let model = Refusal::CostBoundUnknown { field: vec!["model".to_owned()] };
+    let owner = LimitOwner::SpendKey;
+    let model = Refusal::CostBoundUnknown { owner, field: vec!["model".to_owned()] };
     let limited =
         SpendRules { spend_limit: spend_limit(100, Cycle::Total), ..SpendRules::default() };
     assert_eq!(SpendKeyModel::new(limited, "1").admit(&unpriced).unwrap_err(), model);
@@ -252,6 +253,9 @@ fn a_strict_key_on_the_merchants_own_wallet_needs_both_parts() {
             wallet: Some(&desk.wallet),
             meter: Some(&meter),
             draws_on_credit: false,
+            budgets: &[],
+            own_budget_id: None,
+            run: None,
         };
         // 100 tokens: a base cost and a fee of 0.0001 USD each.
         let decision = decide(&call(100, 0, now()), &facts, Rate::ZERO);
@@ -362,11 +366,11 @@ fn what_remains_is_the_least_that_limit_and_wallet_leave() {
         let SpendKey { counters, rules, .. } = &mut desk.key;
         counters.admit(now(), amount("3"), rules.calendars()).unwrap();
         counters.settle(now(), Amount::ZERO, amount("1"), rules.calendars()).unwrap();
-        let remaining =
-            [now(), tomorrow].map(|at| remaining(Some(&desk.key), Some(&desk.wallet), false, at));
+        let remaining = [now(), tomorrow]
+            .map(|at| remaining(Some(&desk.key), [], None, Some(&desk.wallet), false, at));
         assert_eq!(remaining, expected.map(|one| one.map(amount)), "{limit:?} {overdraft:?}");
     }
-    assert_eq!(remaining(None, None, false, now()), None);
+    assert_eq!(remaining(None, [], None, None, false, now()), None);
 }
 
 #[test]

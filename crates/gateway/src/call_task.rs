@@ -10,30 +10,32 @@ use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, PendingRecord,
-    RequestId, Timestamp,
+    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, JobEnd, JobId,
+    JobObserver, PendingRecord, RequestId, Timestamp,
 };
 use tollgate_provider::http::header::{CONTENT_LENGTH, HeaderMap};
 use tollgate_provider::{
     AnswerHeaders, BodyError, ProviderClient, SendError, UpstreamRequest, UpstreamResponse,
     response_headers,
 };
-use tollgate_store::{Store, StoreError};
-use tollgate_usage::{MemoryReservation, ResponseEnd, ResponseMeter};
+use tollgate_store::{Conn, Store, StoreError, provider_objects};
+use tollgate_usage::dialect::ObjectRole;
+use tollgate_usage::{MemoryReservation, ObjectState, ResponseEnd, ResponseMeter, UsageReading};
 
 use crate::cost_report::{CostComment, ReportPlace, cost_headers};
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
+use crate::job::{self, JobBeginning};
 use crate::metrics::ProviderMetrics;
 use crate::observer::CallObserver;
 use crate::outbound::OutboundCall;
-use crate::price::PricedReading;
+use crate::price::{PricedCall, PricedReading};
 use crate::relay::{ClientLeft, RelayReceiver, RelaySender, RelayedHead, request_id_header};
 use crate::settings::OnDisconnect;
 use crate::settlement::ChargeFacts;
-use crate::{price, relay, settlement};
+use crate::{batch, price, relay, settlement};
 
 /// The longest wait for an admission; after it the database counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -203,6 +205,14 @@ impl<O: CallObserver> AdmittedCall<'_, O> {
         self.pending.report.and_then(|AnswerReport::Cost| outcome.cost())
     }
 
+    /// Leaves the call open for its job, which is settled when its end is observed.
+    fn hand_over(mut self) {
+        let answered = CallReport::not_sent(self.pending.created_at);
+        self.observer.ended(&CallReport { ending: Ending::Answered, ..answered });
+        self.counted = true;
+        self.settled = true;
+    }
+
     /// Counts the end of the call, and tells its observer, once.
     fn count(&mut self, report: &CallReport) {
         if !std::mem::replace(&mut self.counted, true) {
@@ -248,6 +258,8 @@ struct RelayedResponse<'a, O: CallObserver> {
     came_in: Timestamp,
     incoming: UpstreamResponse,
     in_flight: InFlightGuard,
+    /// The job that the call has become.
+    job: Option<JobId>,
     /// Pieces that wait for the settlement.
     deferred: Vec<Bytes>,
     report: ReportPlace,
@@ -306,6 +318,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             unsettled: Some((admitted, meter)),
             sent_at,
             ended: None,
+            job: None,
             deferred: Vec::new(),
             report: ReportPlace::None,
             cost: None,
@@ -354,7 +367,9 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             let takes_trailers = self.outbound.report.takes_trailers;
             self.report = ReportPlace::of(meter.answer_form(), &headers, takes_trailers, memory);
         }
-        let changes_body = strips || matches!(self.report, ReportPlace::Comment(_));
+        let changes_body = strips
+            || self.outbound.results_base.is_some()
+            || matches!(self.report, ReportPlace::Comment(_));
         let mut headers = response_headers(headers, changes_body);
         let (name, value) = request_id_header(self.request_id);
         headers.insert(name, value);
@@ -443,6 +458,9 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         };
         let fed = meter.feed(piece);
         let is_done = meter.done();
+        if self.outbound.makes_job() && self.job.is_none() {
+            self.begin_streamed_job().await;
+        }
         match is_last && !is_done {
             true => self.defer(fed.pass),
             false => self.pass(fed.pass, to_client).await,
@@ -458,6 +476,10 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
 
     /// Sends a piece that need not wait for the settlement, unless the head waits for it.
     async fn pass(&mut self, piece: Bytes, to_client: &mut RelaySender) {
+        if self.outbound.results_base.is_some() {
+            // It is short, and passes as a whole.
+            return self.defer(piece);
+        }
         match &mut self.report {
             ReportPlace::Headers { waiting: waiting @ Some(_), memory } => {
                 if ReportPlace::has_room(memory, &piece) {
@@ -531,36 +553,87 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             }
             ReportPlace::Trailers | ReportPlace::None => {}
         }
+        if let Some(base) = &self.outbound.results_base {
+            let whole = std::mem::take(&mut self.deferred).concat();
+            self.deferred = vec![batch::with_results_at(base, &whole)];
+        }
         for piece in std::mem::take(&mut self.deferred) {
             self.send_piece(piece, to_client).await;
         }
     }
 
-    /// Prices the usage that was read, and settles the call, once.
+    /// Begins the job of a stream when its first event names the object, before the client has that event.
+    async fn begin_streamed_job(&mut self) {
+        let Some((admitted, meter)) = &self.unsettled else { return };
+        let Some((id, _)) = meter.object() else { return };
+        let new = job::job_of(
+            self.outbound,
+            &admitted.pending,
+            &admitted.bound,
+            (id, None),
+            self.gateway,
+        );
+        if let Some(new) = new
+            && let JobBeginning::Begun(job_id) = job::begin(&self.gateway.store, new).await
+        {
+            self.job = Some(job_id);
+        }
+    }
+
+    /// Prices the usage that was read, and settles the call, once. The call of a job stays open until the job has ended.
     async fn settle(&mut self, ended: ResponseEnd) {
         let Some((admitted, meter)) = self.unsettled.take() else { return };
         let now = Instant::now();
         admitted.metrics.answer.observe(now.saturating_duration_since(self.sent_at).as_secs_f64());
         self.ended = Some(now);
         admitted.metrics.masked(self.incoming.take_masked());
-        let reading = meter.finish(ended);
+        let mut reading = meter.finish(ended);
         match reading.complete {
             // The line that ends the stream, without an end of its own.
             true => self.withhold(reading.rest.clone()),
             false => self.defer(reading.rest.clone()),
+        }
+        let is_accepted = (200..300).contains(&self.incoming.status);
+        let is_metered = self.outbound.endpoint.format.metered();
+        if !is_metered {
+            if is_accepted {
+                self.observe_object(&reading).await;
+            }
+            // The facts of an object are those of the call that created it.
+            let UsageReading { complete, error, .. } = reading;
+            reading = UsageReading { complete, error, ..UsageReading::nothing() };
+        }
+        let mut job = None;
+        if self.outbound.makes_job() && is_accepted {
+            match self.job_outcome(&admitted, &reading).await {
+                JobOutcome::Runs => return admitted.hand_over(),
+                JobOutcome::Ended(end) => job = Some(end),
+                // The call that made the object is billed for it.
+                JobOutcome::OfAnotherCall => {
+                    let now = self.gateway.clock.now();
+                    let report = CallReport::not_sent(now);
+                    let report = CallReport { ending: Ending::Answered, ..report };
+                    self.cost = admitted.settle(report).await;
+                    return;
+                }
+                JobOutcome::None => {}
+            }
         }
         let ending = settlement::ending_of(self.incoming.status, ended, &reading);
         let keeps_message = self.gateway.settings.keep_error_messages;
         let failure = settlement::failure_of(ending, &reading, keeps_message);
         let now = self.gateway.clock.now();
         let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
-        let read = price::price_reading(
-            &reading,
-            self.outbound,
-            self.gateway,
-            self.came_in,
-            admitted.metrics,
-        );
+        let call = PricedCall {
+            provider: &self.outbound.endpoint.provider.name,
+            requested: self.outbound.call_body.model.as_deref(),
+            answers: self.outbound.call_body.answers(),
+            came_in: self.came_in,
+        };
+        let read = match is_metered {
+            true => price::price_reading(&reading, &call, self.gateway, admitted.metrics),
+            false => PricedReading::nothing(),
+        };
         let is_suspicious = admitted.bound.is_far_exceeded_by(&read.priced);
         if is_suspicious {
             admitted.metrics.suspicious();
@@ -576,6 +649,13 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             is_suspicious,
         };
         let PricedReading { priced, applied, missing } = facts.charged(read, &admitted.bound);
+        let keeps_answer =
+            is_accepted && self.outbound.managed && self.outbound.call_body.keeps_answer;
+        let object = reading.response_id.as_deref().filter(|_| keeps_answer);
+        let object = object.map(|id| job::kept_response(id, Some(&priced), now));
+        if let Some(end) = job {
+            admitted.metrics.job_ended(end);
+        }
         let report = CallReport {
             ending,
             provider_status: Some(self.incoming.status),
@@ -586,6 +666,9 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),
             suspicious: is_suspicious,
+            job,
+            lines: Vec::new(),
+            object,
             details: CallDetails {
                 failure,
                 provider_request_id: self.provider_request_id.take(),
@@ -594,6 +677,72 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         };
         self.cost = admitted.settle(report).await;
     }
+
+    /// Settles the job whose object was retrieved, or forgets an object that was deleted.
+    async fn observe_object(&self, reading: &UsageReading) {
+        let format = &self.outbound.endpoint.format;
+        if let Some(open) = &self.outbound.observed
+            && reading.complete
+        {
+            job::observe(self.gateway, open, reading).await;
+        }
+        if format.object_role() == ObjectRole::Deletes
+            && let Some(id) = format.object_id()
+        {
+            let provider = self.outbound.endpoint.provider.name.clone();
+            let forget = move |conn: &mut Conn| provider_objects::forget(conn, &provider, &id);
+            let forgotten: Result<(), StoreError> =
+                self.gateway.store.write_outside_calls(forget).await;
+            if let Err(cause) = forgotten {
+                log::warn!("{}: a deleted object is not forgotten: {cause}", self.request_id);
+            }
+        }
+    }
+
+    /// The outcome of a call that asks for its answer later.
+    async fn job_outcome(
+        &self,
+        admitted: &AdmittedCall<'a, O>,
+        reading: &UsageReading,
+    ) -> JobOutcome {
+        if let Some(job_id) = self.job {
+            let end = job::observed_end(job_id, reading, JobObserver::Client);
+            return end.filter(|_| reading.complete).map_or(JobOutcome::Runs, JobOutcome::Ended);
+        }
+        // The results of a batch are read later, also if it has ended.
+        let is_later = reading.object_state == Some(ObjectState::Running)
+            || self.outbound.endpoint.format.creates_batch();
+        let Some(id) = reading.response_id.as_deref().filter(|_| is_later) else {
+            return JobOutcome::None;
+        };
+        let expires_at = reading.expires_at.as_deref().and_then(job::provider_time);
+        let new = job::job_of(
+            self.outbound,
+            &admitted.pending,
+            &admitted.bound,
+            (id, expires_at),
+            self.gateway,
+        );
+        match new {
+            None => JobOutcome::None,
+            Some(new) => match job::begin(&self.gateway.store, new).await {
+                JobBeginning::Begun(_) => JobOutcome::Runs,
+                JobBeginning::Known => JobOutcome::OfAnotherCall,
+            },
+        }
+    }
+}
+
+/// The outcome of a call that asks for its answer later.
+enum JobOutcome {
+    /// It is answered at once, or its object cannot be retrieved.
+    None,
+    /// Its job runs.
+    Runs,
+    /// The end of its job was seen.
+    Ended(JobEnd),
+    /// The provider has answered the object of an earlier call again.
+    OfAnotherCall,
 }
 
 /// The headers in which providers name a request.

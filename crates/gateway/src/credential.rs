@@ -25,7 +25,13 @@ pub struct Credential {
     pub(crate) meter_slug: Option<String>,
     pub(crate) disable_billing: bool,
     pub(crate) provider_key: ProviderKey,
+    /// The error if the key does not exist.
+    unknown: fn(&str) -> CallError,
 }
+
+/// The issue of a text that is neither a token nor a key.
+const NO_TOKEN: &str =
+    "must be the base64 of a JSON object with secret_key, connection_id and meter_slug, or a key";
 
 /// The usual number of fields of a token, and the number of all fields.
 const USUAL_FIELDS: usize = 4;
@@ -71,35 +77,44 @@ impl Credential {
         Self::read(&shown, unreadable)
     }
 
-    /// Reads a credential; `unreadable` makes the error for text that is neither a token nor a key.
+    /// Reads a credential; `unreadable` makes the error for text that is neither a token nor a key. A key of another
+    /// service that was not imported is such a text.
     fn read(shown: &str, unreadable: fn(&str) -> CallError) -> Result<Self, CallError> {
         let is_key = [KeyKind::Secret, KeyKind::Spend].map(KeyKind::prefix);
-        match is_key.iter().any(|prefix| shown.starts_with(prefix)) {
-            true => Self::from_key(shown),
-            false => Self::from_token(shown, unreadable),
+        if is_key.iter().any(|prefix| shown.starts_with(prefix)) {
+            return Self::from_key(shown);
         }
+        match Key::parse(shown) {
+            Ok(key) => Ok(Self { unknown: unreadable, ..Self::of_key(key) }),
+            Err(_) => Self::from_token(shown, unreadable),
+        }
+    }
+
+    /// The error if no merchant has the key.
+    pub(crate) fn unknown(&self) -> CallError {
+        (self.unknown)(NO_TOKEN)
     }
 
     /// A bare key. A merchant's own key pays and has no meter; a spend key has its wallet and its meter.
     fn from_key(key: &str) -> Result<Self, CallError> {
-        Ok(Self {
-            key: Key::parse(key).map_err(|_| CallError::CredentialInvalid)?,
+        Ok(Self::of_key(Key::parse(key).map_err(|_| CallError::CredentialInvalid)?))
+    }
+
+    fn of_key(key: Key) -> Self {
+        Self {
+            key,
             connection_id: None,
             meter_slug: None,
             disable_billing: false,
             provider_key: ProviderKey::Managed,
-        })
+            unknown: |_| CallError::CredentialInvalid,
+        }
     }
 
     fn from_token(token: &str, unreadable: fn(&str) -> CallError) -> Result<Self, CallError> {
         let json = decode_base64(token);
         let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
-        let fields = fields.ok_or_else(|| {
-            unreadable(
-                "must be the base64 of a JSON object with secret_key, connection_id and \
-                 meter_slug, or a key",
-            )
-        })?;
+        let fields = fields.ok_or_else(|| unreadable(NO_TOKEN))?;
         let mut token = TokenFields { fields, issues: Vec::new() };
         let secret_key = token.text("secret_key");
         match &secret_key {
@@ -144,7 +159,11 @@ impl Credential {
         match secret_key.filter(|_| issues.is_empty()) {
             None => Err(CallError::TokenInvalid(issues)),
             Some(secret_key) => Ok(Self {
-                key: Key::parse(&secret_key).map_err(|_| CallError::CredentialInvalid)?,
+                key: Key::parse(&secret_key)
+                    .ok()
+                    .filter(|key| key.kind() == KeyKind::Secret)
+                    .ok_or(CallError::CredentialInvalid)?,
+                unknown: |_| CallError::CredentialInvalid,
                 connection_id,
                 meter_slug,
                 disable_billing,

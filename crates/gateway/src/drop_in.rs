@@ -5,19 +5,18 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
-use tollgate_domain::admission::CallKey;
 use tollgate_domain::{MissingPrice, RequestFormat, SpendRules};
 use tollgate_pricing::PriceMatch;
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::CONTENT_TYPE;
 use tollgate_provider::{Endpoint, Provider};
-use tollgate_store::spend_keys;
-use tollgate_usage::{Dialect, InspectedBody};
+use tollgate_usage::{Dialect, EndpointFormat, InspectedBody};
 
+use crate::batch::first_model;
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
-use crate::keys::KeyOwner;
+use crate::objects::owned_objects;
 use crate::outbound::{OutboundCall, PassthroughQuery, metadata};
 use crate::request::RequestHead;
 use crate::tariff::is_priced;
@@ -116,11 +115,19 @@ impl DropInRoute {
         }
     }
 
-    /// The requested model. Google has it in the path.
+    /// Whether it creates a batch of messages.
+    fn is_batch(&self) -> bool {
+        self.method == Method::POST && self.path == "/messages/batches"
+    }
+
+    /// The requested model. Google has it in the path, and a batch in each request: then the first chooses the provider.
     fn model(&self, head: &RequestHead<'_>, body: &[u8]) -> Option<String> {
         if self.family == SdkFamily::Google {
             let (model, _) = self.path.strip_prefix("/models/")?.rsplit_once(':')?;
             return Some(percent_decode_str(model).decode_utf8().ok()?.into_owned());
+        }
+        if self.is_batch() {
+            return first_model(body);
         }
         let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         InspectedBody::model_of(body, content_type)
@@ -140,18 +147,25 @@ impl DropInRoute {
         let managed = inbound.credential.is_managed();
         let requested = self.model(head, &inbound.body);
         let named = match &requested {
-            Some(model) => self.endpoints_for(model, managed, gateway),
-            None => self.default_endpoint(managed, gateway),
+            Some(model) => match self.endpoints_for(model, managed, gateway) {
+                // The check of its requests names the place of the model.
+                none if none.is_empty() && self.is_batch() => {
+                    self.default_endpoint(managed, gateway)
+                }
+                served => served,
+            },
+            None => self.endpoints_of_object(inbound, gateway).await?,
         };
         let served = match named.as_slice() {
             [] => return Err(self.not_served(requested.as_deref(), managed, inbound, gateway)),
             [only] => only,
             [best, ..] => {
-                let rules = rules_of(inbound.owner, gateway).await?;
+                let rules = inbound.rules(gateway).await?;
                 named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
-        let model = requested.filter(|model| *model != served.model).map(|_| &*served.model);
+        let model = requested.filter(|model| *model != served.model && !self.is_batch());
+        let model = model.map(|_| &*served.model);
         OutboundCall::for_endpoint(head, inbound, served.endpoint.clone(), metadata, model)
     }
 
@@ -181,16 +195,32 @@ impl DropInRoute {
         found.into_iter().map(|(_, served)| served).collect()
     }
 
+    /// The endpoint at the provider whose object the path names, or else at the first provider that has the route.
+    async fn endpoints_of_object(
+        &self,
+        inbound: &InboundCall,
+        gateway: &Gateway,
+    ) -> Result<Vec<ModelEndpoint>, CallError> {
+        let managed = inbound.credential.is_managed();
+        let default = self.default_endpoint(managed, gateway);
+        let format = default.first().map(|served| &served.endpoint.format);
+        let Some(id) = format.and_then(EndpointFormat::object_id) else { return Ok(default) };
+        let owned = owned_objects(&id, inbound, gateway).await?;
+        let endpoints = owned.iter().filter_map(|object| {
+            let provider = gateway.providers.get(&object.provider)?;
+            self.endpoint(provider, managed, gateway)
+        });
+        let found: Vec<_> = endpoints.map(ModelEndpoint::without_model).take(1).collect();
+        Ok(if found.is_empty() { default } else { found })
+    }
+
     /// The first provider that has the route. A body without a model is refused later, by its inspection.
     fn default_endpoint(&self, managed: bool, gateway: &Gateway) -> Vec<ModelEndpoint> {
         let endpoints = gateway
             .providers
             .iter()
             .filter_map(|provider| self.endpoint(provider, managed, gateway));
-        let first = endpoints.take(1);
-        first
-            .map(|endpoint| ModelEndpoint { endpoint, model: String::new(), has_price: false })
-            .collect()
+        endpoints.take(1).map(ModelEndpoint::without_model).collect()
     }
 
     /// This route at a provider that speaks its format and may be called with this kind of key.
@@ -285,16 +315,13 @@ struct ModelEndpoint {
 }
 
 impl ModelEndpoint {
+    const fn without_model(endpoint: Arc<Endpoint>) -> Self {
+        Self { endpoint, model: String::new(), has_price: false }
+    }
+
     fn is_allowed(&self, rules: &SpendRules) -> bool {
         rules.allows_provider(&self.endpoint.provider.name)
             && rules.allows_model(&self.model)
             && rules.request_shape.accepts(self.endpoint.shape())
     }
-}
-
-/// The current rules of a spend key; a merchant's own key has none.
-async fn rules_of(owner: KeyOwner, gateway: &Gateway) -> Result<SpendRules, CallError> {
-    let CallKey::Spend(_, hash) = owner.key else { return Ok(SpendRules::default()) };
-    let key = gateway.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
-    Ok(key.ok_or(CallError::CredentialInvalid)?.rules)
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tollgate_domain::admission::Refusal;
-use tollgate_domain::{CallCost, Issue, RequestId};
+use tollgate_domain::{CallCost, Issue, JobId, RequestId};
 use tollgate_store::StoreError;
 
 /// The reason why a call has no answer from a provider.
@@ -42,6 +42,16 @@ pub enum CallError {
     ContentTypeUnsupported(String),
     /// The body may not be forwarded.
     BodyInvalid(Vec<Issue>),
+    /// The object that the path names does not exist, or belongs to another wallet.
+    ObjectNotFound {
+        /// The provider's id of the object.
+        id: String,
+    },
+    /// The object cannot be deleted while its job runs.
+    JobRunning {
+        /// The job.
+        job_id: JobId,
+    },
     /// The admission refuses the call.
     Refused(Refusal),
     /// The store failed.

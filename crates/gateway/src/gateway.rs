@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Clock, Key, Timestamp};
+use tollgate_domain::{Clock, Timestamp};
 use tollgate_pricing::PriceBook;
 use tollgate_provider::ProviderTable;
 use tollgate_store::Store;
 use tollgate_usage::ResponseMemory;
 
+use crate::credential::Credential;
 use crate::error::CallError;
 use crate::in_flight::InFlightCalls;
 use crate::keys::{KeyOwner, KnownKeys};
@@ -67,13 +68,15 @@ impl Gateway {
         Tariff { providers: &self.providers, prices: &self.prices, unpriced, at }
     }
 
-    /// The owner of a key. The key may have been deleted or rotated a moment ago: each admission decides
-    /// again in the store.
+    /// The owner of the key of a credential. The key may have been deleted or rotated a moment ago: each admission
+    /// decides again in the store.
     ///
     /// # Errors
-    /// [`CallError::CredentialInvalid`] for a key that does not exist, [`CallError::Store`] if the store fails.
-    pub async fn owner_of(&self, key: &Key) -> Result<KeyOwner, CallError> {
-        self.known_keys.owner_of(&self.store, key).await
+    /// [`CallError::CredentialInvalid`] for a key that does not exist, or the error of a text that is no credential if
+    /// another service made it. [`CallError::Store`] if the store fails.
+    pub async fn owner_of(&self, credential: &Credential) -> Result<KeyOwner, CallError> {
+        let owner = self.known_keys.owner_of(&self.store, &credential.key).await?;
+        owner.ok_or_else(|| credential.unknown())
     }
 
     /// Forgets a key that has been found deleted.

@@ -38,11 +38,15 @@ impl KnownKeys {
         known.insert(hash, owner);
     }
 
-    /// The owner of a key, from the store if it is not known.
-    pub(crate) async fn owner_of(&self, store: &Store, key: &Key) -> Result<KeyOwner, CallError> {
+    /// The owner of a key, from the store if it is not known. `None` for a key that does not exist.
+    pub(crate) async fn owner_of(
+        &self,
+        store: &Store,
+        key: &Key,
+    ) -> Result<Option<KeyOwner>, CallError> {
         let hash = key.hash();
         if let Some(owner) = self.get(&hash) {
-            return Ok(owner);
+            return Ok(Some(owner));
         }
         let owner = match key.kind() {
             KeyKind::Secret => {
@@ -60,8 +64,9 @@ impl KnownKeys {
                 })
             }
         };
-        let owner = owner.ok_or(CallError::CredentialInvalid)?;
-        self.insert(hash, owner);
+        if let Some(owner) = owner {
+            self.insert(hash, owner);
+        }
         Ok(owner)
     }
 

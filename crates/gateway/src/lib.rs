@@ -18,6 +18,8 @@
 //! | `gateway`, `settings` | the state of all calls, and the operator's choices |
 //! | `request`, `credential`, `keys`, `inbound` | the caller |
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
+//! | `objects`, `lists` | whether the caller owns what the call names |
+//! | `batch`, `job`, `poller`, `key_seal` | calls whose cost is known later |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
 //! | `call_task`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
@@ -29,6 +31,7 @@
 //!
 //! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
+mod batch;
 mod call_task;
 mod cost_report;
 mod credential;
@@ -38,13 +41,19 @@ mod error;
 mod gateway;
 mod in_flight;
 mod inbound;
+mod job;
+mod key_seal;
 mod keys;
+mod lists;
 mod metrics;
+mod objects;
 mod observer;
 mod outbound;
+mod poller;
 mod price;
 mod relay;
 mod request;
+mod run;
 mod settings;
 mod settlement;
 mod tariff;
@@ -59,10 +68,12 @@ pub use error::CallError;
 pub use gateway::Gateway;
 pub use in_flight::{InFlightCalls, InFlightGuard};
 pub use inbound::InboundCall;
+pub use key_seal::{KeySeal, KeySealError};
 pub use keys::KeyOwner;
 pub use metrics::{CallMetrics, ProviderMetrics, amount_units};
 pub use observer::CallObserver;
 pub use outbound::{CallSummary, OutboundCall};
+pub use poller::{look, poll_jobs};
 pub use relay::{RelayReceiver, RelayedBytes, RelayedHead, request_id_header};
 pub use request::RequestHead;
 pub use settings::{CallSettings, OnDisconnect, UnpricedPolicy};

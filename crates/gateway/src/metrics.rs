@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
-use tollgate_domain::UsageSource;
 use tollgate_domain::settlement::{CallReport, Ending};
+use tollgate_domain::{JobEnd, JobObserver, JobState, UsageSource};
 use tollgate_pricing::{Amount, CostBreakdown, PriceSource, Unit};
 use tollgate_provider::ProviderTable;
 use tollgate_usage::UsageReading;
@@ -66,6 +66,10 @@ pub struct ProviderMetrics {
     pub stated_cost: Counter,
     /// The cost of the same calls by the price list.
     pub listed_cost: Counter,
+    /// Settled jobs, by the first observer of their end.
+    pub jobs_settled: [(JobObserver, Counter); 3],
+    /// Lost jobs.
+    pub jobs_lost: Counter,
 }
 
 impl CallMetrics {
@@ -87,7 +91,8 @@ impl CallMetrics {
 
     /// The metrics of each provider that was called, by its name.
     pub fn called_providers(&self) -> impl Iterator<Item = (&str, &ProviderMetrics)> {
-        let called = self.by_provider.iter().filter(|(_, of)| of.admitted.get() > 0);
+        let is_called = |of: &&ProviderMetrics| of.admitted.get() > 0 || of.has_jobs();
+        let called = self.by_provider.iter().filter(move |(_, of)| is_called(of));
         called.map(|(provider, of)| (provider.as_str(), of))
     }
 }
@@ -119,12 +124,30 @@ impl ProviderMetrics {
             tiers_unlisted: Counter::default(),
             stated_cost: Counter::default(),
             listed_cost: Counter::default(),
+            jobs_settled: JobObserver::ALL.map(|observer| (observer, Counter::default())),
+            jobs_lost: Counter::default(),
         }
+    }
+
+    /// Whether jobs have ended. Their calls may have been admitted by another process.
+    fn has_jobs(&self) -> bool {
+        self.jobs_lost.get() > 0 || self.jobs_settled.iter().any(|(_, count)| count.get() > 0)
     }
 
     /// Counts an admitted call.
     pub(crate) fn admitted(&self) {
         self.admitted.inc();
+    }
+
+    /// Counts the end of a job.
+    pub(crate) fn job_ended(&self, end: JobEnd) {
+        if end.state == JobState::Lost {
+            self.jobs_lost.inc();
+        } else if let Some((_, count)) =
+            self.jobs_settled.iter().find(|(observer, _)| *observer == end.observer)
+        {
+            count.inc();
+        }
     }
 
     /// Counts an answer that claims far more than its call could use.

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tollgate_domain::{Issue, Metadata, MetadataError};
+use tollgate_domain::admission::CostBound;
+use tollgate_domain::{CallRun, Issue, Metadata, MetadataError, PricedUsage, RunId};
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::{
-    CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
-use tollgate_provider::{Endpoint, request_headers};
+use tollgate_provider::{Endpoint, ProviderKey, request_headers};
+use tollgate_store::jobs::OpenJob;
+use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{BodyRefusal, InspectedBody};
 
 use crate::cost_report::ReportRequest;
@@ -17,6 +20,7 @@ use crate::error::{CallError, body_invalid};
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
 use crate::request::RequestHead;
+use crate::run::call_run;
 
 /// A call that may be sent as it is, once it is admitted.
 pub struct OutboundCall {
@@ -28,7 +32,15 @@ pub struct OutboundCall {
     /// The fields that were read of the caller's body.
     pub(crate) call_body: InspectedBody,
     pub(crate) managed: bool,
+    pub(crate) provider_key: ProviderKey,
+    /// The base URL of this service, by which the URLs of results in the answer are replaced.
+    pub(crate) results_base: Option<String>,
+    /// The requests of a batch.
+    pub(crate) batch: Option<Box<BatchPlan>>,
+    /// The running job whose object the answer is.
+    pub(crate) observed: Option<Box<OpenJob>>,
     pub(crate) metadata: Metadata,
+    pub(crate) run: Option<CallRun>,
     pub(crate) report: ReportRequest,
 }
 
@@ -40,6 +52,8 @@ pub struct CallSummary {
     pub model: Option<String>,
     /// Metadata from the caller.
     pub metadata: Metadata,
+    /// The run that the call names.
+    pub run_id: Option<RunId>,
 }
 
 impl CallSummary {
@@ -61,13 +75,37 @@ pub(crate) fn recorded(endpoint: &Endpoint) -> String {
 
 const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
 
+/// The most that a batch can cost, and what is known of its requests.
+pub(crate) struct BatchPlan {
+    pub(crate) bound: CostBound,
+    /// The model of all requests; `None` if there are several.
+    pub(crate) model: Option<String>,
+    /// The estimated input of all requests.
+    pub(crate) input_estimate: PricedUsage,
+}
+
 impl OutboundCall {
+    /// Lets URLs of results in the answer lead to this service, at `base`: an SDK calls them with the same key.
+    pub fn lead_results_to(&mut self, base: impl FnOnce() -> Option<String>) {
+        let format = &self.endpoint.format;
+        if format.answers_batch() || format.object_role() == ObjectRole::Lists {
+            self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            self.results_base = base();
+        }
+    }
+
+    /// Whether its answer may come later, as a job.
+    pub(crate) fn makes_job(&self) -> bool {
+        self.call_body.background || self.batch.is_some()
+    }
+
     /// The facts about it that a refusal states.
     pub fn summary(&self) -> CallSummary {
         CallSummary {
             endpoint: Some(Arc::clone(&self.endpoint)),
             model: self.call_body.model.clone(),
             metadata: self.metadata.clone(),
+            run_id: self.run.as_ref().map(|run| run.run_id.clone()),
         }
     }
 
@@ -124,9 +162,13 @@ impl OutboundCall {
     ) -> Result<Self, CallError> {
         let InboundCall { credential, owner, body, .. } = inbound;
         let (key, managed) = (&credential.provider_key, credential.is_managed());
-        // The body of a GET is dropped: a provider might read it as a part of the call.
+        // The body of a GET or DELETE is dropped: a provider might read it as a part of the call.
         let (mut call_body, body) = match *head.method {
-            Method::GET => (InspectedBody::empty(), Bytes::new()),
+            Method::GET | Method::DELETE => (InspectedBody::empty(), Bytes::new()),
+            // A cancellation needs none.
+            _ if body.is_empty() && endpoint.format.object_id().is_some() => {
+                (InspectedBody::empty(), Bytes::new())
+            }
             _ => (call_body(head, body, &endpoint, managed)?, body.clone()),
         };
         if let Some(model) = model {
@@ -137,8 +179,13 @@ impl OutboundCall {
             headers: request_headers(head.headers, &endpoint, key, owner.merchant_id, asks_usage),
             body: call_body.apply_edits(&body).unwrap_or(body),
             managed,
+            provider_key: key.clone(),
+            results_base: None,
+            batch: None,
+            observed: None,
             endpoint,
             call_body,
+            run: call_run(head, &metadata)?,
             metadata,
             report: ReportRequest::of(head)?,
         })

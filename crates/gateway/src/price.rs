@@ -25,8 +25,9 @@ pub(crate) fn prepare_admission(
     let now = gateway.clock.now();
     let OutboundCall { endpoint, call_body, managed, .. } = outbound;
     let metered = endpoint.format.metered();
-    let (bound, input_estimate) = match metered {
-        true => {
+    let (bound, input_estimate) = match (&outbound.batch, metered) {
+        (Some(plan), _) => (plan.bound.clone(), plan.input_estimate),
+        (None, true) => {
             let tariff = gateway.tariff(now);
             let listed = tariff.find(&endpoint.provider.name, call_body.model.as_deref());
             let bound = tariff.cost_bound(endpoint, call_body, *managed, listed);
@@ -39,7 +40,7 @@ pub(crate) fn prepare_admission(
             })?;
             (bound, input_estimate(call_body, listed))
         }
-        false => (CostBound::default(), PricedUsage::nothing()),
+        (None, false) => (CostBound::default(), PricedUsage::nothing()),
     };
     Ok(Box::new(admission::Call {
         request_id: RequestId::generate(now),
@@ -63,6 +64,7 @@ pub(crate) fn prepare_admission(
         },
         shape: endpoint.shape(),
         names_other_models: call_body.names_other_models,
+        run: outbound.run.clone(),
         bound,
         report: outbound.report.report,
         created_at: now,
@@ -70,7 +72,7 @@ pub(crate) fn prepare_admission(
 }
 
 /// The cost of the input alone by the price row of its model, for a call without an answer.
-fn input_estimate(body: &InspectedBody, listed: Option<PriceMatch<'_>>) -> PricedUsage {
+pub(crate) fn input_estimate(body: &InspectedBody, listed: Option<PriceMatch<'_>>) -> PricedUsage {
     let usage = estimate_input(body);
     // A cost beyond the range of an amount leaves the call unpriced.
     let cost = listed.and_then(|listed| Some((listed.base_cost(&usage).ok()?, listed.source)));
@@ -82,13 +84,13 @@ fn input_estimate(body: &InspectedBody, listed: Option<PriceMatch<'_>>) -> Price
 /// also has parts that are not text.
 fn plausible_usage(
     reading: &UsageReading,
-    outbound: &OutboundCall,
+    call: &PricedCall<'_>,
     listed: Option<PriceMatch<'_>>,
 ) -> Usage {
     let mut usage = reading.usage;
     let most = listed.and_then(|listed| listed.row.max_output_tokens);
     if let (UsageSource::Estimated | UsageSource::Partial, Some(most)) = (reading.source, most) {
-        let most = most.saturating_mul(outbound.call_body.answers());
+        let most = most.saturating_mul(call.answers);
         usage.quantities.output = usage.quantities.output.min(most);
     }
     usage
@@ -99,7 +101,7 @@ pub(crate) struct RequestedBound {
     /// The most that it can use, and the cost of that.
     pub(crate) at_most: PricedUsage,
     /// Whether the bound covers all of the call.
-    is_complete: bool,
+    pub(crate) is_complete: bool,
 }
 
 impl RequestedBound {
@@ -139,29 +141,42 @@ pub(crate) struct PricedReading {
     pub(crate) missing: Option<MissingPrice>,
 }
 
+impl PricedReading {
+    /// No usage, at no cost.
+    pub(crate) fn nothing() -> Self {
+        Self { priced: PricedUsage::nothing(), applied: Vec::new(), missing: None }
+    }
+}
+
+/// The facts of a call by which its answer is priced.
+pub(crate) struct PricedCall<'a> {
+    /// The provider's name.
+    pub(crate) provider: &'a str,
+    /// The requested model.
+    pub(crate) requested: Option<&'a str>,
+    /// The most answers that are made.
+    pub(crate) answers: u64,
+    /// The time at which the call came in.
+    pub(crate) came_in: Timestamp,
+}
+
 /// Prices the usage of an answer by the model that served it. The prices are from the moment when the call
 /// came in. If no price list has that model's name, the requested model is priced.
 pub(crate) fn price_reading(
     reading: &UsageReading,
-    outbound: &OutboundCall,
+    call: &PricedCall<'_>,
     gateway: &Gateway,
-    came_in: Timestamp,
     counts: &ProviderMetrics,
 ) -> PricedReading {
-    if !outbound.endpoint.format.metered() {
-        let priced = PricedUsage::nothing();
-        return PricedReading { priced, applied: Vec::new(), missing: None };
-    }
-    let requested = outbound.call_body.model.as_deref();
+    let PricedCall { provider, requested, came_in, .. } = *call;
     let models: Vec<&str> = reading.model.as_deref().into_iter().chain(requested).collect();
     // A call may name no model by nature; then a row for all models prices it.
     let models = if models.is_empty() { vec![""] } else { models };
-    let provider = &outbound.endpoint.provider.name;
     let tariff = gateway.tariff(came_in);
     let listed = tariff.find(provider, models.first().copied());
     let others = || models.iter().skip(1).find_map(|model| tariff.find(provider, Some(*model)));
     let own = listed.or_else(others);
-    let used = plausible_usage(reading, outbound, own);
+    let used = plausible_usage(reading, call, own);
     let served = ServedCall {
         provider,
         models: &models,

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tollgate_provider::Timeouts;
 
+use crate::key_seal::KeySeal;
+
 /// The handling of a call whose client leaves before its answer has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDisconnect {
@@ -44,6 +46,9 @@ pub struct CallSettings {
     pub timeouts: Timeouts,
     /// Whether records keep the messages of providers' errors.
     pub keep_error_messages: bool,
+    /// The encryption of callers' provider keys while their jobs run. Without it, only their own retrieval settles their
+    /// jobs.
+    pub job_keys: Option<KeySeal>,
 }
 
 impl Default for CallSettings {
@@ -56,6 +61,7 @@ impl Default for CallSettings {
             answer_memory_bytes: 128 * 1024 * 1024,
             timeouts: Timeouts::default(),
             keep_error_messages: true,
+            job_keys: None,
         }
     }
 }

@@ -108,6 +108,30 @@ impl<'a> Tariff<'a> {
         managed: bool,
         listed: Option<PriceMatch<'_>>,
     ) -> Result<CostBound, CallError> {
+        let highest: HighestPrices = |row, tokens, tiers| row.highest_prices(tokens, tiers);
+        self.bound_at(highest, endpoint, body, managed, listed)
+    }
+
+    /// As [`Tariff::cost_bound`], for a request of a batch.
+    pub(crate) fn batch_bound(
+        &self,
+        endpoint: &Endpoint,
+        body: &InspectedBody,
+        managed: bool,
+        listed: Option<PriceMatch<'_>>,
+    ) -> Result<CostBound, CallError> {
+        let highest: HighestPrices = |row, tokens, tiers| row.highest_batch_prices(tokens, tiers);
+        self.bound_at(highest, endpoint, body, managed, listed)
+    }
+
+    fn bound_at(
+        &self,
+        highest_prices: HighestPrices,
+        endpoint: &Endpoint,
+        body: &InspectedBody,
+        managed: bool,
+        listed: Option<PriceMatch<'_>>,
+    ) -> Result<CostBound, CallError> {
         let listed = listed.filter(|listed| is_priced(endpoint, listed.row));
         let provider = &endpoint.provider.name;
         if listed.is_none() {
@@ -115,7 +139,7 @@ impl<'a> Tariff<'a> {
                 format!("has no price at {provider}; the operator can set one in [[prices]]");
             check_unpriced_allowed(Issue::at(["model"], issue), managed, self.unpriced)?;
         }
-        let mut bound = compute_bound(listed, endpoint, body);
+        let mut bound = compute_bound(listed, highest_prices, endpoint, body);
         if let Some(prices) = &mut bound.prices {
             let charges = body.bound(&endpoint.format).tool_charges;
             match highest_tool_price(&charges, prices, bound.input_tokens, provider, self) {
@@ -214,9 +238,13 @@ fn check_unpriced_allowed(
     Err(CallError::PriceUnknown(issue))
 }
 
+/// The highest prices of a row for a prompt of this length, in these tiers.
+type HighestPrices = fn(&PriceRow, u64, &[&str]) -> UnitPrices;
+
 /// The most that the call can use, and the highest prices of its row.
 fn compute_bound(
     listed: Option<PriceMatch<'_>>,
+    highest_prices: HighestPrices,
     endpoint: &Endpoint,
     body: &InspectedBody,
 ) -> CostBound {
@@ -233,7 +261,7 @@ fn compute_bound(
         .iter()
         .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
     let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
-    let prices = row.map(|row| row.highest_prices(input_tokens, &tiers));
+    let prices = row.map(|row| highest_prices(row, input_tokens, &tiers));
     let without_bound = [(prices.is_none(), "model"), (is_unknown, max_tokens_field(endpoint))];
     let unlisted = unlisted.first().map(|(field, _)| (true, *field));
     let field = without_bound.into_iter().chain(unlisted).find(|(holds, _)| *holds);

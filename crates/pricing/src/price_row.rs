@@ -73,6 +73,9 @@ pub enum TierPrices {
     },
 }
 
+/// The tier of requests that are answered within a day.
+const BATCH: &str = "batch";
+
 /// The tier of calls that use capacity paid for in advance.
 ///
 /// It is Google's provisioned throughput. Tokens cost nothing more in it, whatever a row lists.
@@ -206,6 +209,26 @@ impl PriceRow {
     /// at most that size costs no more than by these prices, whatever kind its tokens are (cached, written
     /// to a cache, audio, reasoning).
     pub fn highest_prices<T: AsRef<str>>(&self, input_tokens: u64, tiers: &[T]) -> UnitPrices {
+        self.highest_prices_beside(None, input_tokens, tiers)
+    }
+
+    /// As [`highest_prices`](Self::highest_prices), for a call that is certainly served in the tier `batch`. A row
+    /// without that tier has its standard prices for it.
+    pub fn highest_batch_prices<T: AsRef<str>>(
+        &self,
+        input_tokens: u64,
+        tiers: &[T],
+    ) -> UnitPrices {
+        self.highest_prices_beside(Some(BATCH), input_tokens, tiers)
+    }
+
+    /// The highest prices of a call that is served in the tier `base`, or else in the standard.
+    fn highest_prices_beside<T: AsRef<str>>(
+        &self,
+        base: Option<&str>,
+        input_tokens: u64,
+        tiers: &[T],
+    ) -> UnitPrices {
         // A call may exceed the capacity paid for in advance; then the other prices apply.
         let charged = tiers.iter().map(AsRef::as_ref).filter(|tier| *tier != PROVISIONED);
         let tiers: Vec<&str> = charged.collect();
@@ -227,7 +250,7 @@ impl PriceRow {
             .filter(|tier| matches!(self.tiers.get(*tier), Some(TierPrices::Prices { .. })));
         let served: Vec<Vec<&str>> = std::iter::once(None)
             .chain(with_own_prices.map(Some))
-            .map(|own| own.into_iter().chain(factors.clone()).collect())
+            .map(|own| base.into_iter().chain(own).chain(factors.clone()).collect())
             .collect();
         let mut highest = UnitPrices::default();
         let mut meet = |list: &UnitPrices| {

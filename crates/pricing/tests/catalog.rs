@@ -130,6 +130,29 @@ fn tokens_of_provisioned_capacity_cost_nothing_and_lower_no_bound() {
 }
 
 #[test]
+fn a_batch_is_bounded_by_the_prices_of_its_tier_or_else_by_the_standard() {
+    let row = |tiers: serde_json::Value| -> PriceRow {
+        serde_json::from_value(serde_json::json!({
+            "provider": "anthropic", "models": ["m"], "prices": {"input": "2", "cache_write_1h": "4", "output": "8"},
+            "bands": [{"above_input_tokens": 100, "input": "20", "output": "40"}], "tiers": tiers,
+        }))
+        .unwrap()
+    };
+    let bound = |row: &PriceRow, tokens, tiers: &[&str]| {
+        let prices = row.highest_batch_prices(tokens, tiers);
+        [prices.input, prices.output].map(|rate| rate.map(|rate| rate.to_string()))
+    };
+    let pair = |input: &str, output: &str| [Some(input.to_owned()), Some(output.to_owned())];
+    let half = row(serde_json::json!({"batch": {"factor": "0.5"}, "us": {"factor": "1.1"}}));
+    assert_eq!(bound(&half, 9, &[]), pair("2", "4"));
+    assert_eq!(bound(&half, 101, &[]), pair("10", "20"));
+    assert_eq!(bound(&half, 9, &["us"]), pair("2.2", "4.4"));
+    assert_eq!(bound(&row(serde_json::json!({})), 9, &[]), pair("4", "8"));
+    let own = row(serde_json::json!({"batch": {"prices": {"input": "1", "output": "3"}}}));
+    assert_eq!(bound(&own, 9, &[]), pair("1", "3"));
+}
+
+#[test]
 fn prices_of_nothing_are_mistakes_wherever_they_stand() {
     let errors = |row: &str| {
         let file = format!(r#"{{"rows": [{{"provider": "openai", {row}}}]}}"#);

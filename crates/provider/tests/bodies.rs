@@ -89,8 +89,9 @@ fn a_field_that_decides_about_money_stands_only_once() {
 #[test]
 fn with_a_managed_key_nothing_stored_is_named() {
     let table: &[(&str, Value, &str)] = &[
-        (RESPONSES, json!({"background": true}), "background"),
-        (RESPONSES, json!({"previous_response_id": "resp_1"}), "previous_response_id"),
+        (CHAT, json!({"background": true}), "background"),
+        (RESPONSES, json!({"deferred": true}), "deferred"),
+        (CHAT, json!({"previous_response_id": "resp_1"}), "previous_response_id"),
         (RESPONSES, json!({"conversation": "conv_1"}), "conversation"),
         (RESPONSES, json!({"conversation": {"id": "conv_1"}}), "conversation"),
         (RESPONSES, json!({"prompt": {"id": "pmpt_1"}}), "prompt"),
@@ -141,6 +142,11 @@ fn with_a_managed_key_nothing_stored_is_named() {
         assert!(inspect(path, &body, false).is_ok(), "the caller's own key may: {body}");
         assert!(InspectedBody::inspect(body.as_bytes(), &generous, true).is_ok(), "{body}");
     }
+    // The end of a response can be seen, and the owner of one is checked.
+    let body = br#"{"model":"m","background":true,"previous_response_id":"resp_1","store":false}"#;
+    let responses = InspectedBody::inspect(body, &endpoint(RESPONSES), true).unwrap();
+    assert_eq!(responses.previous_response_id.as_deref(), Some("resp_1"));
+    assert!(responses.background && !responses.keeps_answer);
     let harmless = json!({
         "model": "m", "background": false, "previous_response_id": null, "prompt": "text",
         "metadata": {"file_id": "mine"}, "user": "file_id", "input": "file_id",
@@ -149,11 +155,11 @@ fn with_a_managed_key_nothing_stored_is_named() {
                 {"file_id": {"type": "string"}, "file_ids": {"type": "array"}}}}],
     });
     assert!(paths(RESPONSES, &harmless.to_string(), true).is_empty());
-    let both = json!({"model": "m", "background": true, "input": [{"file_id": "b"}],
+    let both = json!({"model": "m", "deferred": true, "input": [{"file_id": "b"}],
         "messages": [{"file_id": "a"}]});
     assert_eq!(
         paths(RESPONSES, &both.to_string(), true),
-        ["background", "input.0.file_id", "messages.0.file_id"]
+        ["deferred", "input.0.file_id", "messages.0.file_id"]
     );
 }
 

@@ -160,15 +160,23 @@ fn the_endpoints_of_a_dialect_are_known_as_metered_or_free() {
         (Method::POST, "https://api.anthropic.com/v1/messages/count_tokens", Some(false)),
         (Method::GET, "https://api.anthropic.com/v1/models/claude", Some(false)),
         (Method::POST, "http://127.0.0.1:9100/v1/chat/completions", Some(true)),
+        // Objects of the caller.
+        (Method::GET, "https://api.openai.com/v1/responses/resp_1?stream=true", Some(false)),
+        (Method::DELETE, "https://api.openai.com/v1/responses/resp_1", Some(false)),
+        (Method::POST, "https://api.openai.com/v1/responses/resp_1/cancel", Some(false)),
+        (Method::GET, "https://api.openai.com/v1/responses/resp_1/input_items", Some(false)),
+        (Method::POST, "https://api.openai.com/v1/responses/resp_1", None),
+        (Method::POST, "https://api.anthropic.com/v1/messages/batches", Some(true)),
+        (Method::GET, "https://api.anthropic.com/v1/messages/batches?limit=2", Some(false)),
+        (Method::GET, "https://api.anthropic.com/v1/messages/batches/b/results", Some(false)),
+        (Method::POST, "https://api.anthropic.com/v1/messages/batches/b/results", None),
         // Everything else needs the caller's own key.
         (Method::GET, "https://api.openai.com/v1/chat/completions", None),
         (Method::GET, "https://api.openai.com/v1/chat/completions/chatcmpl-1", None),
-        (Method::GET, "https://api.openai.com/v1/responses/resp_1", None),
         (Method::POST, "https://api.openai.com/v1/responses/", None),
         (Method::POST, "https://api.openai.com/v1/files", None),
         (Method::POST, "https://api.openai.com/v1/batches", None),
         (Method::POST, "https://api.openai.com/v1/organization/admin_api_keys", None),
-        (Method::POST, "https://api.anthropic.com/v1/messages/batches", None),
         (Method::DELETE, "https://api.openai.com/v1/models/ft%3Agpt-4o", None),
     ];
     for (method, u, metered) in rows {

@@ -1,10 +1,12 @@
 //! A measurement of the ledger alone: callers that admit and settle, without a provider between.
 //!
-//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS RATE` uses a SQLite
+//! `cargo run --release -p tollgate-store --example ledger -- CALLERS SECONDS PAIRS RATE LEVELS KEYS` uses a
+//! SQLite
 //! file in the temporary directory, which `TMPDIR` names, and a PostgreSQL server of its own if PostgreSQL
 //! is installed. Every call has a spend key with every limit, a wallet, a meter of three tiers, and PAIRS
-//! pairs of metadata. With a RATE, that number of calls begins each second; without one, callers call
-//! without a pause.
+//! pairs of metadata. With a RATE, that number of calls begins each second; with 0, callers call without a pause.
+//! There are KEYS spend keys, each with a wallet of its own. All of them name a budget at the end of a chain of LEVELS
+//! budgets with limits.
 //!
 //! It prints the CPU time of a call by thread and the waits of callers, both in µs, the bytes that a call
 //! adds to the file, the lag of the roll-ups, and the size of SQLite's log.
@@ -32,35 +34,57 @@ use tollgate_testkit::store::{TestStore, amount, answered};
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().unwrap());
     let (callers, seconds) = (arguments.next().unwrap_or(16), arguments.next().unwrap_or(5));
-    let [pairs, rate] = [(); 2].map(|()| arguments.next().unwrap_or(0));
+    let [pairs, rate, levels] = [(); 3].map(|()| arguments.next().unwrap_or(0));
+    let keys = arguments.next().unwrap_or(1).max(1);
     each_store(async |store| {
         tokio::select! {
             () = tollgate_store::upkeep::run(store.store.clone()) => {}
-            () = measure(store, callers, Duration::from_secs(seconds), pairs, rate) => {}
+            () = measure(store, callers, Duration::from_secs(seconds), pairs, rate, (levels, keys)) => {}
         }
     });
 }
 
-async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64, rate: u64) {
+async fn measure(
+    store: &TestStore,
+    callers: u64,
+    time: Duration,
+    pairs: u64,
+    rate: u64,
+    (levels, keys): (u64, u64),
+) {
     let merchant = store.merchant().await.merchant;
-    let wallet_id = store.connection(merchant.merchant_id, "1000000").await.wallet_id;
     let meter =
         store.meter(merchant.merchant_id, &[(0, "10"), (1_000, "5"), (1_000_000, "2")]).await;
     let now = store.clock.now();
-    let new = NewSpendKey {
-        name: "Key".to_owned(),
-        wallet_id: Some(wallet_id),
-        meter_id: Some(meter.meter_id),
-        rules: SpendRules {
-            spend_limit: Some(SpendLimit { amount: amount("1000000"), cycle: Cycle::Daily }),
-            enforcement: Enforcement::Strict,
-            ..SpendRules::default()
-        },
-    };
-    let made = store.store.write(move |conn| {
-        tollgate_store::spend_keys::create(conn, merchant.merchant_id, &new, now)
-    });
-    let (spend_key, key) = made.await.unwrap().unwrap();
+    let spend_limit = Some(SpendLimit { amount: amount("1000000"), cycle: Cycle::Daily });
+    let mut budget_id = None;
+    for _ in 0..levels {
+        let rules = BudgetRules {
+            spend_limit,
+            enforcement: BudgetEnforcement::Strict,
+            ..BudgetRules::default()
+        };
+        budget_id = Some(store.budget(merchant.merchant_id, budget_id, rules).await.budget_id);
+    }
+    let mut spend_keys = Vec::new();
+    for _ in 0..keys {
+        let wallet_id = store.connection(merchant.merchant_id, "1000000").await.wallet_id;
+        let new = NewSpendKey {
+            name: "Key".to_owned(),
+            wallet_id: Some(wallet_id),
+            meter_id: Some(meter.meter_id),
+            budget_id,
+            rules: SpendRules {
+                spend_limit,
+                enforcement: Enforcement::Strict,
+                ..SpendRules::default()
+            },
+        };
+        let made = store.store.write(move |conn| {
+            tollgate_store::spend_keys::create(conn, merchant.merchant_id, &new, now)
+        });
+        spend_keys.push(made.await.unwrap().unwrap());
+    }
     let metadata = |call: u64| {
         let pairs = (0..pairs).map(|pair| match pair {
             0 => format!(r#""user": "user-{}""#, call % 1_000),
@@ -78,7 +102,9 @@ async fn measure(store: &TestStore, callers: u64, time: Duration, pairs: u64, ra
                 let due = begun + Duration::from_secs_f64(number as f64 / rate as f64);
                 tokio::time::sleep_until(due.into()).await;
             }
-            let mut call = store.call_with(&spend_key, &key);
+            let turn = (caller + callers * waits.len() as u64) % keys;
+            let (spend_key, key) = &spend_keys[turn as usize];
+            let mut call = store.call_with(spend_key, key);
             call.bound.input_tokens = 1_000;
             call.forwarded.metadata = metadata(caller + waits.len() as u64);
             let request_id = call.request_id;

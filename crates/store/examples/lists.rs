@@ -143,6 +143,7 @@ async fn set_up(store: &Store, merchants: usize) -> Result<()> {
                 for _ in 0..CONNECTIONS {
                     let new = NewConnection::default();
                     let made = tollgate_store::connections::create(conn, merchant_id, &new, now)?;
+                    let made = made.unwrap_or_else(|| unreachable!("it names no budget"));
                     let credit = WalletMovement {
                         kind: TransactionKind::Credit,
                         amount: amount("1000000"),

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    Id as _, LedgerAccount, MeterId, MeterVersion, PendingRecord, RequestId, SpendCounters,
-    SpendKeyId, SpendRules, SubscriptionId, SubscriptionStatus, Timestamp, TransactionKind,
+    CycleCalendar, Id as _, LedgerAccount, LimitCalendars, MeterId, MeterVersion, PendingRecord,
+    RequestId, Run, SpendCounters, SubscriptionId, SubscriptionStatus, Timestamp, TransactionKind,
     WalletId,
 };
 use tollgate_pricing::Amount;
 
 mod findings;
+mod jobs;
 mod rollups;
 mod statements;
 
@@ -22,16 +23,18 @@ use findings::{CHUNK, OwnerNames};
 use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::ids::Id;
+use crate::ids::{AnyId, Id};
+use crate::imports;
 use crate::meters;
 use crate::records::RecordWalk;
 use crate::rollups::QueuedCall;
 use crate::rows::{
-    CounterKey, OpenCallRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
-    counter_key, from_json, word,
+    BudgetRow, CounterKey, OpenCallRow, RunRow, SpendCountersRow, SpendKeyRow, TierCounterRow,
+    TransactionRow, WalletRow, counter_key, time, word,
 };
 use crate::schema::{
-    open_calls, spend_counters, spend_keys, subscriptions, tier_counters, transactions, wallets,
+    budgets, open_calls, runs, spend_counters, spend_keys, subscriptions, tier_counters,
+    transactions, wallets,
 };
 use crate::tables::repricings::{self, RepricingTotals};
 
@@ -49,16 +52,47 @@ struct RecomputedLedger {
     holds: BTreeMap<(Id<WalletId>, EnumCode<LedgerAccount>), i64>,
     costs: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
     counters: BTreeMap<CounterKey, i64>,
-    spend: BTreeMap<Id<SpendKeyId>, RecomputedKey>,
+    /// By spend key, budget or run.
+    spend: BTreeMap<Id<AnyId>, RecomputedCounters>,
     rollups: rollups::RecomputedRollups,
 }
 
-/// The counters of a spend key.
+/// The counters of a spend key, a budget or a run.
 #[derive(Default)]
-struct RecomputedKey {
+struct RecomputedCounters {
+    name: String,
     kept: SpendCounters,
     recomputed: SpendCounters,
-    rules: SpendRules,
+    spend_calendar: CycleCalendar,
+    request_calendar: CycleCalendar,
+    /// The time of the first call of a run. An earlier run with its id was forgotten.
+    first_at: Option<Timestamp>,
+}
+
+impl RecomputedCounters {
+    /// `imported` is what the account had spent before it was imported, and the time of that.
+    fn new(
+        name: String,
+        row: &SpendCountersRow,
+        calendars: LimitCalendars<'_>,
+        imported: Option<&(Amount, Timestamp)>,
+    ) -> Self {
+        let kept = SpendCounters::from(row);
+        // Recalculated counters refer to the cycles of the stored last use.
+        let mut recomputed =
+            SpendCounters { last_used_at: kept.last_used_at, ..SpendCounters::default() };
+        if let Some((amount, at)) = imported {
+            let last = kept.last_used_at.unwrap_or(*at);
+            for (cycle, spent) in recomputed.spent.each_mut() {
+                if calendars.spend.is_same(cycle, *at, last) {
+                    *spent = *amount;
+                }
+            }
+        }
+        let (spend_calendar, request_calendar) =
+            (calendars.spend.clone(), calendars.requests.clone());
+        Self { name, kept, recomputed, spend_calendar, request_calendar, first_at: None }
+    }
 }
 
 /// A set of numbers from 1 on, one bit each.
@@ -152,52 +186,79 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
         let owner = owners.name(owner);
         audit.compare(format!("counter of {owner} under {meter} {period}"), 0, counted);
     }
-    for (id, key) in std::mem::take(&mut sums.spend) {
-        audit.compare_spend(id, &key.kept, &key.recomputed);
+    for counters in std::mem::take(&mut sums.spend).into_values() {
+        audit.compare_spend(&counters.name, &counters.kept, &counters.recomputed);
     }
     rollups::compare(conn, sums.rollups, &mut audit)?;
+    jobs::check(conn, &mut audit)?;
     statements::check(conn, &mut audit)?;
     Ok(audit)
 }
 
 fn read_spend_counters(conn: &mut Conn, sums: &mut RecomputedLedger) -> Result<(), StoreError> {
-    let rows: Vec<(SpendCountersRow, String)> = spend_counters::table
+    let imported = imports::spent(conn)?;
+    let keys: Vec<(SpendCountersRow, SpendKeyRow)> = spend_counters::table
         .inner_join(spend_keys::table)
-        .select((SpendCountersRow::as_select(), spend_keys::rules))
+        .select((SpendCountersRow::as_select(), SpendKeyRow::as_select()))
         .load(conn)?;
-    for (row, rules) in rows {
-        let kept = SpendCounters::from(&row);
-        // Recalculated counters refer to the cycles of the stored last use.
-        let recomputed =
-            SpendCounters { last_used_at: kept.last_used_at, ..SpendCounters::default() };
-        let rules = from_json::<SpendRules>("spend_keys.rules", &rules)?;
-        sums.spend.insert(row.spend_key_id, RecomputedKey { kept, recomputed, rules });
+    for (counters, row) in keys {
+        let name = format!("spend key {}", row.spend_key_id);
+        let key = row.with_counters(SpendCounters::default())?;
+        let imported = imported.get(&counters.account_id);
+        let sum = RecomputedCounters::new(name, &counters, key.rules.calendars(), imported);
+        sums.spend.insert(counters.account_id, sum);
+    }
+    let budgets: Vec<(SpendCountersRow, BudgetRow)> = spend_counters::table
+        .inner_join(budgets::table)
+        .select((SpendCountersRow::as_select(), BudgetRow::as_select()))
+        .load(conn)?;
+    for (counters, row) in budgets {
+        let name = format!("budget {}", row.budget_id);
+        let budget = row.with_counters(SpendCounters::default())?;
+        let imported = imported.get(&counters.account_id);
+        let sum = RecomputedCounters::new(name, &counters, budget.rules.calendars(), imported);
+        sums.spend.insert(counters.account_id, sum);
+    }
+    let runs: Vec<(SpendCountersRow, RunRow)> = spend_counters::table
+        .inner_join(runs::table)
+        .select((SpendCountersRow::as_select(), RunRow::as_select()))
+        .load(conn)?;
+    for (counters, row) in runs {
+        let name = format!("run {:?} ({})", row.run_id, row.account_id);
+        let mut sum = RecomputedCounters::new(name, &counters, Run::calendars(), None);
+        sum.first_at = Some(time(row.first_at));
+        sums.spend.insert(counters.account_id, sum);
     }
     Ok(())
 }
 
-/// Adds a call with this cost and hold to the counters of its spend key. It counts in each cycle that contains both the
-/// admission and the key's last use.
-fn spend(
-    spend_key_id: Option<Id<SpendKeyId>>,
-    admitted_at: Timestamp,
-    cost: Amount,
-    hold: Amount,
-    sums: &mut RecomputedLedger,
-) {
-    let Some(id) = spend_key_id else { return };
-    let RecomputedKey { recomputed: sum, rules, .. } = sums.spend.entry(id).or_default();
-    let last = sum.last_used_at.unwrap_or(admitted_at);
-    let more = |sum: &mut Amount, amount| *sum = sum.saturating_add(amount);
-    for ((cycle, spent), (_, held)) in sum.spent.each_mut().into_iter().zip(sum.held.each_mut()) {
-        if rules.spend_calendar.is_same(cycle, admitted_at, last) {
-            more(spent, cost);
-            more(held, hold);
+/// Adds a call with this cost and hold to the counters of its spend key, its budgets and its run. It counts in each cycle that
+/// contains both the admission and the last use of the account.
+fn spend(call: &PendingRecord, cost: Amount, hold: Amount, sums: &mut RecomputedLedger) {
+    let budgets = call.budgets.ids.iter().map(|id| Id(*id).untyped());
+    let accounts = call.spend_key_id.map(|id| Id(id).untyped()).into_iter().chain(budgets);
+    let run = call.run().map(|run| Id(run.account_id).untyped());
+    // A run is forgotten after a while, with its counters.
+    let run = run.filter(|id| {
+        let first_at = sums.spend.get(id).and_then(|run| run.first_at);
+        first_at.is_some_and(|first_at| first_at <= call.created_at)
+    });
+    for account in accounts.chain(run) {
+        let counters = sums.spend.entry(account).or_default();
+        let RecomputedCounters { recomputed: sum, spend_calendar, request_calendar, .. } = counters;
+        let last = sum.last_used_at.unwrap_or(call.created_at);
+        let more = |sum: &mut Amount, amount| *sum = sum.saturating_add(amount);
+        let each = sum.spent.each_mut().into_iter().zip(sum.held.each_mut());
+        for ((cycle, spent), (_, held)) in each {
+            if spend_calendar.is_same(cycle, call.created_at, last) {
+                more(spent, cost);
+                more(held, hold);
+            }
         }
-    }
-    for (cycle, requests) in sum.requests.each_mut() {
-        if rules.request_calendar.is_same(cycle, admitted_at, last) {
-            *requests = requests.saturating_add(1);
+        for (cycle, requests) in sum.requests.each_mut() {
+            if request_calendar.is_same(cycle, call.created_at, last) {
+                *requests = requests.saturating_add(1);
+            }
         }
     }
 }
@@ -287,8 +348,7 @@ fn read_open_calls(
             let held = sums.holds.entry((Id(wallet_id), EnumCode(account))).or_default();
             *held = held.saturating_add(hold.units());
         }
-        let id = call.spend_key_id.map(Id);
-        spend(id, call.created_at, Amount::ZERO, call.spend_hold, sums);
+        spend(&call, Amount::ZERO, call.spend_hold, sums);
     }
     Ok(())
 }
@@ -334,7 +394,7 @@ fn read_requests(
             let queued = QueuedCall::settled(&row.settled_call(None)?, call.created_at);
             sums.rollups.add(&queued);
             let cost = record.quote.total_request_cost;
-            spend(row.spend_key_id, call.created_at, cost, Amount::ZERO, sums);
+            spend(&call, cost, Amount::ZERO, sums);
         }
     }
 }

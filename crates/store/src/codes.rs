@@ -8,7 +8,9 @@ use diesel::expression::AsExpression;
 use diesel::serialize::{self, Output, ToSql};
 use diesel::sql_types::SmallInt;
 use serde::{Serialize, Serializer};
-use tollgate_domain::{LedgerAccount, RequestStatus, TransactionKind};
+use tollgate_domain::{
+    JobKind, JobObserver, JobState, LedgerAccount, RequestStatus, TransactionKind,
+};
 
 /// A value of an enum in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, AsExpression, FromSqlRow)]
@@ -63,6 +65,24 @@ coded! {
         Rollover = 6,
         BundlePurchase = 7,
         Correction = 8,
+    }
+    JobKind {
+        Response = 1,
+        Batch = 2,
+        Video = 3,
+    }
+    JobState {
+        Running = 1,
+        Succeeded = 2,
+        Failed = 3,
+        Cancelled = 4,
+        Expired = 5,
+        Lost = 6,
+    }
+    JobObserver {
+        Client = 1,
+        Webhook = 2,
+        Poll = 3,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::page::Page;
 use crate::rows::{ConnectionRow, to_json, word};
 use crate::schema::connections;
 pub use crate::tables::connections::find;
-use crate::{events, subscriptions, wallets};
+use crate::{budgets, events, subscriptions, wallets};
 
 /// A new connection, or the one that already had the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,8 @@ pub struct CreatedConnection {
 
 /// Makes a connection with an empty wallet.
 ///
-/// If the merchant has one with the same reference, that one is returned. Call it in a write transaction.
+/// If the merchant has one with the same reference, that one is returned. `None` if it has no such budget that a
+/// connection can name. Call it in a write transaction.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
@@ -36,7 +37,7 @@ pub fn create(
     merchant_id: MerchantId,
     new: &NewConnection,
     now: Timestamp,
-) -> Result<CreatedConnection, StoreError> {
+) -> Result<Option<CreatedConnection>, StoreError> {
     if let Some(reference_id) = &new.reference_id {
         // Two requests with the same reference at once must not both find none.
         dialect::lock_merchant(conn, merchant_id)?;
@@ -48,7 +49,14 @@ pub fn create(
             .first(conn)
             .optional()?;
         if let Some(row) = known {
-            return Ok(CreatedConnection { connection: row.try_into()?, is_new: false });
+            return Ok(Some(CreatedConnection { connection: row.try_into()?, is_new: false }));
+        }
+    }
+    if let Some(budget_id) = new.budget_id {
+        // The budget must not be deleted meanwhile.
+        dialect::lock_merchant(conn, merchant_id)?;
+        if !budgets::can_be_named(conn, merchant_id, budget_id)? {
+            return Ok(None);
         }
     }
     let connection_id = ConnectionId::generate(now);
@@ -66,12 +74,13 @@ pub fn create(
         deleted_at: None,
         suspended_at: None,
         report: new.report.map(|report| word(&report)),
+        budget_id: new.budget_id.map(Id),
     };
     diesel::insert_into(connections::table).values(&row).execute(conn)?;
     let connection = Connection::try_from(row)?;
     let news = EventPayload::ConnectionCreated { connection: Box::new(connection.clone()) };
     events::write(conn, merchant_id, &news, now)?;
-    Ok(CreatedConnection { connection, is_new: true })
+    Ok(Some(CreatedConnection { connection, is_new: true }))
 }
 
 /// A merchant's connections that are not deleted, newest first.
@@ -95,7 +104,18 @@ pub fn list(
     rows.into_iter().map(Connection::try_from).collect()
 }
 
-/// Changes a connection that is not deleted; `None` if there is none.
+/// The outcome of [`update`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionUpdate {
+    /// The connection as it is now.
+    Connection(Box<Connection>),
+    /// The merchant has no such connection that is not deleted.
+    NotFound,
+    /// The merchant has no such budget that a connection can name.
+    BudgetNotFound,
+}
+
+/// Changes a connection that is not deleted.
 ///
 /// Call it in a write transaction.
 ///
@@ -107,7 +127,7 @@ pub fn update(
     connection_id: ConnectionId,
     changes: &ConnectionChanges,
     now: Timestamp,
-) -> Result<Option<Connection>, StoreError> {
+) -> Result<ConnectionUpdate, StoreError> {
     let active = || {
         connections::table
             .find(Id(connection_id))
@@ -127,12 +147,26 @@ pub fn update(
         let report = report.map(|report| word(&report));
         diesel::update(active()).set(connections::report.eq(report)).execute(conn)?;
     }
+    if let Some(budget_id) = changes.budget_id {
+        // The budget must not be deleted meanwhile.
+        dialect::lock_merchant(conn, merchant_id)?;
+        if let Some(budget_id) = budget_id
+            && !budgets::can_be_named(conn, merchant_id, budget_id)?
+        {
+            return Ok(ConnectionUpdate::BudgetNotFound);
+        }
+        let budget_id = budget_id.map(Id);
+        diesel::update(active()).set(connections::budget_id.eq(budget_id)).execute(conn)?;
+    }
     if let Some(is_suspended) = changes.is_suspended {
         let since = is_suspended.then(|| now.unix_micros());
         diesel::update(active()).set(connections::suspended_at.eq(since)).execute(conn)?;
     }
     let row = active().select(ConnectionRow::as_select()).first(conn).optional()?;
-    row.map(Connection::try_from).transpose()
+    Ok(match row.map(Connection::try_from).transpose()? {
+        Some(connection) => ConnectionUpdate::Connection(Box::new(connection)),
+        None => ConnectionUpdate::NotFound,
+    })
 }
 
 /// Deletes a connection and ends its subscription. Returns whether there was one.

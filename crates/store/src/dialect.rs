@@ -18,28 +18,30 @@ use diesel::upsert::excluded;
 use diesel::{QueryResult, RunQueryDsl};
 use sha2::{Digest, Sha256};
 use tollgate_domain::{
-    ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId,
-    SubscriptionId, Wallet, WalletId, WebhookId,
+    BudgetId, ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, SubscriptionConfigId,
+    SubscriptionId, Timestamp, Wallet, WalletId, WebhookId,
 };
 
 use crate::conn::Conn;
-use crate::ids::Id;
+use crate::ids::{AnyId, Id};
 use crate::prepared::{
     AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
     InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
-    SaveCountersOfKeys, SaveSpendCounters, SaveWallet, SaveWallets,
+    SaveCountersOfAccounts, SaveSpendCounters, SaveWallet, SaveWallets,
 };
 use crate::rows::{
-    AnswerRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow, EventRow,
-    MissingPriceRow, OpenCallRow, RefusalCountRow, RefusalRow, ReportedUsageRow, RepricingRow,
-    RequestIndexRow, RequestRow, RollupRow, SeriesRow, SpendCountersRow, SpendKeyRow,
-    SubscriptionRow, TierCounterRow, TransactionRow, WalletRow, WebhookRow, to_json,
+    AnswerRow, BudgetRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow,
+    EventRow, JobRow, MissingPriceRow, OpenCallRow, ProviderObjectRow, RefusalCountRow, RefusalRow,
+    ReportedUsageRow, RepricingRow, RequestIndexRow, RequestRow, RollupRow, RunRow, SeriesRow,
+    SpendCountersRow, SpendKeyRow, SubscriptionRow, TierCounterRow, TransactionRow, WalletRow,
+    WebhookRow, to_json,
 };
 use crate::schema::{
-    connections, corrections, deliveries, events, idempotent_answers, merchants, missing_prices,
-    open_calls, refusal_counts, refusals, reported_usage, repricings, request_index, requests,
-    rollup_queue, secret_keys, spend_counters, spend_keys, subscription_config_versions,
-    subscription_configs, subscriptions, usage_series, wallets, webhooks,
+    budgets, connections, corrections, deliveries, events, idempotent_answers, jobs, merchants,
+    missing_prices, open_calls, provider_events, provider_objects, refusal_counts, refusals,
+    reported_usage, repricings, request_index, requests, rollup_queue, runs, secret_keys,
+    spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
+    usage_series, wallets, webhooks,
 };
 pub(crate) use reading::{
     BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, UsageQuery, plan,
@@ -415,29 +417,29 @@ pub(crate) fn spend_key_facts(
     }
 }
 
-/// Returns the counters of the spend keys with these ids, locked. `ids` must ascend.
+/// Returns the counters of the spend keys and budgets with these ids, locked. `ids` must ascend.
 pub(crate) fn lock_spend_counters(
     conn: &mut Conn,
-    ids: &[Id<SpendKeyId>],
+    ids: &[Id<AnyId>],
 ) -> QueryResult<Vec<SpendCountersRow>> {
     match conn {
         Conn::Sqlite(conn) => find_each(ids, |id| {
             spend_counters::table.find(id).select(SpendCountersRow::as_select()).get_result(conn)
         }),
         Conn::Postgres(conn) => spend_counters::table
-            .filter(spend_counters::spend_key_id.eq_any(ids))
-            .order(spend_counters::spend_key_id)
+            .filter(spend_counters::account_id.eq_any(ids))
+            .order(spend_counters::account_id)
             .select(SpendCountersRow::as_select())
             .for_no_key_update()
             .load(conn),
     }
 }
 
-/// Writes locked counters of spend keys.
+/// Writes locked counters of spend keys and budgets.
 pub(crate) fn save_spend_counters(conn: &mut Conn, rows: &[SpendCountersRow]) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(conn) => execute_each(rows, |row| SaveSpendCounters(row).execute(conn)),
-        Conn::Postgres(conn) => SaveCountersOfKeys::of(rows).execute(conn).map(drop),
+        Conn::Postgres(conn) => SaveCountersOfAccounts::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -528,6 +530,19 @@ pub(crate) fn connections_by_id(
         Conn::Postgres(conn) => connections::table
             .filter(connections::connection_id.eq_any(ids))
             .select(ConnectionRow::as_select())
+            .load(conn),
+    }
+}
+
+/// The budgets with these ids, deleted or not.
+pub(crate) fn budgets_by_id(conn: &mut Conn, ids: &[Id<BudgetId>]) -> QueryResult<Vec<BudgetRow>> {
+    match conn {
+        Conn::Sqlite(conn) => find_each(ids, |id| {
+            budgets::table.find(id).select(BudgetRow::as_select()).get_result(conn)
+        }),
+        Conn::Postgres(conn) => budgets::table
+            .filter(budgets::budget_id.eq_any(ids))
+            .select(BudgetRow::as_select())
             .load(conn),
     }
 }
@@ -631,6 +646,99 @@ pub(crate) fn claim_idempotency_key(conn: &mut Conn, row: &AnswerRow) -> QueryRe
             .execute(conn)
     });
     claimed.map(|count| count > 0)
+}
+
+/// Inserts a job, unless one has its provider and object. Returns whether it was inserted.
+pub(crate) fn insert_job(conn: &mut Conn, row: &JobRow) -> QueryResult<bool> {
+    let inserted = match conn {
+        Conn::Sqlite(conn) => diesel::insert_or_ignore_into(jobs::table).values(row).execute(conn),
+        Conn::Postgres(conn) => {
+            diesel::insert_into(jobs::table).values(row).on_conflict_do_nothing().execute(conn)
+        }
+    };
+    Ok(inserted? > 0)
+}
+
+/// Inserts objects of providers. An object that is known already keeps its owner, and gets its tokens.
+pub(crate) fn insert_provider_objects(
+    conn: &mut Conn,
+    rows: &[ProviderObjectRow],
+) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => execute_each(rows, |row| {
+            diesel::insert_into(provider_objects::table)
+                .values(row)
+                .on_conflict((provider_objects::object_id, provider_objects::provider))
+                .do_update()
+                .set(provider_objects::tokens.eq(excluded(provider_objects::tokens)))
+                .execute(conn)
+        }),
+        // Row by row, because a batch may have an object twice.
+        Conn::Postgres(conn) => execute_each(rows, |row| {
+            diesel::insert_into(provider_objects::table)
+                .values(row)
+                .on_conflict((provider_objects::object_id, provider_objects::provider))
+                .do_update()
+                .set(provider_objects::tokens.eq(excluded(provider_objects::tokens)))
+                .execute(conn)
+        }),
+    }
+}
+
+/// Inserts the event of a provider about an object, unless one is kept.
+pub(crate) fn insert_provider_event(
+    conn: &mut Conn,
+    provider: &str,
+    object_id: &str,
+    now: Timestamp,
+) -> QueryResult<()> {
+    let row = (
+        provider_events::provider.eq(provider),
+        provider_events::object_id.eq(object_id),
+        provider_events::received_at.eq(now.unix_micros()),
+    );
+    let inserted = match conn {
+        Conn::Sqlite(conn) => {
+            diesel::insert_or_ignore_into(provider_events::table).values(row).execute(conn)
+        }
+        Conn::Postgres(conn) => diesel::insert_into(provider_events::table)
+            .values(row)
+            .on_conflict_do_nothing()
+            .execute(conn),
+    };
+    inserted.map(drop)
+}
+
+/// Inserts new runs with their counters. Returns whether none of them exists already. The rows must ascend.
+pub(crate) fn create_runs(
+    conn: &mut Conn,
+    counters: &[SpendCountersRow],
+    rows: &[RunRow],
+) -> QueryResult<bool> {
+    let created = match conn {
+        Conn::Sqlite(conn) => {
+            let mut created = 0;
+            for row in counters {
+                created += diesel::insert_or_ignore_into(spend_counters::table)
+                    .values(row)
+                    .execute(conn)?;
+            }
+            created
+        }
+        Conn::Postgres(conn) => diesel::insert_into(spend_counters::table)
+            .values(counters)
+            .on_conflict_do_nothing()
+            .execute(conn)?,
+    };
+    if created < counters.len() {
+        return Ok(false);
+    }
+    crate::conn::each_database!(conn, conn => {
+        for row in rows {
+            diesel::insert_into(runs::table).values(row).execute(conn)?;
+        }
+        Ok(true)
+    })
 }
 
 /// Inserts the series that do not exist yet. `rows` must ascend.

@@ -9,7 +9,7 @@ use tollgate_domain::{NodeId, RequestId, Timestamp};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::schema::{nodes, open_calls};
+use crate::schema::{jobs, nodes, open_calls};
 
 /// Begins the lease of a node, or renews it.
 pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Result<(), StoreError> {
@@ -34,16 +34,17 @@ pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The open calls of a node.
+/// The open calls of a node, without those of jobs, which no node owns.
 pub(crate) fn open_calls(conn: &mut Conn, node_id: NodeId) -> Result<Vec<RequestId>, StoreError> {
     let ids: Vec<Id<RequestId>> = open_calls::table
         .filter(open_calls::node_id.eq(Id(node_id)))
+        .filter(diesel::dsl::not(of_job()))
         .select(open_calls::request_id)
         .load(conn)?;
     Ok(ids.into_iter().map(Id::get).collect())
 }
 
-/// Open calls of other nodes whose lease has lapsed or is gone, at most `limit`.
+/// Open calls of other nodes whose lease has lapsed or is gone, at most `limit`, without those of jobs.
 ///
 /// The node `asking` counts as alive, whatever its lease.
 pub(crate) fn abandoned(
@@ -58,6 +59,7 @@ pub(crate) fn abandoned(
         .load(conn)?;
     let mut query = open_calls::table
         .filter(open_calls::node_id.ne(Id(asking)))
+        .filter(diesel::dsl::not(of_job()))
         .select(open_calls::request_id)
         .into_boxed();
     for node_id in alive {
@@ -65,4 +67,10 @@ pub(crate) fn abandoned(
     }
     let ids: Vec<Id<RequestId>> = query.limit(limit).load(conn)?;
     Ok(ids.into_iter().map(Id::get).collect())
+}
+
+/// Whether an open call is that of a job. It is settled when the job has ended, by any node.
+#[diesel::dsl::auto_type(no_type_alias)]
+fn of_job() -> _ {
+    diesel::dsl::exists(jobs::table.filter(jobs::request_id.eq(open_calls::request_id)))
 }

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    CallDetails, CallFailure, CallTimings, Payer, PricedUsage, Quote, RequestRecord, ServiceCharge,
-    Timestamp, UsageSource,
+    CallDetails, CallFailure, CallTimings, JobId, Payer, PricedUsage, Quote, RecordLine,
+    RequestRecord, ServiceCharge, Timestamp, UsageSource,
 };
 use tollgate_pricing::{
     Amount, AppliedPrices, BaseCost, Fee, FeeLine, Overflow, PriceSource, Rate, Tier, TierUnit,
@@ -56,6 +56,10 @@ pub(crate) struct StoredOutcome<'a> {
     failure: Option<Cow<'a, CallFailure>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     provider_request_id: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    job_id: Option<JobId>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    lines: Cow<'a, [RecordLine]>,
     /// When the call was sent, and when its answer began and ended, in microseconds after its admission.
     #[serde(default, skip_serializing_if = "StoredTimings::is_empty")]
     at: StoredTimings,
@@ -145,6 +149,8 @@ impl<'a> StoredOutcome<'a> {
             suspicious: record.suspicious,
             failure: record.details.failure.as_ref().map(Cow::Borrowed),
             provider_request_id: record.details.provider_request_id.as_deref().map(Cow::Borrowed),
+            job_id: record.job_id,
+            lines: Cow::Borrowed(&record.lines),
             at: StoredTimings::of(record),
         }
     }
@@ -189,6 +195,8 @@ impl<'a> StoredOutcome<'a> {
         };
         record.service_charge_rate = self.service_charge_rate;
         record.suspicious = self.suspicious;
+        record.job_id = self.job_id;
+        record.lines = self.lines.into_owned();
         record.details = CallDetails {
             failure: self.failure.map(Cow::into_owned),
             provider_request_id: self.provider_request_id.map(Cow::into_owned),
@@ -202,7 +210,8 @@ impl<'a> StoredOutcome<'a> {
 pub(crate) mod tests {
     use tollgate_domain::settlement::in_flight;
     use tollgate_domain::{
-        ForwardedRequest, MerchantId, Metadata, PendingRecord, ProviderKeyType, RequestId, WalletId,
+        CallBudgets, ForwardedRequest, MerchantId, Metadata, PendingRecord, ProviderKeyType,
+        RequestId, WalletId,
     };
 
     use super::*;
@@ -235,6 +244,8 @@ pub(crate) mod tests {
             credit_hold: None,
             merchant_hold: Amount::ZERO,
             enforcement: None,
+            budgets: CallBudgets::default(),
+            run_id: None,
             report: None,
             created_at: now,
         }
@@ -284,6 +295,8 @@ pub(crate) mod tests {
             },
             service_charge_rate: Some("0.015".parse().unwrap()),
             suspicious: true,
+            job_id: None,
+            lines: Vec::new(),
             ..nothing
         };
         assert_eq!(read_back(&everything), everything);

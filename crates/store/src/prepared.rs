@@ -142,7 +142,7 @@ fixed_statement! {
     DeleteOpenCall(id: Id<RequestId>) =
         "DELETE FROM open_calls WHERE request_id = " id => Binary; "";
 
-    /// Writes the counters of a spend key.
+    /// Writes the counters of a spend key or a budget.
     SaveSpendCounters(row: SpendCountersRow) =
         "UPDATE spend_counters SET day_spent = " &row.day_spent => BigInt,
         ", week_spent = " &row.week_spent => BigInt,
@@ -162,7 +162,7 @@ fixed_statement! {
         ", total_told = " &row.total_told => Integer,
         ", bucket_full_at = " &row.bucket_full_at => BigInt,
         ", last_used_at = " &row.last_used_at => Nullable<BigInt>,
-        " WHERE spend_key_id = " &row.spend_key_id => Binary; "";
+        " WHERE account_id = " &row.account_id => Binary; "";
 
     /// Writes a tier counter, or creates it.
     SaveCounter(row: TierCounterRow) =
@@ -272,6 +272,8 @@ insert_some! {
         merchant_hold: BigInt,
         forwarded: Text,
         created_at: BigInt,
+        budgets: Nullable<Text>,
+        run_id: Nullable<Text>,
     }
 
     /// Inserts records of settled calls.
@@ -297,6 +299,8 @@ insert_some! {
         outcome: Text,
         created_at: BigInt,
         settled_at: Nullable<BigInt>,
+        budgets: Nullable<Text>,
+        run_id: Nullable<Text>,
     }
 
     /// Inserts entries of the index of records.
@@ -383,9 +387,9 @@ insert_of_rows! {
          bundle_expired = excluded.bundle_expired, cycles = excluded.cycles, \
          transactions = excluded.transactions, records = excluded.records";
 
-    /// Writes locked counters of spend keys.
-    SaveCountersOfKeys(SpendCountersRow) = "spend_counters",
-        " ON CONFLICT (spend_key_id) DO UPDATE SET day_spent = excluded.day_spent, \
+    /// Writes locked counters of spend keys and budgets.
+    SaveCountersOfAccounts(SpendCountersRow) = "spend_counters",
+        " ON CONFLICT (account_id) DO UPDATE SET day_spent = excluded.day_spent, \
          week_spent = excluded.week_spent, month_spent = excluded.month_spent, \
          total_spent = excluded.total_spent, day_held = excluded.day_held, \
          week_held = excluded.week_held, month_held = excluded.month_held, \

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{ConnectionId, MerchantId, RefusalId, RefusalRecord, RefusedCall, Timestamp};
+use tollgate_domain::{
+    ConnectionId, MerchantId, RefusalId, RefusalRecord, RefusedCall, RunId, Timestamp,
+};
 
 use crate::rollups::{is_indexed, slot};
 
@@ -19,6 +21,8 @@ pub struct RefusalCause<'a> {
     pub connection_id: Option<ConnectionId>,
     /// The requested model.
     pub model: Option<&'a str>,
+    /// The run of the call.
+    pub run_id: Option<&'a RunId>,
     /// The code of the error.
     pub code: &'static str,
     /// The time.
@@ -130,6 +134,7 @@ impl RefusalCause<'_> {
             secret_key_id,
             connection_id: self.connection_id,
             model: self.model.filter(|model| is_indexed(model)).map(str::to_owned),
+            run_id: self.run_id.cloned(),
             count: 1,
             first_at: self.at,
             last_at: self.at,
@@ -152,6 +157,7 @@ mod tests {
             key,
             connection_id: None,
             model: Some("m"),
+            run_id: None,
             code: "rate_limited",
             at: NOW,
         }

@@ -7,8 +7,8 @@ use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{
-    ConnectionId, Id as _, MerchantId, MeterId, RefusalId, RefusalRecord, SpendKeyId, TimeSpan,
-    Timestamp,
+    ConnectionId, Id as _, MerchantId, MeterId, RefusalId, RefusalRecord, RunId, SpendKeyId,
+    TimeSpan, Timestamp,
 };
 
 use crate::conn::{Conn, each_database};
@@ -35,6 +35,8 @@ pub struct RefusalFilter {
     pub connection_id: Option<ConnectionId>,
     /// Only refusals of calls of this model.
     pub model: Option<String>,
+    /// Only refusals of calls of this run.
+    pub run_id: Option<RunId>,
 }
 
 /// Returns a merchant's refusal.
@@ -64,7 +66,7 @@ pub fn list(
     filter: &RefusalFilter,
     page: &Page<RefusalId>,
 ) -> Result<Vec<RefusalRecord>, StoreError> {
-    let RefusalFilter { start, end, code, spend_key_id, connection_id, model } = filter;
+    let RefusalFilter { start, end, code, spend_key_id, connection_id, model, run_id } = filter;
     let rows: Vec<RefusalRow> = each_database!(conn, conn => {
         let mut query = refusals::table
             .filter(refusals::merchant_id.eq(Id(merchant_id)))
@@ -92,6 +94,9 @@ pub fn list(
         }
         if let Some(model) = model {
             query = query.filter(refusals::model.eq(model));
+        }
+        if let Some(id) = run_id {
+            query = query.filter(refusals::run_id.eq(id.as_str()));
         }
         query.load(conn)
     })?;

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, FeeModel, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord, RequestId,
-    RequestRecord, RequestStatus, SpendKeyId, Timestamp,
+    BudgetId, ConnectionId, FeeModel, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord,
+    RequestId, RequestRecord, RequestStatus, RunId, SpendKeyId, Timestamp,
 };
 use tollgate_pricing::Amount;
 
@@ -20,10 +20,13 @@ use crate::dialect::RowLock;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
-use crate::rollups::{CONNECTION, FAILURE, METER, MODEL, PROVIDER, QueuedCall, SPEND_KEY};
+use crate::rollups::{
+    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SPEND_KEY,
+    WOULD_REFUSE,
+};
 use crate::rows::{OpenCallRow, RequestRow};
 use crate::schema::{open_calls, reported_usage};
-use crate::{dialect, meters, records, rollups};
+use crate::{dialect, jobs, meters, records, rollups};
 
 /// A filter for records. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub struct RequestFilter {
     pub connection_id: Option<ConnectionId>,
     /// Only records of this spend key.
     pub spend_key_id: Option<SpendKeyId>,
+    /// Only records that count against this budget.
+    pub budget_id: Option<BudgetId>,
     /// Only records that this meter priced.
     pub meter_id: Option<MeterId>,
     /// Only records of this provider.
@@ -51,6 +56,10 @@ pub struct ListFilter {
     pub status: Option<RequestStatus>,
     /// Only records whose provider answered with this HTTP status.
     pub provider_status: Option<u16>,
+    /// Only records of this run.
+    pub run_id: Option<RunId>,
+    /// Only records that a budget would have refused if it enforced its limits.
+    pub would_refuse: bool,
     /// Only records that cost at least this much in total.
     pub min_cost: Option<Amount>,
     /// Only records from this instant on.
@@ -225,6 +234,8 @@ fn queued(
     calls.retain(|call| {
         call.passes(merchant_id, &filter.calls)
             && filter.status.is_none_or(|status| call.status() == status)
+            && (!filter.would_refuse || call.budgets.would_refuse)
+            && (filter.run_id.is_none() || call.run_id == filter.run_id)
             && page.after.is_none_or(|after| call.request_id < after)
     });
     let ids = calls.iter().map(|call| Id(call.request_id)).collect();
@@ -267,8 +278,8 @@ fn open_calls(
     if let Some(id) = filter.meter_id {
         query = query.filter(open_calls::meter_id.eq(Id(id)));
     }
-    let RequestFilter { provider, model, metadata, .. } = filter;
-    if metadata.is_empty() && provider.is_none() && model.is_none() {
+    let RequestFilter { budget_id, provider, model, metadata, .. } = filter;
+    if metadata.is_empty() && budget_id.is_none() && provider.is_none() && model.is_none() {
         query = query.limit(page.rows());
     }
     let rows: Vec<OpenCallRow> = query.load(conn)?;
@@ -278,6 +289,7 @@ fn open_calls(
         let forwarded = &call.forwarded;
         if provider.as_ref().is_none_or(|name| forwarded.provider == *name)
             && (model.is_none() || forwarded.model == *model)
+            && budget_id.is_none_or(|id| call.budgets.ids.contains(&id))
             && filter.lets_through(&forwarded.metadata)
         {
             calls.push(call);
@@ -300,6 +312,7 @@ impl QueuedCall {
         self.merchant_id == merchant_id
             && filter.connection_id.is_none_or(|id| self.connection_id == Some(id))
             && filter.spend_key_id.is_none_or(|id| self.spend_key_id == Some(id))
+            && filter.budget_id.is_none_or(|id| self.budgets.ids.contains(&id))
             && filter.meter_id.is_none_or(|id| self.meter_id == Some(id))
             && filter.provider.as_ref().is_none_or(|name| self.provider == *name)
             && (filter.model.is_none() || self.model == filter.model)
@@ -310,10 +323,12 @@ impl QueuedCall {
 impl ListFilter {
     /// Whether a record meets all conditions.
     pub fn passes(&self, record: &RequestRecord) -> bool {
-        let RequestFilter { connection_id, spend_key_id, meter_id, provider, model, .. } =
-            &self.calls;
+        let RequestFilter {
+            connection_id, spend_key_id, budget_id, meter_id, provider, model, ..
+        } = &self.calls;
         connection_id.is_none_or(|id| record.connection_id == Some(id))
             && spend_key_id.is_none_or(|id| record.spend_key_id == Some(id))
+            && budget_id.is_none_or(|id| record.budgets.ids.contains(&id))
             && meter_id.is_none_or(|id| record.meter_id == Some(id))
             && provider.as_ref().is_none_or(|name| record.provider == *name)
             && (model.is_none() || record.model == *model)
@@ -326,6 +341,8 @@ impl ListFilter {
         let status = record.provider_status;
         self.status.is_none_or(|wanted| record.status == wanted)
             && self.provider_status.is_none_or(|wanted| status == Some(wanted))
+            && (!self.would_refuse || record.budgets.would_refuse)
+            && (self.run_id.is_none() || record.run_id == self.run_id)
             && self.min_cost.is_none_or(|least| record.quote.total_request_cost >= least)
             && self.start.is_none_or(|start| start <= record.created_at)
             && self.end.is_none_or(|end| record.created_at < end)
@@ -347,12 +364,16 @@ fn conditions(filter: &ListFilter) -> Vec<IndexCondition> {
     let failure = has_failed.then(|| (FAILURE.0, FAILURE.1.to_owned()));
     let connection = calls.connection_id.map(|id| (CONNECTION, id.to_string()));
     let spend_key = calls.spend_key_id.map(|id| (SPEND_KEY, id.to_string()));
+    let budget = calls.budget_id.map(|id| (IN_BUDGET, id.to_string()));
+    let would_refuse = filter.would_refuse.then(|| (WOULD_REFUSE.0, WOULD_REFUSE.1.to_owned()));
+    let run = filter.run_id.as_ref().map(|id| (RUN, id.to_string()));
     let pairs = calls.metadata.iter().map(|(key, value)| (key.as_str(), value.clone()));
     let model = calls.model.clone().map(|name| (MODEL, name));
     let meter = calls.meter_id.map(|id| (METER, id.to_string()));
     let provider = calls.provider.clone().map(|name| (PROVIDER, name));
-    let first = failure.into_iter().chain(connection).chain(spend_key).chain(pairs);
-    let conditions = first.chain(model).chain(meter).chain(provider);
+    let first =
+        run.into_iter().chain(failure).chain(would_refuse).chain(connection).chain(spend_key);
+    let conditions = first.chain(budget).chain(pairs).chain(model).chain(meter).chain(provider);
     conditions.map(|(key, value)| IndexCondition { key: key.to_owned(), value }).collect()
 }
 
@@ -523,9 +544,13 @@ fn open_records(
     calls: &[PendingRecord],
 ) -> Result<Vec<RequestRecord>, StoreError> {
     let models = models(conn, calls.iter().map(|call| call.meter))?;
+    let ids: Vec<_> = calls.iter().map(|call| Id(call.request_id)).collect();
+    let jobs = jobs::of_calls(conn, &ids)?;
     let records = calls.iter().map(|call| {
         let model = call.meter.and_then(|meter| models.get(&meter));
-        tollgate_domain::settlement::in_flight(call, model)
+        let mut record = tollgate_domain::settlement::in_flight(call, model);
+        record.job_id = jobs.get(&call.request_id).copied();
+        record
     });
     Ok(records.collect())
 }

@@ -67,6 +67,7 @@ diesel::table! {
         deleted_at -> Nullable<BigInt>,
         suspended_at -> Nullable<BigInt>,
         report -> Nullable<Text>,
+        budget_id -> Nullable<Binary>,
     }
 }
 
@@ -123,6 +124,8 @@ diesel::table! {
         merchant_hold -> BigInt,
         forwarded -> Text,
         created_at -> BigInt,
+        budgets -> Nullable<Text>,
+        run_id -> Nullable<Text>,
     }
 }
 
@@ -149,6 +152,8 @@ diesel::table! {
         outcome -> Text,
         created_at -> BigInt,
         settled_at -> Nullable<BigInt>,
+        budgets -> Nullable<Text>,
+        run_id -> Nullable<Text>,
     }
 }
 
@@ -283,12 +288,27 @@ diesel::table! {
         rules -> Text,
         created_at -> BigInt,
         deleted_at -> Nullable<BigInt>,
+        budget_id -> Nullable<Binary>,
     }
 }
 
 diesel::table! {
-    spend_counters (spend_key_id) {
-        spend_key_id -> Binary,
+    budgets (budget_id) {
+        budget_id -> Binary,
+        merchant_id -> Binary,
+        parent_id -> Nullable<Binary>,
+        name -> Text,
+        rules -> Text,
+        matches -> Bool,
+        metadata -> Text,
+        created_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    spend_counters (account_id) {
+        account_id -> Binary,
         merchant_id -> Binary,
         day_spent -> BigInt,
         week_spent -> BigInt,
@@ -383,10 +403,78 @@ diesel::table! {
         series_id -> Binary,
         connection_id -> Nullable<Binary>,
         spend_key_id -> Nullable<Binary>,
+        budget_id -> Nullable<Binary>,
+        budgets -> Nullable<Text>,
         meter_id -> Nullable<Binary>,
         provider -> Nullable<Text>,
         model -> Nullable<Text>,
         status -> Nullable<SmallInt>,
+    }
+}
+
+diesel::table! {
+    runs (account_id) {
+        account_id -> Binary,
+        merchant_id -> Binary,
+        connection_id -> Nullable<Binary>,
+        spend_key_id -> Nullable<Binary>,
+        run_id -> Text,
+        run_limit -> Nullable<BigInt>,
+        first_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    jobs (job_id) {
+        job_id -> Binary,
+        request_id -> Binary,
+        merchant_id -> Binary,
+        kind -> SmallInt,
+        provider -> Text,
+        object_id -> Text,
+        connection_id -> Nullable<Binary>,
+        spend_key_id -> Nullable<Binary>,
+        state -> SmallInt,
+        hold -> BigInt,
+        terms -> Text,
+        known -> Nullable<Text>,
+        provider_key -> Nullable<Binary>,
+        created_at -> BigInt,
+        last_seen_at -> Nullable<BigInt>,
+        missing_since -> Nullable<BigInt>,
+        look_at -> Nullable<BigInt>,
+        ended_at -> Nullable<BigInt>,
+        expires_at -> BigInt,
+        observer -> Nullable<SmallInt>,
+    }
+}
+
+diesel::table! {
+    provider_objects (object_id, provider) {
+        object_id -> Text,
+        provider -> Text,
+        merchant_id -> Binary,
+        wallet_id -> Binary,
+        tokens -> Nullable<BigInt>,
+        expires_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    provider_events (object_id, provider) {
+        object_id -> Text,
+        provider -> Text,
+        received_at -> BigInt,
+    }
+}
+
+diesel::table! {
+    imports (account_id) {
+        account_id -> Binary,
+        merchant_id -> Binary,
+        source -> Text,
+        spent -> BigInt,
+        imported_at -> BigInt,
     }
 }
 
@@ -440,6 +528,7 @@ diesel::table! {
         first_at -> BigInt,
         last_at -> BigInt,
         call -> Text,
+        run_id -> Nullable<Text>,
     }
 }
 
@@ -497,7 +586,8 @@ diesel::table! {
 diesel::joinable!(secret_keys -> merchants (merchant_id));
 diesel::joinable!(sessions -> secret_keys (secret_key_id));
 diesel::joinable!(spend_keys -> merchants (merchant_id));
-diesel::joinable!(spend_counters -> spend_keys (spend_key_id));
+diesel::joinable!(spend_counters -> spend_keys (account_id));
+diesel::joinable!(spend_counters -> budgets (account_id));
 diesel::joinable!(subscription_config_versions -> subscription_configs (subscription_config_id));
 diesel::joinable!(meter_versions -> meters (meter_id));
 diesel::joinable!(deliveries -> events (event_id));
@@ -509,11 +599,18 @@ diesel::allow_tables_to_appear_in_same_query!(
     sessions,
     spend_keys,
     spend_counters,
+    budgets,
     wallets,
     connections,
     subscriptions
 );
 diesel::allow_tables_to_appear_in_same_query!(merchants, usage_series);
+diesel::allow_tables_to_appear_in_same_query!(imports, budgets);
+diesel::allow_tables_to_appear_in_same_query!(jobs, open_calls);
+diesel::allow_tables_to_appear_in_same_query!(jobs, requests);
+diesel::allow_tables_to_appear_in_same_query!(jobs, provider_objects);
+diesel::joinable!(runs -> spend_counters (account_id));
+diesel::allow_tables_to_appear_in_same_query!(runs, spend_counters);
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);

@@ -10,10 +10,11 @@ use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::imports::{self, ImportSource};
 use crate::page::Page;
 use crate::rows::{SpendCountersRow, SpendKeyRow, to_json};
 use crate::schema::{spend_counters, spend_keys};
-use crate::{meters, wallets};
+use crate::{budgets, meters, wallets};
 
 /// A resource that a spend key names and the merchant does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum MissingResource {
     Wallet,
     /// The meter.
     Meter,
+    /// The budget, or one that takes calls by their metadata.
+    Budget,
 }
 
 /// Makes a spend key. The key itself is returned only here.
@@ -36,6 +39,41 @@ pub fn create(
     new: &NewSpendKey,
     now: Timestamp,
 ) -> Result<Result<(SpendKey, Key), MissingResource>, StoreError> {
+    let key = Key::generate(KeyKind::Spend);
+    let text = (&key.hash(), key.preview());
+    let made = insert(conn, merchant_id, new, text, SpendCounters::default(), now)?;
+    Ok(made.map(|spend_key| (spend_key, key)))
+}
+
+/// Makes a spend key of a key that another service made, with what was spent there in its present cycle.
+///
+/// Call it in a write transaction, for a key that was [not imported](imports::owner_of_key) yet.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn import(
+    conn: &mut Conn,
+    new: &NewSpendKey,
+    (hash, preview): (&KeyHash, String),
+    source: &ImportSource,
+) -> Result<Result<SpendKey, MissingResource>, StoreError> {
+    let ImportSource { merchant_id, spent, imported_at, .. } = *source;
+    let counters = SpendCounters::imported(spent, imported_at);
+    let made = insert(conn, merchant_id, new, (hash, preview), counters, imported_at)?;
+    if let Ok(spend_key) = &made {
+        imports::write(conn, Id(spend_key.spend_key_id).untyped(), source)?;
+    }
+    Ok(made)
+}
+
+fn insert(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    new: &NewSpendKey,
+    (hash, preview): (&KeyHash, String),
+    counters: SpendCounters,
+    now: Timestamp,
+) -> Result<Result<SpendKey, MissingResource>, StoreError> {
     // The meter must not be deleted meanwhile.
     dialect::lock_merchant(conn, merchant_id)?;
     let wallet = match new.wallet_id {
@@ -48,25 +86,31 @@ pub fn create(
     {
         return Ok(Err(MissingResource::Meter));
     }
-    let key = Key::generate(KeyKind::Spend);
+    if let Some(budget_id) = new.budget_id
+        && !budgets::can_be_named(conn, merchant_id, budget_id)?
+    {
+        return Ok(Err(MissingResource::Budget));
+    }
     let row = SpendKeyRow {
         spend_key_id: Id(SpendKeyId::generate(now)),
         merchant_id: Id(merchant_id),
         wallet_id: Id(wallet.wallet_id),
         connection_id: wallet.connection_id.map(Id),
         meter_id: new.meter_id.map(Id),
+        budget_id: new.budget_id.map(Id),
         name: new.name.clone(),
-        key_hash: key.hash().to_vec(),
-        key_preview: key.preview(),
+        key_hash: hash.to_vec(),
+        key_preview: preview,
         rules: to_json(&new.rules),
         created_at: now.unix_micros(),
         deleted_at: None,
     };
     diesel::insert_into(spend_keys::table).values(&row).execute(conn)?;
-    let spend_key = row.with_counters(SpendCounters::default())?;
-    let counters = SpendCountersRow::from(&spend_key);
+    let spend_key = row.with_counters(counters)?;
+    let account_id = Id(spend_key.spend_key_id).untyped();
+    let counters = SpendCountersRow::new(account_id, merchant_id, &spend_key.counters);
     diesel::insert_into(spend_counters::table).values(&counters).execute(conn)?;
-    Ok(Ok((spend_key, key)))
+    Ok(Ok(spend_key))
 }
 
 /// A row of a spend key with its counters.
@@ -139,6 +183,8 @@ pub enum SpendKeyUpdate {
     NotFound,
     /// The merchant has no such meter.
     MeterNotFound,
+    /// The merchant has no such budget that a key can name.
+    BudgetNotFound,
 }
 
 /// Changes a spend key. The change applies from the next admission.
@@ -170,9 +216,17 @@ pub fn update(
         }
         key.meter_id = meter_id;
     }
+    if let Some(budget_id) = changes.budget_id {
+        if let Some(budget_id) = budget_id
+            && !budgets::can_be_named(conn, merchant_id, budget_id)?
+        {
+            return Ok(SpendKeyUpdate::BudgetNotFound);
+        }
+        key.budget_id = budget_id;
+    }
     if changes.spend_zone.is_some() || changes.request_zone.is_some() {
         // The zone of the present cycle depends on the last use, so no call may be admitted meanwhile.
-        let locked = dialect::lock_spend_counters(conn, &[Id(spend_key_id)])?;
+        let locked = dialect::lock_spend_counters(conn, &[Id(spend_key_id).untyped()])?;
         key.counters = locked.first().map_or(key.counters, SpendCounters::from);
     }
     let old_rate = key.rules.rate_limit;
@@ -181,6 +235,7 @@ pub fn update(
         .set((
             spend_keys::name.eq(&key.name),
             spend_keys::meter_id.eq(key.meter_id.map(Id)),
+            spend_keys::budget_id.eq(key.budget_id.map(Id)),
             spend_keys::rules.eq(to_json(&key.rules)),
         ))
         .execute(conn)?;
@@ -197,8 +252,8 @@ fn change_rate(
     old: Option<RateLimit>,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let ids = [Id(key.spend_key_id)];
-    let locked = dialect::lock_spend_counters(conn, &ids)?;
+    let account_id = Id(key.spend_key_id).untyped();
+    let locked = dialect::lock_spend_counters(conn, &[account_id])?;
     let bucket = locked.first().map(|row| Gcra::from_full_at_nanos(row.bucket_full_at));
     let bucket = match (bucket, old, key.rules.rate_limit) {
         (Some(bucket), Some(old), Some(new)) => {
@@ -207,7 +262,7 @@ fn change_rate(
         // Without a rate limit no calls were counted: the bucket begins full.
         _ => Gcra::default(),
     };
-    diesel::update(spend_counters::table.find(Id(key.spend_key_id)))
+    diesel::update(spend_counters::table.find(account_id))
         .set(spend_counters::bucket_full_at.eq(bucket.full_at_nanos()))
         .execute(conn)?;
     Ok(())

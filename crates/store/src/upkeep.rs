@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::subscriptions::RenewalScope;
-use crate::{idempotency, missing_prices, sessions};
+use crate::{idempotency, jobs, missing_prices, provider_objects, runs, sessions};
 
 /// The interval of the search for calls of dead processes.
 const SWEEP_EVERY: Duration = Duration::from_secs(2);
@@ -68,9 +68,14 @@ pub async fn run(store: Store) {
                 .ledger()?
                 .write_outside_calls(move |conn| {
                     missing_prices::forget_old(conn, now)?;
+                    jobs::forget_events(conn, now)?;
                     sessions::forget_expired(conn, now)?;
                     idempotency::forget_expired(conn, now)
                 })
+                .await?;
+            store.ledger()?.write(move |conn| runs::forget_old(conn, now)).await?;
+            store
+                .write_outside_calls(move |conn| provider_objects::forget_expired(conn, now))
                 .await?;
             store.forget_deliveries().await?;
             let kept = i64::from(store.0.context.refusals_keep_days) * 24 * 60 * 60 * 1_000;

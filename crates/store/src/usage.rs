@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tollgate_domain::{
-    ConnectionId, Id as _, MerchantId, MeterId, RequestStatus, SpendKeyId, TimeSpan, Timestamp,
+    BudgetId, ConnectionId, Id as _, MerchantId, MeterId, RequestStatus, SpendKeyId, TimeSpan,
+    Timestamp,
 };
 
 use crate::codes::CodedEnum;
@@ -29,6 +30,8 @@ pub enum Dimension {
     Connection,
     /// The spend key, by its id.
     SpendKey,
+    /// The budget that the spend key names, else the customer, by its id.
+    Budget,
     /// The meter, by its id.
     Meter,
     /// The provider.
@@ -407,6 +410,7 @@ impl Dimension {
         match self {
             Self::Connection => SeriesColumn::Connection,
             Self::SpendKey => SeriesColumn::SpendKey,
+            Self::Budget => SeriesColumn::Budget,
             Self::Meter => SeriesColumn::Meter,
             Self::Provider => SeriesColumn::Provider,
             Self::Model => SeriesColumn::Model,
@@ -420,6 +424,7 @@ impl Dimension {
         match self {
             Self::Connection => member.parse::<ConnectionId>().ok().map(bound_id),
             Self::SpendKey => member.parse::<SpendKeyId>().ok().map(bound_id),
+            Self::Budget => member.parse::<BudgetId>().ok().map(bound_id),
             Self::Meter => member.parse::<MeterId>().ok().map(bound_id),
             Self::Status => [RequestStatus::Completed, RequestStatus::Error]
                 .into_iter()
@@ -440,6 +445,9 @@ impl Dimension {
             (Self::SpendKey, BoundValue::Id(id)) => {
                 Some(SpendKeyId::from_bytes(*id.get().as_bytes()).to_string())
             }
+            (Self::Budget, BoundValue::Id(id)) => {
+                Some(BudgetId::from_bytes(*id.get().as_bytes()).to_string())
+            }
             (Self::Meter, BoundValue::Id(id)) => {
                 Some(MeterId::from_bytes(*id.get().as_bytes()).to_string())
             }
@@ -458,6 +466,7 @@ impl QueuedCall {
         match dimension {
             Dimension::Connection => self.connection_id.map(|id| id.to_string()),
             Dimension::SpendKey => self.spend_key_id.map(|id| id.to_string()),
+            Dimension::Budget => self.budgets.own.map(|id| id.to_string()),
             Dimension::Meter => self.meter_id.map(|id| id.to_string()),
             Dimension::Provider => Some(self.provider.clone()),
             Dimension::Model => self.model.clone(),
@@ -473,14 +482,25 @@ fn bound_id<T: tollgate_domain::Id>(id: T) -> BoundValue {
 
 /// The conditions of a filter on the columns of series. Several pairs of metadata are not among them.
 fn filters(filter: &RequestFilter) -> Vec<(SeriesColumn, BoundValue)> {
-    let RequestFilter { connection_id, spend_key_id, meter_id, provider, model, metadata } = filter;
+    let RequestFilter {
+        connection_id,
+        spend_key_id,
+        budget_id,
+        meter_id,
+        provider,
+        model,
+        metadata,
+    } = filter;
     let connection = connection_id.map(bound_id);
     let spend_key = spend_key_id.map(bound_id);
     let meter = meter_id.map(bound_id);
     let text = |text: &Option<String>| text.clone().map(BoundValue::Text);
     let value = metadata.first().map(|(_, value)| BoundValue::Text(value.clone()));
+    // No id is a part of another.
+    let budget = budget_id.map(|id| BoundValue::Text(format!("%{id}%")));
     let all = [
         (SeriesColumn::Value, value),
+        (SeriesColumn::Budgets, budget),
         (SeriesColumn::Connection, connection),
         (SeriesColumn::SpendKey, spend_key),
         (SeriesColumn::Meter, meter),

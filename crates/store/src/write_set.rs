@@ -8,17 +8,20 @@ mod laws;
 mod wallets;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use tollgate_domain::{
-    CreditHold, CreditSettlement, EventPayload, LedgerAccount, MerchantId, NodeId, PendingRecord,
-    RequestId, SpendCounters, SpendKey, SpendKeyId, Subscription, SubscriptionId,
-    SubscriptionTransition, Timestamp, TransactionId, TransactionKind, Wallet, WalletId,
+    Budget, BudgetId, CreditHold, CreditSettlement, EventPayload, JobEnd, LedgerAccount,
+    MerchantId, NodeId, PendingRecord, ProviderObject, RequestId, Run, RunAccountId, SpendCounters,
+    SpendKey, SpendKeyId, Subscription, SubscriptionId, SubscriptionTransition, Timestamp,
+    TransactionId, TransactionKind, Wallet, WalletId,
 };
 use tollgate_pricing::{Amount, Overflow};
 
 use crate::error::StoreError;
-use crate::rows::{CounterKey, EventRow, PlanChargeRow, TransactionRow};
+use crate::ids::{AnyId, Id};
+use crate::rows::{CounterKey, EventRow, PlanChargeRow, ProviderObjectRow, TransactionRow};
 use crate::settled_call::SettledCall;
 pub(crate) use wallets::{LedgerWallet, LedgerWallets, lock_wallets};
 
@@ -87,9 +90,45 @@ impl WalletHolds {
     }
 }
 
-/// The change of a spend key by calls.
+/// An account whose limits count calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CountedAccount {
+    SpendKey(SpendKeyId),
+    Budget(BudgetId),
+    Run(RunAccountId),
+}
+
+impl CountedAccount {
+    /// The accounts of a call.
+    fn of_call(call: &PendingRecord) -> impl Iterator<Item = Self> {
+        let budgets = call.budgets.ids.iter().copied().map(Self::Budget);
+        let run = call.run().map(|run| Self::Run(run.account_id));
+        call.spend_key_id.map(Self::SpendKey).into_iter().chain(budgets).chain(run)
+    }
+
+    /// The id in the table of counters.
+    fn id(self) -> Id<AnyId> {
+        match self {
+            Self::SpendKey(id) => Id(id).untyped(),
+            Self::Budget(id) => Id(id).untyped(),
+            Self::Run(id) => Id(id).untyped(),
+        }
+    }
+}
+
+impl fmt::Display for CountedAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SpendKey(id) => id.fmt(f),
+            Self::Budget(id) => id.fmt(f),
+            Self::Run(id) => id.fmt(f),
+        }
+    }
+}
+
+/// The change of the counters of an account by calls.
 #[derive(Clone, Copy, Debug, Default)]
-struct SpendKeyChange {
+struct CountersChange {
     held: Amount,
     spent: Amount,
 }
@@ -122,16 +161,21 @@ pub(crate) struct WriteSet {
     /// Each wallet that is changed, before and after.
     wallets_before: LedgerWallets,
     wallets_after: LedgerWallets,
-    /// The counters of each changed spend key, before, and the key after.
-    keys_before: BTreeMap<SpendKeyId, SpendCounters>,
-    keys_after: BTreeMap<SpendKeyId, SpendKey>,
+    /// The counters of each changed spend key, budget and run, before and after.
+    counters_before: BTreeMap<CountedAccount, SpendCounters>,
+    counters_after: BTreeMap<CountedAccount, (MerchantId, SpendCounters)>,
+    /// Each changed run, before and after.
+    runs_before: BTreeMap<RunAccountId, Run>,
+    runs_after: BTreeMap<RunAccountId, Run>,
     subscriptions: BTreeMap<SubscriptionId, Subscription>,
     lines: Vec<LedgerLine>,
     events: Vec<EventRow>,
     plan_charges: Vec<PlanChargeRow>,
+    ended_jobs: Vec<JobEnd>,
+    provider_objects: Vec<ProviderObjectRow>,
     /// The holds of opened calls, less the holds of ended calls.
     holds: BTreeMap<WalletId, WalletHolds>,
-    keys: BTreeMap<SpendKeyId, SpendKeyChange>,
+    accounts: BTreeMap<CountedAccount, CountersChange>,
     /// The amounts that ended calls take from wallets, by call.
     taken: BTreeMap<RequestId, Amount>,
 }
@@ -148,14 +192,18 @@ impl WriteSet {
             counters: BTreeMap::new(),
             wallets_before: BTreeMap::new(),
             wallets_after: BTreeMap::new(),
-            keys_before: BTreeMap::new(),
-            keys_after: BTreeMap::new(),
+            counters_before: BTreeMap::new(),
+            counters_after: BTreeMap::new(),
+            runs_before: BTreeMap::new(),
+            runs_after: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             lines: Vec::new(),
             events: Vec::new(),
             plan_charges: Vec::new(),
+            ended_jobs: Vec::new(),
+            provider_objects: Vec::new(),
             holds: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             taken: BTreeMap::new(),
         }
     }
@@ -166,7 +214,7 @@ impl WriteSet {
             && self.records.is_empty()
             && self.corrections.is_empty()
             && self.wallets_before.is_empty()
-            && self.keys_before.is_empty()
+            && self.counters_before.is_empty()
     }
 
     /// Whether a wallet becomes [guarded](Wallet::is_guarded), or is guarded no longer.
@@ -195,15 +243,49 @@ impl WriteSet {
 
     /// Must be called before the counters of a spend key are changed.
     pub(crate) fn track_spend_key(&mut self, key: &SpendKey) {
-        self.keys_before.entry(key.spend_key_id).or_insert(key.counters);
+        let account = CountedAccount::SpendKey(key.spend_key_id);
+        self.counters_before.entry(account).or_insert(key.counters);
     }
 
-    /// Stores the final state of the wallets and spend keys that were changed. They must not change afterwards.
-    pub(crate) fn seal(&mut self, wallets: &LedgerWallets, keys: &BTreeMap<SpendKeyId, SpendKey>) {
+    /// Must be called before the counters of a budget are changed.
+    pub(crate) fn track_budget(&mut self, budget: &Budget) {
+        let account = CountedAccount::Budget(budget.budget_id);
+        self.counters_before.entry(account).or_insert(budget.counters);
+    }
+
+    /// Must be called before a run is changed.
+    pub(crate) fn track_run(&mut self, run: &Run) {
+        let account = CountedAccount::Run(run.account_id);
+        self.counters_before.entry(account).or_insert(run.counters);
+        self.runs_before.entry(run.account_id).or_insert_with(|| run.clone());
+    }
+
+    /// Stores the final state of the wallets, spend keys, budgets and runs that were changed. They must not change
+    /// afterwards.
+    pub(crate) fn seal(
+        &mut self,
+        wallets: &LedgerWallets,
+        keys: &BTreeMap<SpendKeyId, SpendKey>,
+        budgets: &BTreeMap<BudgetId, Budget>,
+        runs: &BTreeMap<RunAccountId, Run>,
+    ) {
         let changed = self.wallets_before.keys().filter_map(|id| wallets.get_key_value(id));
         self.wallets_after = changed.map(|(id, wallet)| (*id, wallet.clone())).collect();
-        let changed = self.keys_before.keys().filter_map(|id| keys.get_key_value(id));
-        self.keys_after = changed.map(|(id, key)| (*id, key.clone())).collect();
+        let changed = self.counters_before.keys().filter_map(|account| {
+            let after = match account {
+                CountedAccount::SpendKey(id) => {
+                    keys.get(id).map(|key| (key.merchant_id, key.counters))
+                }
+                CountedAccount::Budget(id) => {
+                    budgets.get(id).map(|budget| (budget.merchant_id, budget.counters))
+                }
+                CountedAccount::Run(id) => runs.get(id).map(|run| (run.merchant_id, run.counters)),
+            };
+            Some((*account, after?))
+        });
+        self.counters_after = changed.collect();
+        let changed = self.runs_before.keys().filter_map(|id| runs.get_key_value(id));
+        self.runs_after = changed.map(|(id, run)| (*id, run.clone())).collect();
     }
 
     /// Adds a call that a node has admitted, with its holds.
@@ -223,6 +305,17 @@ impl WriteSet {
     /// Adds an open call that is settled.
     pub(crate) fn close_call(&mut self, id: RequestId) {
         self.closed.push(id);
+    }
+
+    /// Adds the end of the job that a settled call created, and its event.
+    pub(crate) fn end_job(&mut self, call: &PendingRecord, end: JobEnd) {
+        self.ended_jobs.push(end);
+        self.add_event(call.merchant_id, &end.event(call.request_id));
+    }
+
+    /// Adds an object that a settled call made.
+    pub(crate) fn own_object(&mut self, call: &PendingRecord, object: &ProviderObject) {
+        self.provider_objects.push(ProviderObjectRow::new(call, object));
     }
 
     /// Adds the record of a settled call.
@@ -246,8 +339,8 @@ impl WriteSet {
         self.subscriptions.insert(subscription.subscription_id, subscription.clone());
     }
 
-    /// Adds the end of a call: its holds are released, `taken` is taken from its wallets, and its spend key has spent
-    /// `spent` more.
+    /// Adds the end of a call: its holds are released, `taken` is taken from its wallets, and its spend key,
+    /// budgets and run have spent `spent` more.
     ///
     /// # Errors
     /// As [`WriteSet::open_call`].
@@ -261,9 +354,10 @@ impl WriteSet {
         let id = call.request_id;
         let sum = self.taken.entry(id).or_default();
         *sum = sum.checked_add(taken).map_err(|Overflow| out_of_range("call", id))?;
-        if let Some(id) = call.spend_key_id {
-            let key = self.keys.entry(id).or_default();
-            key.spent = key.spent.checked_add(spent).map_err(|Overflow| out_of_range("key", id))?;
+        for account in CountedAccount::of_call(call) {
+            let change = self.accounts.entry(account).or_default();
+            let sum = change.spent.checked_add(spent);
+            change.spent = sum.map_err(|Overflow| out_of_range("account", account))?;
         }
         Ok(())
     }
@@ -284,7 +378,7 @@ impl WriteSet {
         &mut self,
         call: &PendingRecord,
         on_wallet: fn(&mut WalletHolds, Amount, Option<CreditHold>) -> Result<(), Overflow>,
-        on_key: fn(Amount, Amount) -> Result<Amount, Overflow>,
+        on_account: fn(Amount, Amount) -> Result<Amount, Overflow>,
     ) -> Result<(), StoreError> {
         let merchants = (call.merchant_wallet_id, call.merchant_hold, None);
         let of_call = call.wallet_id.map(|id| (id, call.wallet_hold, call.credit_hold));
@@ -292,10 +386,10 @@ impl WriteSet {
             let holds = self.holds.entry(id).or_default();
             on_wallet(holds, balance, credit).map_err(|Overflow| out_of_range("wallet", id))?;
         }
-        if let Some(id) = call.spend_key_id {
-            let key = self.keys.entry(id).or_default();
-            key.held = on_key(key.held, call.spend_hold)
-                .map_err(|Overflow| out_of_range("spend key", id))?;
+        for account in CountedAccount::of_call(call) {
+            let change = self.accounts.entry(account).or_default();
+            change.held = on_account(change.held, call.spend_hold)
+                .map_err(|Overflow| out_of_range("account", account))?;
         }
         Ok(())
     }

@@ -4,14 +4,17 @@
 //! part of it.
 
 mod backup;
+mod budgets;
 mod deliveries;
 mod failover;
+mod jobs;
 mod ledger;
 mod missing_prices;
 mod partitions;
 mod reference;
 mod refusals;
 mod repricings;
+mod runs;
 mod sessions;
 mod single_writer;
 mod spend_keys;

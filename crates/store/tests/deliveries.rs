@@ -152,7 +152,7 @@ fn nothing_is_told_of_what_was_taken_back() {
         let taken_back: Result<(), StoreError> = store
             .store
             .write(move |conn| {
-                connections::create(conn, merchant_id, &NewConnection::default(), now)?;
+                connections::create(conn, merchant_id, &NewConnection::default(), now)?.unwrap();
                 Err(StoreError::Interrupted)
             })
             .await;

@@ -28,6 +28,7 @@ impl LimitedCustomer {
                 name: "Key".to_owned(),
                 wallet_id: Some(wallet_id),
                 meter_id: None,
+                budget_id: None,
                 rules: SpendRules {
                     spend_limit: Some(SpendLimit { amount: amount("90"), cycle: Cycle::Daily }),
                     request_limit: Some(RequestLimit { count: 100, cycle: Cycle::Daily }),

@@ -59,6 +59,7 @@ impl<'a> MeteredCustomer<'a> {
         };
         let now = store.clock.now();
         let new = NewSpendKey {
+            budget_id: None,
             name: "Key".to_owned(),
             wallet_id: Some(wallet_id),
             meter_id: Some(meter.meter_id),

@@ -41,6 +41,7 @@ fn in_a_storm_of_a_hundred_thousand_the_numbers_are_exact_and_rows_are_merged() 
                 key: *keys.get(number % keys.len()).unwrap(),
                 connection_id: None,
                 model: Some("m"),
+                run_id: None,
                 code: CODES.get(number % CODES.len()).unwrap(),
                 at,
             };

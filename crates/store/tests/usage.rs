@@ -64,6 +64,7 @@ struct UsageShop {
     connections: Vec<ConnectionId>,
     meters: Vec<(MeterId, String)>,
     spend_keys: Vec<SpendKeyId>,
+    budgets: Vec<BudgetId>,
     /// Calls of the spend keys.
     key_calls: Vec<Call>,
 }
@@ -77,8 +78,22 @@ async fn shop(store: &TestStore) -> UsageShop {
         connections: Vec::new(),
         meters: Vec::new(),
         spend_keys: Vec::new(),
+        budgets: Vec::new(),
         key_calls: Vec::new(),
     };
+    // A tree that a spend key and a customer name, and a budget that takes calls by their metadata.
+    let rules = |enforcement, usd: &str| BudgetRules {
+        enforcement,
+        spend_limit: Some(SpendLimit { amount: usd.parse().unwrap(), cycle: Cycle::Total }),
+        ..BudgetRules::default()
+    };
+    let root = store.budget(merchant_id, None, rules(BudgetEnforcement::Observe, "0.5")).await;
+    let root = root.budget_id;
+    let named = rules(BudgetEnforcement::Bounded, "1000000");
+    let team = store.budget(merchant_id, Some(root), named.clone()).await.budget_id;
+    let pairs = Some(Metadata::parse(r#"{"env": "env-0"}"#).unwrap());
+    let matching = store.budget(merchant_id, None, BudgetRules { pairs, ..named }).await;
+    shop.budgets = vec![root, team, matching.budget_id];
     for number in 0..3 {
         let connection = store.connection(merchant_id, "1000000").await;
         shop.connections.push(connection.connection_id);
@@ -86,6 +101,11 @@ async fn shop(store: &TestStore) -> UsageShop {
         let wallet_id = (number > 0).then_some(connection.wallet_id);
         let (spend_key, key) = store.spend_key(merchant_id, wallet_id, SpendRules::default()).await;
         shop.spend_keys.push(spend_key.spend_key_id);
+        match number {
+            0 => store.move_key(&spend_key, Some(team)).await,
+            1 => store.move_customer(&connection, Some(root)).await,
+            _ => {}
+        }
         shop.key_calls.push(store.call_with(&spend_key, &key));
     }
     for (slug, rate) in [("plan", "10"), ("other", "3")] {
@@ -114,9 +134,13 @@ impl UsageShop {
     fn call(&self, store: &TestStore, dice: &mut UsageRandom) -> Call {
         let pairs: BTreeMap<_, _> = dice.metadata().into_iter().collect();
         let has_key = dice.below(3) == 0;
-        // A call of a spend key is not recorded before the last one of the key, and at most a day
-        // after its id.
-        let quarter = match has_key {
+        let connection_id = dice.one_or_none(&self.connections);
+        let is_counted = has_key
+            || connection_id == self.connections.get(1).copied()
+            || pairs.get("env").is_some_and(|env| env == "env-0");
+        // A call is not recorded before the last one of its spend key and of its budgets, and at most a day after its
+        // id.
+        let quarter = match is_counted {
             true => START.unix_micros() + dice.below(60) as i64 * 900_000_000,
             false => dice.quarter(),
         };
@@ -128,7 +152,7 @@ impl UsageShop {
             true => Call { request_id, created_at: at, ..dice.one_of(&self.key_calls).clone() },
             false => Call {
                 request_id,
-                connection_id: dice.one_or_none(&self.connections),
+                connection_id,
                 meter_slug: (dice.below(3) > 0).then(|| dice.one_of(&self.meters).1.clone()),
                 created_at: at,
                 ..store.call(self.merchant_id, self.key)
@@ -190,6 +214,7 @@ fn passes(filter: &RequestFilter, record: &RequestRecord) -> bool {
         && filter.spend_key_id.is_none_or(|id| record.spend_key_id == Some(id))
         && filter.provider.as_ref().is_none_or(|name| record.provider == *name)
         && filter.model.as_ref().is_none_or(|name| model == Some(name))
+        && filter.budget_id.is_none_or(|id| record.budgets.ids.contains(&id))
         && filter.meter_id.is_none_or(|id| record.meter_id == Some(id))
         && filter.metadata.iter().all(|pair| pairs.contains(pair))
 }
@@ -199,6 +224,7 @@ fn member(dimension: &Dimension, record: &RequestRecord) -> Option<String> {
     match dimension {
         Dimension::Connection => record.connection_id.map(|id| id.to_string()),
         Dimension::SpendKey => record.spend_key_id.map(|id| id.to_string()),
+        Dimension::Budget => record.budgets.own.map(|id| id.to_string()),
         Dimension::Meter => record.meter_id.map(|id| id.to_string()),
         Dimension::Provider => Some(record.provider.clone()),
         Dimension::Model => {
@@ -252,6 +278,7 @@ fn question(shop: &UsageShop, dice: &mut UsageRandom) -> UsageQuestion {
     let filter = RequestFilter {
         connection_id: (dice.below(2) > 0).then(|| *dice.one_of(&shop.connections)),
         spend_key_id: rarely(dice).then(|| *dice.one_of(&shop.spend_keys)),
+        budget_id: rarely(dice).then(|| *dice.one_of(&shop.budgets)),
         meter_id: (dice.below(2) > 0).then(|| *dice.one_of(&meters)),
         provider: rarely(dice).then(|| (*dice.one_of(&["house", "mansion"])).to_owned()),
         model: rarely(dice).then(|| (*dice.one_of(&["a", "b/c", "m-2026", "none"])).to_owned()),
@@ -261,6 +288,7 @@ fn question(shop: &UsageShop, dice: &mut UsageRandom) -> UsageQuestion {
     let dimensions = [
         Dimension::Connection,
         Dimension::SpendKey,
+        Dimension::Budget,
         Dimension::Meter,
         Dimension::Provider,
         Dimension::Model,
@@ -455,6 +483,7 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
         let shop = &shops[0];
         let all = shop.records(&store.store, RequestFilter::default(), 100).await;
         assert!(all.iter().any(|record| record.status == RequestStatus::Error));
+        assert!(all.iter().any(|record| record.budgets.would_refuse));
         assert!(all.is_sorted_by(|one, next| one.request_id > next.request_id));
         for _ in 0..100 {
             let UsageQuestion { filter, span, .. } = question(shop, &mut dice);
@@ -465,6 +494,8 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
                 calls: filter,
                 status: dice.one_or_none(&statuses),
                 provider_status: (dice.below(4) == 0).then_some(200),
+                run_id: None,
+                would_refuse: dice.below(6) == 0,
                 min_cost: (dice.below(4) == 0).then(|| "0.0100000001".parse().unwrap()),
                 start: is_timed.then(|| span.start().instant()),
                 end: is_timed.then(|| span.end().instant()),
@@ -474,6 +505,7 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
                 passes(&filter.calls, record)
                     && filter.status.is_none_or(|status| record.status == status)
                     && (filter.provider_status.is_none() || record.provider_status == Some(200))
+                    && (!filter.would_refuse || record.budgets.would_refuse)
                     && filter.min_cost.is_none_or(|it| record.quote.total_request_cost >= it)
                     && filter.start.is_none_or(|start| start <= record.created_at)
                     && filter.end.is_none_or(|end| record.created_at < end)

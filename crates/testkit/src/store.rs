@@ -9,10 +9,14 @@ use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_pricing::*;
+use tollgate_store::budgets::BudgetFault;
+use tollgate_store::connections::ConnectionUpdate;
 use tollgate_store::merchants::NewMerchant;
+use tollgate_store::spend_keys::SpendKeyUpdate;
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    DatabaseUrl, Options, Store, StoreError, connections, merchants, meters, spend_keys, wallets,
+    DatabaseUrl, Options, Store, StoreError, budgets, connections, merchants, meters, spend_keys,
+    wallets,
 };
 
 use crate::postgres::{self, TestDatabase, TestServer};
@@ -153,7 +157,7 @@ impl TestStore {
         let now = self.clock.now();
         let new = NewConnection::default();
         let made = self.store.write(move |conn| connections::create(conn, merchant_id, &new, now));
-        let connection = made.await.unwrap().connection;
+        let connection = made.await.unwrap().unwrap().connection;
         if amount(balance).is_positive() {
             self.credit(merchant_id, connection.wallet_id, balance).await;
         }
@@ -168,9 +172,66 @@ impl TestStore {
         rules: SpendRules,
     ) -> (SpendKey, Key) {
         let now = self.clock.now();
-        let new = NewSpendKey { name: "Key".to_owned(), wallet_id, meter_id: None, rules };
+        let new = NewSpendKey {
+            name: "Key".to_owned(),
+            wallet_id,
+            meter_id: None,
+            budget_id: None,
+            rules,
+        };
         let made = self.store.write(move |conn| spend_keys::create(conn, merchant_id, &new, now));
         made.await.unwrap().unwrap()
+    }
+
+    /// A new budget.
+    pub async fn budget(
+        &self,
+        merchant_id: MerchantId,
+        parent_id: Option<BudgetId>,
+        rules: BudgetRules,
+    ) -> Budget {
+        let now = self.clock.now();
+        let budget = Budget {
+            budget_id: BudgetId::generate(now),
+            merchant_id,
+            parent_id,
+            name: "Team".to_owned(),
+            rules,
+            metadata: Metadata::default(),
+            counters: SpendCounters::default(),
+            created_at: now,
+        };
+        self.save_budget(&budget, true).await.unwrap();
+        budget
+    }
+
+    /// Makes or changes a budget.
+    ///
+    /// # Errors
+    /// As [`budgets::save`].
+    pub async fn save_budget(&self, budget: &Budget, is_new: bool) -> Result<(), BudgetFault> {
+        let budget = budget.clone();
+        self.store.write(move |conn| budgets::save(conn, &budget, is_new)).await.unwrap()
+    }
+
+    /// Lets the calls of a spend key count against another budget, or none.
+    pub async fn move_key(&self, key: &SpendKey, budget_id: Option<BudgetId>) {
+        let (merchant_id, id, now) = (key.merchant_id, key.spend_key_id, self.clock.now());
+        let changes = SpendKeyChanges { budget_id: Some(budget_id), ..SpendKeyChanges::default() };
+        let change = move |conn: &mut _| spend_keys::update(conn, merchant_id, id, changes, now);
+        let changed = self.store.write(change).await.unwrap();
+        assert!(matches!(changed, SpendKeyUpdate::SpendKey(_)), "{changed:?}");
+    }
+
+    /// Lets the calls of a customer count against another budget, or none.
+    pub async fn move_customer(&self, customer: &Connection, budget_id: Option<BudgetId>) {
+        let (merchant_id, id, now) =
+            (customer.merchant_id, customer.connection_id, self.clock.now());
+        let changes =
+            ConnectionChanges { budget_id: Some(budget_id), ..ConnectionChanges::default() };
+        let change = move |conn: &mut _| connections::update(conn, merchant_id, id, &changes, now);
+        let changed = self.store.write(change).await.unwrap();
+        assert!(matches!(changed, ConnectionUpdate::Connection(_)), "{changed:?}");
     }
 
     /// The current state of the spend key.
@@ -287,6 +348,7 @@ pub fn a_call(merchant_id: MerchantId, key: CallKey, at: Timestamp) -> Call {
         },
         shape: Some(RequestFormat::ShapeA),
         names_other_models: false,
+        run: None,
         bound: million_tokens(),
         report: None,
         created_at: at,
@@ -315,6 +377,9 @@ pub fn answered(tokens: u64, base: &str) -> CallReport {
         missing: None,
         timestamp: START,
         suspicious: false,
+        job: None,
+        lines: Vec::new(),
+        object: None,
         details: CallDetails::default(),
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use http::Method;
 use tollgate_pricing::Unit;
 
-use crate::dialect::{Api, Dialect, HiddenTokens, ModelLocation, Operation, path_model};
+use crate::dialect::{
+    Api, Dialect, HiddenTokens, ModelLocation, ObjectRole, Operation, path_model, path_object,
+};
 
 /// The facts of a provider that decide how its bodies are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,26 @@ impl EndpointFormat {
             path: path.to_owned(),
             query,
         }
+    }
+
+    /// Its part in the life of an object that the provider keeps.
+    pub fn object_role(&self) -> ObjectRole {
+        self.operation.map_or(ObjectRole::None, |operation| operation.object)
+    }
+
+    /// Whether it creates a batch of requests.
+    pub fn creates_batch(&self) -> bool {
+        self.object_role() == ObjectRole::Creates && self.api() == Api::Batch
+    }
+
+    /// Whether its answers are a batch of requests.
+    pub fn answers_batch(&self) -> bool {
+        self.api() == Api::Batch
+    }
+
+    /// The provider's id of the object that the path names.
+    pub fn object_id(&self) -> Option<String> {
+        path_object(self.operation?.path, &self.path)
     }
 
     fn query_pairs(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
@@ -159,7 +181,12 @@ impl EndpointFormat {
             Api::Images => &[&[Unit::Image, Unit::OutputImage]],
             Api::Predict => &[&[Unit::Image]],
             Api::Ocr => &[&[Unit::Page]],
-            Api::Rerank | Api::Cohere | Api::ElevenLabs | Api::Deepgram | Api::Opaque => &[],
+            Api::Rerank
+            | Api::Cohere
+            | Api::ElevenLabs
+            | Api::Deepgram
+            | Api::Batch
+            | Api::Opaque => &[],
         }
     }
 
@@ -185,7 +212,7 @@ impl EndpointFormat {
     }
 
     /// The value of a parameter of the query.
-    pub(crate) fn query(&self, name: &str) -> Option<String> {
+    pub fn query(&self, name: &str) -> Option<String> {
         let (_, value) = self.query_pairs().find(|(key, _)| key == name)?;
         Some(value.into_owned())
     }

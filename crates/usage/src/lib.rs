@@ -17,6 +17,6 @@ pub use request::{
     BodyRefusal, InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
 };
 pub use response::{
-    AnswerForm, ErrorWords, MemoryReservation, MeteredPiece, ResponseEnd, ResponseMemory,
-    ResponseMeter, UsageReading, estimate_input,
+    AnswerForm, BatchResultReader, ErrorWords, MemoryReservation, MeteredPiece, ObjectState,
+    ResponseEnd, ResponseMemory, ResponseMeter, UsageReading, estimate_input,
 };

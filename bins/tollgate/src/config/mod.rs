@@ -285,6 +285,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
                 .unwrap_or(default.calls.disconnect_drain_max_bytes),
             answer_memory_bytes,
             keep_error_messages: root.take("keep_error_messages").unwrap_or(true),
+            job_keys: root.take("job_key_secret"),
             timeouts: Timeouts {
                 connect: time_limit(root, "connect_timeout_ms", 10_000),
                 first_byte: time_limit(root, "first_byte_timeout_ms", 600_000),
@@ -332,6 +333,7 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             allow_stored_state: section.take("allow_stored_state").unwrap_or(false),
             stream_options: section.take("stream_options"),
             max_completion_tokens: section.take("max_completion_tokens"),
+            webhook_secret: section.take::<String>("webhook_secret").filter(|it| !it.is_empty()),
         };
         if let Err(issues) = table.configure(&name, settings) {
             // A name close to a built-in one is probably a typing error.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use time::Date;
 use tollgate_pricing::{
-    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, Rate, Unit, UnitPrices,
+    Catalog, CatalogFile, ModelPattern, PriceBook, PriceRow, Rate, TierPrices, Unit, UnitPrices,
 };
 use tollgate_provider::ProviderTable;
 
@@ -61,16 +61,10 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
     let free: Option<bool> = section.take("free");
     let is_read = says_free == free.is_some();
     let free = free.unwrap_or(false);
-    let (mut prices, mut named, mut read) = (UnitPrices::default(), 0_usize, Vec::new());
-    for &unit in Unit::ALL {
-        named = named.saturating_add(usize::from(section.has(unit.price_key())));
-        let price: Option<Rate> = section.take(unit.price_key());
-        read.extend(price);
-        *prices.get_mut(unit) = price;
-    }
+    let StatedPrices { mut prices, named, is_positive } = StatedPrices::take(&mut section);
     // A price that could not be read is reported already.
-    if read.len() == named && is_read {
-        match (read.iter().all(|price| price.is_zero()), free) {
+    if let Some(is_positive) = is_positive.filter(|_| is_read) {
+        match (!is_positive, free) {
             (true, false) if named == 0 => {
                 section.add_issue([], "names no price; what costs nothing has free = true");
             }
@@ -93,6 +87,7 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
         section.add_error("effective_to", "is before effective_from");
     }
     let max_output_tokens = section.take("max_output_tokens");
+    let tiers = tiers(&mut section);
     section.finish();
     PriceRow {
         provider: provider.unwrap_or_default(),
@@ -102,8 +97,64 @@ fn price_row(mut section: Section<'_>, providers: &ProviderTable) -> PriceRow {
         free,
         max_output_tokens,
         prices,
+        tiers,
         ..PriceRow::default()
     }
+}
+
+/// The prices that a table names.
+struct StatedPrices {
+    prices: UnitPrices,
+    named: usize,
+    /// Whether any is above 0. `None` if one could not be read.
+    is_positive: Option<bool>,
+}
+
+impl StatedPrices {
+    fn take(section: &mut Section<'_>) -> Self {
+        let (mut prices, mut named, mut read) = (UnitPrices::default(), 0_usize, Vec::new());
+        for &unit in Unit::ALL {
+            named = named.saturating_add(usize::from(section.has(unit.price_key())));
+            let price: Option<Rate> = section.take(unit.price_key());
+            read.extend(price);
+            *prices.get_mut(unit) = price;
+        }
+        let is_positive = read.iter().any(|price| !price.is_zero());
+        Self { prices, named, is_positive: (read.len() == named).then_some(is_positive) }
+    }
+}
+
+/// The tiers of a row, each with a factor or with prices of its own.
+fn tiers(row: &mut Section<'_>) -> BTreeMap<String, TierPrices> {
+    let mut tiers = BTreeMap::new();
+    for (name, table) in row.take_tables("tiers") {
+        let mut tier = row.subsection(["tiers", &name], table);
+        let has_factor = tier.has("factor");
+        let factor: Option<Rate> = tier.take("factor");
+        match (has_factor, tier.take_table("prices")) {
+            (true, None) => {
+                if factor.is_some_and(|factor| factor.is_zero()) {
+                    tier.add_error("factor", "must be above 0");
+                }
+                tiers.extend(factor.map(|factor| (name, TierPrices::Factor { factor })));
+            }
+            (false, Some(table)) => {
+                let mut section = tier.subsection(["prices"], table);
+                let StatedPrices { prices, is_positive, .. } = StatedPrices::take(&mut section);
+                if is_positive == Some(false) {
+                    section.add_issue([], "has no price above 0");
+                }
+                section.finish();
+                let prices = Box::new(prices);
+                tiers.insert(name, TierPrices::Prices { prices, bands: Vec::new() });
+            }
+            (true, Some(_)) | (false, None) => {
+                tier.add_issue([], "must have either factor or prices");
+            }
+        }
+        tier.finish();
+    }
+    tiers
 }
 
 /// For each provider with a `price_list`, the provider whose prices apply.
@@ -253,6 +304,48 @@ mod tests {
             read("[[prices]]\nprovider = \"openai\"\nmodel = \"\"\ninput = \"1\"", &[])
                 .unwrap_err();
         assert_eq!(errors, ["prices[0].model: must not be empty"]);
+    }
+
+    #[test]
+    fn a_row_may_have_tiers_as_in_the_catalogue() {
+        let text = |tiers: &str| {
+            format!("[[prices]]\nprovider = \"openai\"\nmodel = \"m\"\ninput = \"2\"\n{tiers}")
+        };
+        let both = "[prices.tiers.batch]\nfactor = \"0.5\"\n\
+            [prices.tiers.priority]\nprices = {input = \"5\", output = \"9\"}";
+        let config = read(&text(both), &[]).unwrap();
+        let found = config.prices.find("openai", "m", time::macros::date!(2026 - 11 - 21)).unwrap();
+        let input = |tier: &str| {
+            let price = found.row.prices_for(1, &[tier]).prices.input.unwrap();
+            price.to_string()
+        };
+        assert_eq!(
+            (input("batch"), input("priority"), input("flex")),
+            ("1".into(), "5".into(), "2".into())
+        );
+        for (tiers, expected) in [
+            ("tiers = 5", "prices[0].tiers: expected tables, such as [providers.openai]"),
+            ("tiers.batch = {}", "prices[0].tiers.batch: must have either factor or prices"),
+            (
+                "tiers.batch = {factor = \"1\", prices = {input = \"1\"}}",
+                "prices[0].tiers.batch: must have either factor or prices",
+            ),
+            ("tiers.batch.factor = \"0\"", "prices[0].tiers.batch.factor: must be above 0"),
+            ("tiers.batch.factor = \"x\"", "prices[0].tiers.batch.factor: "),
+            (
+                "tiers.batch.prices = {input = \"0\"}",
+                "prices[0].tiers.batch.prices: has no price above 0",
+            ),
+            ("tiers.batch.prices = {}", "prices[0].tiers.batch.prices: has no price above 0"),
+            (
+                "tiers.batch = {factr = \"1\", factor = \"1\"}",
+                "prices[0].tiers.batch.factr: is not a key of the configuration; do you mean factor?",
+            ),
+        ] {
+            let ConfigErrors(errors) = read(&text(tiers), &[]).unwrap_err();
+            let [error] = errors.as_slice() else { panic!("{errors:?}") };
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 
     #[test]

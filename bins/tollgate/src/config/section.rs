@@ -120,6 +120,17 @@ impl<'a> Section<'a> {
         found
     }
 
+    /// Takes a table.
+    pub(super) fn take_table(&mut self, key: &str) -> Option<Table> {
+        match self.remove(key)? {
+            Value::Table(table) => Some(table),
+            _ => {
+                self.add_error(key, "expected a table");
+                None
+            }
+        }
+    }
+
     /// Takes an array of tables.
     pub(super) fn take_rows(&mut self, key: &str) -> Vec<Table> {
         let Some(value) = self.remove(key) else { return Vec::new() };
@@ -145,8 +156,12 @@ impl<'a> Section<'a> {
     }
 
     /// A table below this one, with the same list of issues.
-    pub(super) fn subsection(&mut self, keys: [&str; 2], table: Table) -> Section<'_> {
-        let path = self.path.iter().cloned().chain(keys.map(str::to_owned)).collect();
+    pub(super) fn subsection<'k>(
+        &mut self,
+        keys: impl IntoIterator<Item = &'k str>,
+        table: Table,
+    ) -> Section<'_> {
+        let path = self.path.iter().cloned().chain(keys.into_iter().map(str::to_owned)).collect();
         Section { path, table, known: Vec::new(), issues: self.issues }
     }
 

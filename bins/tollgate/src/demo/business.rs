@@ -1,17 +1,18 @@
 //! The business of the demo: 90 days of a company that resells AI to 40 customers on three plans, and one agent that ran
 //! away and was stopped by its limit. It is booked by the ledger, call by call, on a clock of its own.
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use tokio::task::JoinSet;
 use tollgate_api::ApiError;
 use tollgate_domain::admission::{Call, CallKey, CostBound};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    BillingInterval, CallDetails, CallFailure, CallTimings, Clock, ConfigTerms, Cycle, Enforcement,
-    FailureSource, ForwardedRequest, Key, MerchantId, Metadata, MeterId, NewConnection, NewMeter,
-    NewSpendKey, NewSubscriptionConfig, PricedUsage, ProviderKeyType, RefusedCall, RequestFormat,
-    RequestId, Rollover, SpendLimit, SpendRules, SubscriptionConfigId, TierPeriod, Timestamp,
-    TransactionKind, UsageSource, WalletId,
+    BillingInterval, Budget, BudgetEnforcement, BudgetId, BudgetRules, CallDetails, CallFailure,
+    CallRun, CallTimings, Clock, ConfigTerms, Cycle, Enforcement, FailureSource, ForwardedRequest,
+    Key, MerchantId, Metadata, MeterId, NewConnection, NewMeter, NewSpendKey,
+    NewSubscriptionConfig, PricedUsage, ProviderKeyType, RefusedCall, RequestFormat, RequestId,
+    Rollover, RunId, SpendCounters, SpendLimit, SpendRules, SubscriptionConfigId, TierPeriod,
+    Timestamp, TransactionKind, UsageSource, WalletId,
 };
 use tollgate_pricing::{
     Amount, BaseCost, Meter, PriceBook, RateType, ServedCall, Tier, TierUnit, Usage,
@@ -19,16 +20,17 @@ use tollgate_pricing::{
 use tollgate_store::deliveries::AttemptCapacity;
 use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{
-    Conn, DatabaseUrl, Options, RefusalCause, SettleOutcome, Store, connections, merchants, meters,
-    spend_keys, subscription_configs, subscriptions, wallets,
+    Conn, DatabaseUrl, Options, RefusalCause, SettleOutcome, Store, budgets, connections,
+    merchants, meters, spend_keys, subscription_configs, subscriptions, wallets,
 };
 
 const DAYS: i64 = 90;
 const HOUR_MILLIS: i64 = 3_600_000;
 /// The calls of such a span are booked together.
 const STEP_HOURS: i64 = 3;
-/// The day on which the agent runs away.
+/// The day on which the agent runs away, and the run in which it does.
 const RUNAWAY_DAY: i64 = 71;
+const RUNAWAY_RUN: &str = "quarterly-report";
 /// The time that a call takes.
 const CALL_MILLIS: i64 = 1_800;
 
@@ -123,6 +125,7 @@ pub(super) async fn book(
     let mut business = Business { store, prices, merchant_id, clock, numbers };
     for step in 0..DAYS * 24 / STEP_HOURS {
         let day = step * STEP_HOURS / 24;
+        let next = business.clock.now().plus_millis(STEP_HOURS * HOUR_MILLIS);
         business.store.renew_lease().await?;
         let mut keys = Vec::new();
         for caller in callers.iter().filter(|caller| caller.since_day <= day) {
@@ -133,7 +136,8 @@ pub(super) async fn book(
         if step * STEP_HOURS == RUNAWAY_DAY * 24 + 15 {
             business.run_away(agent).await?;
         }
-        business.clock.advance_millis(STEP_HOURS * HOUR_MILLIS - CALL_MILLIS);
+        let left = next.unix_micros().saturating_sub(business.clock.now().unix_micros());
+        business.clock.advance_millis(left / 1_000);
     }
     let Business { store, .. } = business;
     while store.fold().await? > 0 {}
@@ -143,6 +147,40 @@ pub(super) async fn book(
     }
     store.close().await?;
     Ok((merchant_id, new.key))
+}
+
+/// The budgets of the company: one of all, with one for customers and one for research in it, which observes. Returns
+/// the last two.
+fn create_budgets(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    start: Timestamp,
+) -> anyhow::Result<[BudgetId; 2]> {
+    let monthly = |amount| Some(SpendLimit { amount: usd(amount), cycle: Cycle::Monthly });
+    let mut make = |parent_id, name: &str, rules| {
+        let budget = Budget {
+            budget_id: BudgetId::generate(start),
+            merchant_id,
+            parent_id,
+            name: name.to_owned(),
+            rules,
+            metadata: Metadata::default(),
+            counters: SpendCounters::default(),
+            created_at: start,
+        };
+        budgets::save(conn, &budget, true)?
+            .map_err(|fault| anyhow!("a budget of the demo: {fault:?}"))?;
+        anyhow::Ok(budget.budget_id)
+    };
+    let limits = |spend_limit| BudgetRules { spend_limit, ..BudgetRules::default() };
+    let company = make(None, "Company", limits(monthly(400)))?;
+    let customers = make(Some(company), "Customers", limits(monthly(300)))?;
+    let observed = BudgetRules {
+        enforcement: BudgetEnforcement::Observe,
+        spend_limit: Some(SpendLimit { amount: usd(20), cycle: Cycle::Daily }),
+        ..BudgetRules::default()
+    };
+    Ok([customers, make(Some(company), "Research", observed)?])
 }
 
 /// The plans, the customers with a key each, and the key of the agent.
@@ -161,6 +199,7 @@ fn create_customers(
     let meter_id = meters::create(conn, merchant_id, &meter, start)?
         .map_err(|taken| anyhow!("the meter of the demo: {taken:?}"))?
         .meter_id;
+    let [of_customers, of_research] = create_budgets(conn, merchant_id, start)?;
     let mut names = NAMES.iter();
     let mut callers = Vec::new();
     for (plan, price, credit, customers) in PLANS {
@@ -180,17 +219,20 @@ fn create_customers(
             .map_err(|unknown| anyhow!("a plan of the demo: {unknown:?}"))?;
         let config_id = config.config.subscription_config_id;
         for (place, name) in names.by_ref().take(customers).enumerate() {
-            let key = create_customer(conn, merchant_id, name, (config_id, meter_id), start)?;
+            let of = (config_id, meter_id, of_customers);
+            let key = create_customer(conn, merchant_id, name, of, start)?;
             let calls_a_day = u64::try_from(credit)? / 20 + 2;
             callers.push(Caller { key, calls_a_day, since_day: i64::try_from(place)? * 2 });
         }
     }
     let rules = SpendRules {
         enforcement: Enforcement::Strict,
-        spend_limit: Some(SpendLimit { amount: usd(25), cycle: Cycle::Daily }),
+        spend_limit: Some(SpendLimit { amount: usd(50), cycle: Cycle::Daily }),
+        run_limit: Some(usd(10)),
         ..SpendRules::default()
     };
-    let agent = spend_key(conn, merchant_id, ("Research agent", None, None), rules, start)?;
+    let of = ("Research agent", None, None, Some(of_research));
+    let agent = spend_key(conn, merchant_id, of, rules, start)?;
     Ok((callers, agent))
 }
 
@@ -198,11 +240,16 @@ fn create_customer(
     conn: &mut Conn,
     merchant_id: MerchantId,
     name: &str,
-    (config_id, meter_id): (SubscriptionConfigId, MeterId),
+    (config_id, meter_id, budget_id): (SubscriptionConfigId, MeterId, BudgetId),
     start: Timestamp,
 ) -> anyhow::Result<CallKey> {
-    let customer = NewConnection { name: Some(name.to_owned()), ..NewConnection::default() };
-    let connection = connections::create(conn, merchant_id, &customer, start)?.connection;
+    let customer = NewConnection {
+        name: Some(name.to_owned()),
+        budget_id: Some(budget_id),
+        ..NewConnection::default()
+    };
+    let made = connections::create(conn, merchant_id, &customer, start)?;
+    let connection = made.context("the budget of the customers")?.connection;
     let (connection_id, wallet_id) = (connection.connection_id, connection.wallet_id);
     let movement = WalletMovement {
         kind: TransactionKind::Credit,
@@ -211,18 +258,21 @@ fn create_customer(
     };
     wallets::book(conn, merchant_id, wallet_id, &movement, start)?;
     subscriptions::create(conn, merchant_id, connection_id, config_id, start)?;
-    let of = (name, Some(wallet_id), Some(meter_id));
+    let of = (name, Some(wallet_id), Some(meter_id), None);
     spend_key(conn, merchant_id, of, SpendRules::default(), start)
 }
+
+/// The name of a spend key, its wallet, its meter and its budget.
+type NamedKey<'a> = (&'a str, Option<WalletId>, Option<MeterId>, Option<BudgetId>);
 
 fn spend_key(
     conn: &mut Conn,
     merchant_id: MerchantId,
-    (name, wallet_id, meter_id): (&str, Option<WalletId>, Option<MeterId>),
+    (name, wallet_id, meter_id, budget_id): NamedKey<'_>,
     rules: SpendRules,
     start: Timestamp,
 ) -> anyhow::Result<CallKey> {
-    let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, rules };
+    let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, budget_id, rules };
     let (made, key) = spend_keys::create(conn, merchant_id, &new, start)?
         .map_err(|missing| anyhow!("a spend key of the demo: no {missing:?}"))?;
     Ok(CallKey::Spend(made.spend_key_id, key.hash()))
@@ -261,14 +311,19 @@ impl Business<'_> {
         Ok(())
     }
 
-    /// An agent in a loop: large calls until its limit refuses them.
+    /// An agent in a loop: large calls of one run, until its limit refuses them.
     async fn run_away(&mut self, agent: CallKey) -> anyhow::Result<()> {
+        let run_id: RunId = RUNAWAY_RUN.parse().map_err(|_| anyhow!("the run of the demo"))?;
         loop {
             let usage = Usage::tokens(self.numbers.from(60_000, 120_000), 1_200);
             let (call, admitted) = self.call(agent, "openai", "gpt-4o", usage)?;
+            let call = Call { run: Some(CallRun { run_id: run_id.clone(), limit: None }), ..call };
             let at = self.clock.now();
             match self.store.admit(Box::new(call)).await? {
-                Ok(_) => settle(self.store.clone(), admitted).await?,
+                Ok(_) => {
+                    self.clock.advance_millis(CALL_MILLIS);
+                    settle(self.store.clone(), admitted).await?;
+                }
                 Err(refusal) => {
                     let error = ApiError::from(refusal);
                     let cause = RefusalCause {
@@ -276,6 +331,7 @@ impl Business<'_> {
                         key: agent,
                         connection_id: None,
                         model: Some("gpt-4o"),
+                        run_id: Some(&run_id),
                         code: error.code().name(),
                         at,
                     };
@@ -331,6 +387,7 @@ impl Business<'_> {
             },
             shape: Some(RequestFormat::ShapeA),
             names_other_models: false,
+            run: None,
             bound: CostBound {
                 input_tokens: usage.input_tokens(),
                 max_tokens: usage.output_tokens(),
@@ -353,6 +410,9 @@ impl Business<'_> {
             missing: None,
             timestamp: now.plus_millis(CALL_MILLIS),
             suspicious: false,
+            job: None,
+            lines: Vec::new(),
+            object: None,
             details: CallDetails {
                 failure: failed.then(overloaded),
                 provider_request_id: None,

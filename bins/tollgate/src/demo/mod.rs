@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
 use tollgate_domain::{
     Clock, Cycle, EventKind, Key, MerchantId, NewConnection, NewMeter, NewSpendKey, NewWebhook,
@@ -133,7 +133,8 @@ fn create_resources(
         name: Some("Demo customer".to_owned()),
         ..NewConnection::default()
     };
-    let connection = connections::create(conn, merchant_id, &customer, now)?.connection;
+    let made = connections::create(conn, merchant_id, &customer, now)?;
+    let connection = made.context("a customer names no budget")?.connection;
     let movement = WalletMovement {
         kind: TransactionKind::Credit,
         amount: usd(10),
@@ -161,7 +162,8 @@ fn create_resources(
     };
     let mut spend_key = |name: &str, meter_id, rules| {
         let wallet_id = Some(connection.wallet_id);
-        let new = NewSpendKey { name: name.to_owned(), wallet_id, meter_id, rules };
+        let new =
+            NewSpendKey { name: name.to_owned(), wallet_id, meter_id, budget_id: None, rules };
         create_spend_key(conn, merchant_id, &new, now)
     };
     let meter_id = Some(meter.meter_id);

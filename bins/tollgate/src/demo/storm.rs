@@ -65,8 +65,13 @@ async fn send(
     let (made, key) = store
         .write(move |conn| {
             let rules = strict_rules();
-            let new =
-                NewSpendKey { name: "Storm".to_owned(), wallet_id: None, meter_id: None, rules };
+            let new = NewSpendKey {
+                name: "Storm".to_owned(),
+                wallet_id: None,
+                meter_id: None,
+                budget_id: None,
+                rules,
+            };
             let made = spend_keys::create(conn, merchant_id, &new, now)?;
             made.map_err(|missing| anyhow::anyhow!("no {missing:?}"))
         })

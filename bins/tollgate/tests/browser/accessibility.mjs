@@ -9,10 +9,10 @@ import { launch } from "./support.mjs";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 // Every page of the navigation, and the first page that each list leads to.
-const pages = ["", "/usage", "/usage?by=connection&measure=margin", "/requests", "/requests?status=refused", "/in-flight",
-  "/customers", "/wallets", "/subscriptions", "/spend-keys", "/pricing", "/prices", "/webhooks", "/developers", "/events",
-  "/settings", "/nothing", "/usage?connection_id=x"];
-const lists = ["/requests", "/requests?status=refused", "/customers", "/wallets", "/subscriptions", "/spend-keys", "/pricing",
+const pages = ["", "/usage", "/usage?by=connection&measure=margin", "/requests", "/requests?status=refused", "/in-flight", "/jobs",
+  "/customers", "/wallets", "/subscriptions", "/spend-keys", "/runs", "/budgets", "/pricing", "/prices", "/webhooks", "/developers",
+  "/events", "/settings", "/nothing", "/usage?connection_id=x"];
+const lists = ["/requests", "/requests?status=refused", "/customers", "/wallets", "/subscriptions", "/spend-keys", "/runs", "/budgets", "/pricing",
   "/webhooks", "/events"];
 
 let browser, demo, signIn;
@@ -44,7 +44,7 @@ for (const [width, scheme] of [[1400, "dark"], [400, "light"]]) {
       const first = page.locator("td a.main").first();
       if (await first.count()) all.push(new URL(await first.getAttribute("href"), dashboard).href);
     }
-    assert.ok(all.length >= 24, `${all.length} pages`);
+    assert.ok(all.length >= 26, `${all.length} pages`);
     const found = [];
     for (const address of all) {
       await page.goto(address);

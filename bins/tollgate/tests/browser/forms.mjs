@@ -32,6 +32,7 @@ const withContent = async () => {
   const pro = await plan("Pro", "30");
   const subscribed = await post("/connections", { name: "Initech" });
   await post("/subscriptions", { connection_id: subscribed.connection_id, subscription_config_id: basic.subscription_config_id });
+  const budget = await post("/budgets", { name: "Research" });
   const key = await post("/spend_keys", { name: "Team" });
   assert.equal(await chat(key.key), 200);
   const hook = await post("/webhooks", { name: "Hook", url: "https://receiver.invalid/hooks", events: ["price.missing"] });
@@ -39,7 +40,7 @@ const withContent = async () => {
   await post("/secret_keys", { name: "Backend" });
   const count = async () => {
     const lists = {
-      connections: "/connections", meters: "/meters", plans: "/subscription_configs", keys: "/spend_keys",
+      connections: "/connections", meters: "/meters", plans: "/subscription_configs", keys: "/spend_keys", budgets: "/budgets",
       webhooks: "/webhooks", secrets: "/secret_keys", subscriptions: "/subscriptions?status=all",
       deliveries: `/webhooks/${hook.webhook_id}/deliveries`, own: "/wallet/transactions",
       lines: `/wallets/${connection.wallet_id}/transactions`, credits: `/wallets/${subscribed.wallet_id}/transactions`,
@@ -55,7 +56,7 @@ const withContent = async () => {
     "/customers", `/customers/${connection.connection_id}`, `/customers/${subscribed.connection_id}`,
     `/customers/${subscribed.connection_id}?plan=${pro.subscription_config_id}&on_upgrade=carry`,
     "/pricing", `/plans/${basic.subscription_config_id}`, `/meters/${alone.meter_id}`, "/spend-keys",
-    `/spend-keys/${key.spend_key_id}`, "/webhooks", `/webhooks/${hook.webhook_id}`, "/developers", "/settings",
+    `/spend-keys/${key.spend_key_id}`, "/budgets", `/budgets/${budget.budget_id}`, "/webhooks", `/webhooks/${hook.webhook_id}`, "/developers", "/settings",
   ];
   return { merchant, pages, count };
 };
@@ -103,7 +104,7 @@ test("no form makes anything twice", { concurrency: 4 }, async (t) => {
     }
     await page.context().close();
   }
-  assert.ok(pages.length === 13 && forms.length > 25, `${forms.length} forms`);
+  assert.ok(pages.length === 15 && forms.length > 25, `${forms.length} forms`);
   // A form that stands on several pages in the same way is tried once.
   const different = new Map(forms.map((form) => [form.action + form.fields, form]));
   const tried = [...different.values()].map(({ place, index, action }) =>

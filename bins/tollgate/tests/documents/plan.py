@@ -13,7 +13,7 @@ SESSIONS = {
         f"docs/api/{page}.md"
         for page in (
             *("index", "conventions", "forward", "forwarded-bodies", "drop-in-routes", "cost-in-answers", "models", "prices"),
-            *("spend-keys", "meters", "requests", "quotes", "usage", "refusals", "connections", "statements", "subscription-configs"),
+            *("spend-keys", "budgets", "runs", "meters", "requests", "quotes", "usage", "refusals", "connections", "statements", "subscription-configs"),
             *("credit-bundles", "subscriptions", "wallets", "secret-keys", "webhooks", "merchants", "openapi"),
         )
     ],
@@ -24,7 +24,7 @@ SESSIONS = {
     ],
     "spending": [
         f"docs/features/{page}.md"
-        for page in ("holds", "enforcement", "outside-the-guarantee", "refusals", "spend-limits")
+        for page in ("holds", "enforcement", "outside-the-guarantee", "refusals", "spend-limits", "budgets")
     ],
     "webhooks": [
         f"docs/features/{page}.md"
@@ -73,6 +73,10 @@ SUBSTITUTIONS = [
     ("spending", "sh", "KEY=tgs_…", "KEY=$DEMO_KEY"),
     ("api", "python", '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"'),
     ("api", "python", '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{SPEND_KEY}"'),
+    (
+        "docs/guides/batches.md", "python",
+        '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{SPEND_KEY}"',
+    ),
     ("*", "*", "http://127.0.0.1:8080", "http://127.0.0.1:{PORT}"),
     ("docs/features/providers/index.md", "toml", '"…"', '"simulated"'),
     ("pricing", "sh", "=sk-…", "=sk-simulated"),
@@ -96,6 +100,7 @@ SUBSTITUTIONS = [
     ("operate", "sh", "$(git rev", "$(git -C {REPOSITORY} rev"),
     ("operate", "sh", " /usr/local/bin/", " system/usr/local/bin/"),
     ("operate", "sh", " /etc/", " system/etc/"),
+    ("docs/guides/move-from-litellm.md", "text", "mch_…", "$MERCHANT"),
     # Days that pass.
     ("operate", "text", "--from 2026-11-21", "--from {TODAY}"),
     ("operate", "text", "--to 2026-11-21", "--to {TODAY}"),
@@ -111,6 +116,9 @@ GIVEN = {
     ],
     "docs/api/errors.md": ["BASE", "KEY"],
     "docs/features/subscriptions.md": ["BASE", "KEY", "CONNECTION", "METER"],
+    "docs/features/jobs.md": ["BASE", "SPEND_KEY"],
+    "docs/guides/batches.md": ["BASE", "KEY", "SPEND_KEY"],
+    "docs/features/runs.md": ["BASE", "SPEND_KEY"],
     "webhooks": ["BASE", "KEY"],
 }
 
@@ -140,6 +148,11 @@ listen = "127.0.0.1:{RECEIVER_PORT}"
 database_url = "sqlite:$ROOT/var/lib/tollgate/tollgate.db"
 END
     """,
+    ("api", "/v1/runs?limit=1"): """
+        curl -s "$BASE/v1/chat/completions" -H "Authorization: Bearer $SPEND_KEY" -H "Content-Type: application/json" \
+            -H "x-service-run: report-1234" -H "x-service-run-limit: 2.50" \
+            -d '{"model": "gpt-4o-mini", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello!"}]}'
+    """,
     ("api", "subscription_configs/$CONFIG"): """
         CONFIG=$(grep -om1 'sbc_[0-9A-Z]*' <<<"$ANSWER")
     """,
@@ -156,6 +169,11 @@ END
             -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "messages": []}'
         tollgate simulator --listen 127.0.0.1:{PORT} --set status=503 --set retry-after=1 >simulator.txt &
         until grep -q http simulator.txt; do sleep 0.05; done
+    """,
+    ("docs/guides/move-from-litellm.md", "$ tollgate import litellm"): """
+        export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
+        MERCHANT=$(tollgate merchant create Acme --json | grep -o 'mch_[0-9A-Z]*')
+        cp {REPOSITORY}/crates/litellm-import/tests/data/*.json .
     """,
     ("docs/internals/recovery.md", "$ tollgate audit"): """
         export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
@@ -236,7 +254,7 @@ ANSWERS = {
     # The forward.
     ("api", '"message":"The body to be forwarded is not valid."'): """
         curl -s "$BASE/v1/forward?u={OPENAI}/responses" -H "Authorization: Bearer $TOKEN" \
-            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "previous_response_id": "resp_1",
+            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "conversation": "conv_1",
                 "input": [{"type": "input_file", "file_id": "file-1"}]}'
     """,
     ("api", "0.00061455 USD are held by calls in flight"): """
@@ -488,6 +506,7 @@ NOT_RUN = {
     ("README.md", "your app, customers"): PICTURE,
     ("docs/index.md", "your customers, teams and agents"): PICTURE,
     ("docs/get-started/concepts.md", "operator ──"): PICTURE,
+    ("spending", "Chat widget's key"): PICTURE,
     ("spending", "RACE_SEEDS=500 cargo test"): TESTS,
     ("CONTRIBUTING.md", "cargo test --workspace"): TESTS,
     ("CONTRIBUTING.md", "cargo nextest run"): TESTS,
@@ -496,6 +515,7 @@ NOT_RUN = {
     ("CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,
     ("CONTRIBUTING.md", "cargo test -p tollgate-api"): TESTS,
     ("benchmarks", "scripts/instructions"): "needs valgrind; .ci/run runs it",
+    ("docs/guides/move-from-litellm.md", "LITELLM_DATABASE_URL"): "needs the database of a LiteLLM",
     ("docs/guides/clients/index.md", "tests/clients/run"): "installs gigabytes, and takes minutes",
     ("docs/guides/clients/frameworks.md", "from langchain_openai"): CLIENTS,
     ("docs/guides/clients/frameworks.md", "@ai-sdk/openai"): CLIENTS,

@@ -58,6 +58,12 @@ def one_of_each(key):
         "meter_slug": meter["meter_slug"], "input_tokens": 10,
     })
     request = send("GET", "/v1/requests/fuzz", key)
+    response = send("POST", "/v1/responses", key, {
+        "model": "gpt-4o-mini", "input": "Hello", "background": True,
+    })
+    job = send("GET", "/v1/jobs?limit=1", key)["data"][0]
+    message = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    batch = send("POST", "/v1/messages/batches", key, {"requests": [{"custom_id": "fuzz", "params": message}]})
     ids = {
         "connection_id": connection["connection_id"],
         "meter_id": meter["meter_id"],
@@ -71,6 +77,9 @@ def one_of_each(key):
         "webhook_id": webhook["webhook_id"],
         "delivery_id": delivery["delivery_id"],
         "request_id": request["request_id"],
+        "response_id": response["id"],
+        "message_batch_id": batch["id"],
+        "job_id": job["job_id"],
     }
     return ids, spend_key["key"]
 

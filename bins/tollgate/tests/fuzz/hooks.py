@@ -15,6 +15,7 @@ SECRET_KEY = os.environ["FUZZ_SECRET_KEY"]
 KINDS = {
     "connections": "connection_id",
     "credit_bundles": "credit_bundle_id",
+    "jobs": "job_id",
     "meters": "meter_id",
     "requests": "request_id",
     "secret_keys": "secret_key_id",
@@ -42,9 +43,15 @@ TEXTS = {
     "x-service-metadata": '{"plan": "b"}',
     "metadata_filters": '[["plan", "a"]]',
 }
-CALLS = ["forward", "chat", "responses", "embeddings", "messages"]
-MODELS = {"messages": "claude-sonnet-4-5", "embeddings": "text-embedding-3-small"}
-PROMPT = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}], "input": "Hello"}
+CALLS = ["forward", "chat", "completions", "responses", "embeddings", "messages"]
+MODELS = {
+    "completions": "gpt-3.5-turbo-instruct",
+    "embeddings": "text-embedding-3-small",
+    "messages": "claude-sonnet-4-5",
+}
+PROMPT = {
+    "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}], "input": "Hello", "prompt": "Hello",
+}
 ENDPOINTS = ["/chat/completions", "/responses", "/embeddings"]
 
 with urllib.request.urlopen(URL + "/openapi.json") as answer:
@@ -55,14 +62,28 @@ def often():
     return random.random() < 0.8
 
 
+def send(method, path, body=None):
+    headers = {"Authorization": f"Bearer {SECRET_KEY}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{URL}/v1/{path}", data, headers, method=method)
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
 def spare(kind):
     """The id of a new one; none when it cannot be made."""
-    headers = {"Authorization": f"Bearer {SECRET_KEY}", "Content-Type": "application/json"}
-    body = json.dumps(SPARES[kind]).encode()
-    request = urllib.request.Request(f"{URL}/v1/{kind}", body, headers)
     try:
-        with urllib.request.urlopen(request) as response:
-            return json.load(response)[KINDS[kind]]
+        return send("POST", kind, SPARES[kind])[KINDS[kind]]
+    except OSError:
+        return None
+
+
+def spare_response():
+    """The id of a response in the background that was cancelled, so that it can be deleted; none when it cannot be made."""
+    try:
+        response = send("POST", "responses", {"model": "gpt-4o-mini", "input": "Hello", "background": True})["id"]
+        send("POST", f"responses/{response}/cancel")
+        return response
     except OSError:
         return None
 
@@ -98,6 +119,11 @@ def before_call(context, case, kwargs):
             case.path_parameters["id"] = IDS[KINDS[first]]
             if "delivery_id" in case.path_parameters:
                 case.path_parameters["delivery_id"] = IDS["delivery_id"]
+    if "response_id" in (case.path_parameters or {}) and often():
+        fresh = spare_response() if case.method == "DELETE" else None
+        case.path_parameters["response_id"] = fresh or IDS["response_id"]
+    if "message_batch_id" in (case.path_parameters or {}) and often():
+        case.path_parameters["message_batch_id"] = IDS["message_batch_id"]
     for place in (case.query, case.headers):
         for name in (place or {}).keys() & TEXTS.keys():
             if often():
@@ -117,11 +143,13 @@ def before_call(context, case, kwargs):
             tier["start"] = str(place * 1000)
     if isinstance(case.body, dict) and first in CALLS and often():
         # What is generated at random is hardly ever a call that a provider takes.
-        if random.random() < 0.5:
+        if often():
             case.body, case.media_type = PROMPT, "application/json"
             if first == "forward":
                 case.query["u"] = SIMULATOR + "/chat/completions"
         case.body = case.body | {"model": MODELS.get(first, "gpt-4o-mini")}
+        if case.operation.path == "/v1/messages/batches":
+            case.body = {"requests": [{"custom_id": "fuzz", "params": PROMPT | {"model": MODELS["messages"]}}]}
     # One that has no subscription yet.
     if case.operation.label == "POST /v1/subscriptions" and isinstance(case.body, dict):
         case.body["connection_id"] = spare("connections") or case.body["connection_id"]

@@ -123,6 +123,45 @@ class Calls(AnthropicTestCase):
         [record] = self.assert_recorded((0, 0))
         self.assertEqual(record["total_request_cost"], "0.0000000000")
 
+    def test_a_batch(self):
+        client = self.client(default_headers={"x-simulate-job-ms": "300", "x-simulate-failed-requests": "1"})
+        params = {"model": ANTHROPIC_MODEL, "max_tokens": 64, "messages": MESSAGES}
+        requests = [{"custom_id": f"question-{number}", "params": params} for number in range(3)]
+        batches = client.messages.batches
+        created = batches.create(requests=requests)
+        self.assertEqual((created.processing_status, created.request_counts.processing), ("in_progress", 3))
+        [job] = self.merchant.send("GET", "/v1/jobs?kind=batch&state=running")["data"]
+        self.assertEqual(job["provider_object_id"], created.id)
+        self.assertEqual([one.id for one in batches.list()], [created.id])
+        while (batch := batches.retrieve(created.id)).processing_status != "ended":
+            time.sleep(0.1)
+        self.assertTrue(batch.results_url.startswith(URL), batch.results_url)
+        results = {one.custom_id: one.result for one in batches.results(created.id)}
+        kinds = [results[one["custom_id"]].type for one in requests]
+        self.assertEqual(kinds, ["succeeded", "succeeded", "errored"])
+        used = [one.message.usage for one in results.values() if one.type == "succeeded"]
+
+        # The job ends when its results are read, also without the client.
+        until = time.monotonic() + 10
+        while (job := self.merchant.send("GET", f"/v1/jobs/{job['job_id']}"))["state"] == "running":
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.1)
+        self.assertEqual(job["state"], "succeeded")
+        record = self.merchant.send("GET", f"/v1/requests/{job['request_id']}")
+        [line] = record["lines"]
+        self.assertEqual((line["requests"], line["tier"], line["cost"]), (2, "batch", record["model_usage"]["total_cost"]))
+        self.assertEqual(
+            (line["usage"]["input_tokens"], line["usage"]["output_tokens"]),
+            (sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)),
+        )
+
+        cancelled = batches.cancel(batches.create(requests=requests).id)
+        self.assertEqual(cancelled.request_counts.canceled, 3)
+        batches.delete(created.id)
+        with self.assertRaises(anthropic.NotFoundError) as gone:
+            batches.retrieve(created.id)
+        self.assertEqual(gone.exception.body["error"]["code"], "provider_object_not_found")
+
     def test_models(self):
         client = self.client()
         ids = [model.id for model in client.models.list()]
@@ -185,7 +224,7 @@ class Errors(AnthropicTestCase):
 
     def test_404_a_route_that_is_not_there(self):
         with self.assertRaises(anthropic.NotFoundError) as raised:
-            self.client(max_retries=0).messages.batches.list()
+            self.client(max_retries=0).beta.files.list()
         self.assert_explained(raised.exception, "route_not_found")
 
     def test_400_a_model_that_nobody_serves(self):

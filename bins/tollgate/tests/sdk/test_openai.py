@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 import unittest
 from unittest import mock
 
@@ -146,6 +147,51 @@ class Calls(OpenAITestCase):
         self.assertEqual(final.output_text, text)
         usages = (events[-1].response.usage, final.usage)
         self.assert_recorded(*((usage.input_tokens, usage.output_tokens) for usage in usages))
+
+    def test_a_response_in_the_background(self):
+        client = self.client()
+
+        def create(**more):
+            return client.responses.create(
+                model=OPENAI_MODEL, input="Write.", background=True, max_output_tokens=100, **more
+            )
+
+        created = create(extra_headers={"x-simulate-job-ms": "300"})
+        self.assertEqual(created.status, "queued")
+        [job] = self.merchant.send("GET", "/v1/jobs?state=running")["data"]
+        self.assertEqual(job["provider_object_id"], created.id)
+        while (response := client.responses.retrieve(created.id)).status in ("queued", "in_progress"):
+            time.sleep(0.1)
+        self.assertEqual(response.status, "completed")
+        self.assertEqual(client.responses.input_items.list(created.id).data[0].role, "user")
+        record = self.merchant.send("GET", f"/v1/requests/{job['request_id']}")
+        self.assertEqual((record["status"], record["job_id"]), ("completed", job["job_id"]))
+        usage = record["model_usage"]
+        self.assertEqual(
+            (usage["input_tokens"], usage["output_tokens"]),
+            (response.usage.input_tokens, response.usage.output_tokens),
+        )
+
+        # The stream of a response that runs is resumed after an event.
+        events = list(client.responses.retrieve(created.id, stream=True, starting_after=2))
+        self.assertEqual((events[0].sequence_number, events[-1].type), (3, "response.completed"))
+        streamed = list(create(stream=True))
+        self.assertEqual(streamed[-1].type, "response.completed")
+
+        # A later response continues it.
+        follows = client.responses.create(
+            model=OPENAI_MODEL, input="Go on.", max_output_tokens=100, previous_response_id=created.id
+        )
+        self.assertEqual(follows.status, "completed")
+
+        cancelled = client.responses.cancel(create().id)
+        self.assertEqual(cancelled.status, "cancelled")
+        client.responses.delete(created.id)
+        with self.assertRaises(openai.NotFoundError) as gone:
+            client.responses.retrieve(created.id)
+        self.assertEqual(gone.exception.code, "provider_object_not_found")
+        with self.assertRaises(openai.NotFoundError):
+            self.client().responses.retrieve("resp_unknown")
 
     def test_responses_with_tools(self):
         tool = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}

@@ -71,6 +71,24 @@ impl Site {
         Self { folder, simulator, database }
     }
 
+    /// Fails if PostgreSQL ended a transaction of the site because of a deadlock. No node may run.
+    pub fn assert_no_deadlocks(&self) {
+        let Some(database) = &self.database else { return };
+        // A server process reports its counts when it ends, at the latest.
+        database.execute(
+            "DO $$ BEGIN
+                WHILE EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+                        AND pid <> pg_backend_pid()) LOOP
+                    PERFORM pg_sleep(0.05);
+                    PERFORM pg_stat_clear_snapshot();
+                END LOOP;
+                IF (SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()) > 0
+                    THEN RAISE EXCEPTION 'there were deadlocks';
+                END IF;
+            END $$",
+        );
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

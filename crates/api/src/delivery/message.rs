@@ -3,18 +3,20 @@
 use bytes::Bytes;
 use serde::Serialize;
 use tollgate_domain::{
-    ConnectionId, Event, EventKind, EventPayload, RequestId, RequestRecord, Timestamp,
+    ConnectionId, Event, EventKind, EventPayload, Job, RequestRecord, Timestamp,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::ClaimedDelivery;
-use tollgate_store::{StoreError, requests};
+use tollgate_store::{Conn, StoreError, jobs, requests};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::app::App;
 use crate::openapi::types::*;
+use crate::resources::budgets::BudgetView;
 use crate::resources::connections::ConnectionView;
 use crate::resources::credit_bundles::CreditBundleView;
+use crate::resources::jobs::JobView;
 use crate::resources::requests::RecordView;
 use crate::resources::spend_keys::SpendKeyView;
 use crate::resources::subscriptions::SubscriptionView;
@@ -37,12 +39,15 @@ enum EventData<'a> {
     Connection(ConnectionData),
     Wallet(WalletData),
     SpendKey(SpendKeyData),
+    BudgetThreshold(BudgetThresholdData),
+    Budget(BudgetData),
     Threshold(ThresholdData),
     Subscription(SubscriptionData),
     Cycle(CycleData),
     CreditBundle(CreditBundleData),
     Price(MissingPriceData<'a>),
     Request(Box<RequestData>),
+    Job(Box<JobData>),
     Webhook(WebhookData),
 }
 
@@ -72,6 +77,20 @@ struct ThresholdData {
     /// The spend key.
     spend_key: SpendKeyView,
     /// The used share of the spend limit, in percent: 80 or 95.
+    threshold: u8,
+}
+
+#[derive(Serialize, ToSchema)]
+struct BudgetData {
+    /// The budget.
+    budget: BudgetView,
+}
+
+#[derive(Serialize, ToSchema)]
+struct BudgetThresholdData {
+    /// The budget.
+    budget: BudgetView,
+    /// The used share of the spend limit, in percent.
     threshold: u8,
 }
 
@@ -126,6 +145,14 @@ struct RequestData {
 }
 
 #[derive(Serialize, ToSchema)]
+struct JobData {
+    /// The job.
+    job: JobView,
+    /// The record of the call that created it.
+    request: RecordView,
+}
+
+#[derive(Serialize, ToSchema)]
 struct WebhookData {
     /// The webhook.
     webhook: WebhookView,
@@ -142,6 +169,8 @@ pub(crate) fn schema_of_data(
         EventKind::WalletBalanceLow | EventKind::WalletBalanceDepleted => of.data::<WalletData>(),
         EventKind::SpendKeyThresholdReached => of.data::<ThresholdData>(),
         EventKind::SpendKeyLimitReached => of.data::<SpendKeyData>(),
+        EventKind::BudgetThresholdReached => of.data::<BudgetThresholdData>(),
+        EventKind::BudgetLimitReached => of.data::<BudgetData>(),
         EventKind::SubscriptionCreated
         | EventKind::SubscriptionRenewed
         | EventKind::SubscriptionChanged => of.data::<CycleData>(),
@@ -151,6 +180,7 @@ pub(crate) fn schema_of_data(
         EventKind::RequestCompleted | EventKind::RequestFailed | EventKind::RequestSuspicious => {
             of.data::<RequestData>()
         }
+        EventKind::JobSucceeded | EventKind::JobFailed | EventKind::JobLost => of.data::<JobData>(),
         EventKind::WebhookTest => of.data::<WebhookData>(),
     }
 }
@@ -165,12 +195,12 @@ impl SchemaCollector<'_> {
 }
 
 impl<'a> EventMessage<'a> {
-    /// The message of an event, as message `sequence` of a webhook. `record` is the record of the call, for
-    /// an event about one; without it there is no message.
+    /// The message of an event, as message `sequence` of a webhook. Without the resources that it needs there is no
+    /// message.
     pub(crate) fn of(
         event: &'a Event,
         sequence: u64,
-        record: Option<&RequestRecord>,
+        resources: &EventResources,
         shape: InterfaceShape,
     ) -> Option<Self> {
         let data = match &event.payload {
@@ -190,6 +220,14 @@ impl<'a> EventMessage<'a> {
             EventPayload::SpendKeyLimitReached { spend_key } => {
                 let spend_key = SpendKeyView::of(spend_key, event.created_at);
                 EventData::SpendKey(SpendKeyData { spend_key })
+            }
+            EventPayload::BudgetThresholdReached { budget, threshold } => {
+                let budget = BudgetView::of(budget, event.created_at);
+                EventData::BudgetThreshold(BudgetThresholdData { budget, threshold: *threshold })
+            }
+            EventPayload::BudgetLimitReached { budget } => {
+                let budget = BudgetView::of(budget, event.created_at);
+                EventData::Budget(BudgetData { budget })
             }
             EventPayload::SubscriptionCreated { subscription, amount_due }
             | EventPayload::SubscriptionRenewed { subscription, amount_due }
@@ -217,7 +255,13 @@ impl<'a> EventMessage<'a> {
             EventPayload::RequestCompleted { .. }
             | EventPayload::RequestFailed { .. }
             | EventPayload::RequestSuspicious { .. } => EventData::Request(Box::new(RequestData {
-                request: RecordView::of(record?, shape),
+                request: RecordView::of(resources.record.as_ref()?, shape),
+            })),
+            EventPayload::JobSucceeded { .. }
+            | EventPayload::JobFailed { .. }
+            | EventPayload::JobLost { .. } => EventData::Job(Box::new(JobData {
+                job: JobView::of(resources.job.as_ref()?),
+                request: RecordView::of(resources.record.as_ref()?, shape),
             })),
             EventPayload::WebhookTest { webhook } => {
                 EventData::Webhook(WebhookData { webhook: WebhookView::of(webhook) })
@@ -227,19 +271,54 @@ impl<'a> EventMessage<'a> {
     }
 }
 
-/// The type and the data of an event's message, as text for people. `None` if the record that it needs is gone.
+/// The resources of an event that are read when its message is written, because they no longer change.
+#[derive(Default)]
+pub struct EventResources {
+    /// The record of the call.
+    pub record: Option<RequestRecord>,
+    /// The job.
+    pub job: Option<Job>,
+}
+
+impl EventResources {
+    /// Reads the resources of an event.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database fails.
+    pub fn read(conn: &mut Conn, event: &Event) -> Result<Self, StoreError> {
+        let merchant_id = event.merchant_id;
+        let (request_id, job_id) = match event.payload {
+            EventPayload::RequestCompleted { request_id }
+            | EventPayload::RequestFailed { request_id }
+            | EventPayload::RequestSuspicious { request_id } => (request_id, None),
+            EventPayload::JobSucceeded { job_id, request_id }
+            | EventPayload::JobFailed { job_id, request_id }
+            | EventPayload::JobLost { job_id, request_id } => (request_id, Some(job_id)),
+            _ => return Ok(Self::default()),
+        };
+        Ok(Self {
+            record: requests::find(conn, merchant_id, request_id)?,
+            job: match job_id {
+                Some(job_id) => jobs::find(conn, merchant_id, job_id)?,
+                None => None,
+            },
+        })
+    }
+}
+
+/// The type and the data of an event's message, as text for people. `None` if a resource that it needs is gone.
 pub fn event_text(
     event: &Event,
-    record: Option<&RequestRecord>,
+    resources: &EventResources,
     shape: InterfaceShape,
 ) -> Option<String> {
-    let mut message = serde_json::to_value(EventMessage::of(event, 0, record, shape)?).ok()?;
+    let mut message = serde_json::to_value(EventMessage::of(event, 0, resources, shape)?).ok()?;
     // Each webhook has its own numbers.
     message.as_object_mut()?.remove("sequence");
     serde_json::to_string_pretty(&message).ok()
 }
 
-/// The body of a message; `None` if the record that it needs is gone.
+/// The body of a message; `None` if a resource that it needs is gone.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
@@ -247,24 +326,9 @@ pub(super) async fn render_body(
     app: &App,
     claimed: &ClaimedDelivery,
 ) -> Result<Option<Bytes>, StoreError> {
-    let event = &claimed.event;
-    let record = match event.payload {
-        EventPayload::RequestCompleted { request_id }
-        | EventPayload::RequestFailed { request_id }
-        | EventPayload::RequestSuspicious { request_id } => {
-            record(app, claimed, request_id).await?
-        }
-        _ => None,
-    };
-    let message = EventMessage::of(event, claimed.sequence, record.as_ref(), app.settings.shape);
+    let event = claimed.event.clone();
+    let resources = app.store.read(move |conn| EventResources::read(conn, &event)).await?;
+    let (event, sequence) = (&claimed.event, claimed.sequence);
+    let message = EventMessage::of(event, sequence, &resources, app.settings.shape);
     Ok(message.and_then(|message| serde_json::to_vec(&message).ok()).map(Bytes::from))
-}
-
-async fn record(
-    app: &App,
-    claimed: &ClaimedDelivery,
-    request_id: RequestId,
-) -> Result<Option<RequestRecord>, StoreError> {
-    let merchant_id = claimed.event.merchant_id;
-    app.store.read(move |conn| requests::find(conn, merchant_id, request_id)).await
 }

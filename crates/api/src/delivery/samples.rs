@@ -1,19 +1,20 @@
 //! A sample event of each kind, for the OpenAPI document and `docs/features/webhook-messages.md`.
 
 use tollgate_domain::{
-    BillingInterval, CallDetails, CallFailure, CallTimings, Connection, ConnectionId,
-    ConnectionStatus, CreditBundle, CreditBundleId, Credits, Cycle, Event, EventId, EventKind,
-    EventPayload, FailureSource, Gcra, MerchantId, Metadata, MeterId, Payer, PerCycle, Plan,
-    PricedUsage, ProviderKeyType, Quote, RateLimit, RequestId, RequestRecord, RequestStatus,
-    Rollover, ServiceCharge, SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules,
-    SubscriptionConfigId, SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp,
-    UsageSource, Wallet, WalletId, Webhook, WebhookId,
+    BillingInterval, Budget, BudgetId, BudgetRules, CallBudgets, CallDetails, CallFailure,
+    CallTimings, Connection, ConnectionId, ConnectionStatus, CreditBundle, CreditBundleId, Credits,
+    Cycle, Event, EventId, EventKind, EventPayload, FailureSource, Gcra, Job, JobId, JobKind,
+    JobState, MerchantId, Metadata, MeterId, Payer, PerCycle, Plan, PricedUsage, ProviderKeyType,
+    Quote, RateLimit, RequestId, RequestRecord, RequestStatus, Rollover, ServiceCharge,
+    SpendCounters, SpendKey, SpendKeyId, SpendLimit, SpendRules, SubscriptionConfigId,
+    SubscriptionId, SubscriptionState, SubscriptionStatus, Timestamp, UsageSource, Wallet,
+    WalletId, Webhook, WebhookId,
 };
 use tollgate_pricing::{
     Amount, BaseCost, Fee, FeeLine, PriceSource, Rate, RateType, Tier, TierUnit, TokenBasis, Usage,
 };
 
-use super::message::EventMessage;
+use super::message::{EventMessage, EventResources};
 use crate::settings::InterfaceShape;
 
 const SECOND: i64 = 1_000;
@@ -31,7 +32,8 @@ const fn cents(cents: i64) -> Amount {
 pub(crate) fn message(kind: EventKind) -> serde_json::Value {
     let (event_id, merchant_id) = (EventId::least(NOW), MerchantId::least(MADE));
     let event = Event { event_id, merchant_id, payload: news(kind), created_at: NOW };
-    let message = EventMessage::of(&event, 42, record(kind).as_ref(), InterfaceShape::default());
+    let resources = EventResources { record: record(kind), job: job(kind) };
+    let message = EventMessage::of(&event, 42, &resources, InterfaceShape::default());
     // The messages are structs of strings and numbers; they always make JSON.
     serde_json::to_value(message).unwrap_or_default()
 }
@@ -58,6 +60,13 @@ fn news(kind: EventKind) -> EventPayload {
         },
         EventKind::SpendKeyLimitReached => {
             EventPayload::SpendKeyLimitReached { spend_key: Box::new(spend_key(cents(5_003))) }
+        }
+        EventKind::BudgetThresholdReached => EventPayload::BudgetThresholdReached {
+            budget: Box::new(budget(cents(4_012))),
+            threshold: 80,
+        },
+        EventKind::BudgetLimitReached => {
+            EventPayload::BudgetLimitReached { budget: Box::new(budget(cents(5_003))) }
         }
         EventKind::SubscriptionCreated => EventPayload::SubscriptionCreated {
             subscription: subscription(),
@@ -93,6 +102,16 @@ fn news(kind: EventKind) -> EventPayload {
         EventKind::RequestSuspicious => {
             EventPayload::RequestSuspicious { request_id: RequestId::least(NOW) }
         }
+        EventKind::JobSucceeded => EventPayload::JobSucceeded {
+            job_id: JobId::least(NOW),
+            request_id: RequestId::least(NOW),
+        },
+        EventKind::JobFailed => {
+            EventPayload::JobFailed { job_id: JobId::least(NOW), request_id: RequestId::least(NOW) }
+        }
+        EventKind::JobLost => {
+            EventPayload::JobLost { job_id: JobId::least(NOW), request_id: RequestId::least(NOW) }
+        }
         EventKind::WebhookTest => EventPayload::WebhookTest { webhook: Box::new(webhook()) },
     }
 }
@@ -112,6 +131,7 @@ fn connection(kind: EventKind) -> Connection {
         wallet_id: WalletId::least(created_at),
         status,
         report: None,
+        budget_id: None,
         created_at,
     }
 }
@@ -137,6 +157,7 @@ fn spend_key(spent: Amount) -> SpendKey {
         merchant_id: MerchantId::least(MADE),
         wallet_id: WalletId::least(MADE),
         meter_id: Some(MeterId::least(MADE)),
+        budget_id: None,
         name: "Batch jobs".to_owned(),
         key_preview: "tgk_4Kd9Qx2v****".to_owned(),
         rules: SpendRules {
@@ -149,6 +170,28 @@ fn spend_key(spent: Amount) -> SpendKey {
             spent: all(spent),
             requests: PerCycle { day: 310, week: 2_100, month: 2_674, total: 2_674 },
             bucket: Gcra::default(),
+            last_used_at: Some(NOW.plus_millis(-3 * SECOND)),
+            ..SpendCounters::default()
+        },
+        created_at: MADE,
+    }
+}
+
+fn budget(spent: Amount) -> Budget {
+    let all = |amount| PerCycle { day: amount, week: amount, month: amount, total: amount };
+    Budget {
+        budget_id: BudgetId::least(MADE),
+        merchant_id: MerchantId::least(MADE),
+        parent_id: None,
+        name: "Research".to_owned(),
+        rules: BudgetRules {
+            spend_limit: Some(SpendLimit { amount: cents(5_000), cycle: Cycle::Monthly }),
+            ..BudgetRules::default()
+        },
+        metadata: Metadata::default(),
+        counters: SpendCounters {
+            spent: all(spent),
+            requests: PerCycle { day: 310, week: 2_100, month: 2_674, total: 2_674 },
             last_used_at: Some(NOW.plus_millis(-3 * SECOND)),
             ..SpendCounters::default()
         },
@@ -217,8 +260,61 @@ fn record(kind: EventKind) -> Option<RequestRecord> {
         EventKind::RequestCompleted => Some(completed()),
         EventKind::RequestFailed => Some(failed()),
         EventKind::RequestSuspicious => Some(RequestRecord { suspicious: true, ..completed() }),
+        EventKind::JobSucceeded => Some(record_of_job(completed())),
+        EventKind::JobFailed => Some(unsuccessful_job("job_cancelled", "The job was cancelled.")),
+        EventKind::JobLost => {
+            let message = "The provider no longer knows the job, or its end was never seen.";
+            Some(unsuccessful_job("job_lost", message))
+        }
         _ => None,
     }
+}
+
+fn job(kind: EventKind) -> Option<Job> {
+    let state = match kind {
+        EventKind::JobSucceeded => JobState::Succeeded,
+        EventKind::JobFailed => JobState::Cancelled,
+        EventKind::JobLost => JobState::Lost,
+        _ => return None,
+    };
+    let created_at = NOW.plus_millis(-120 * SECOND);
+    Some(Job {
+        job_id: JobId::least(NOW),
+        request_id: RequestId::least(NOW),
+        merchant_id: MerchantId::least(MADE),
+        kind: JobKind::Response,
+        provider: "openai".to_owned(),
+        provider_object_id: "resp_68f1".to_owned(),
+        spend_key_id: None,
+        connection_id: Some(ConnectionId::least(MADE)),
+        state,
+        hold: cents(20),
+        created_at,
+        last_seen_at: Some(NOW),
+        ended_at: Some(NOW),
+        expires_at: created_at.plus_millis(DAY),
+    })
+}
+
+/// The record of the call of a job.
+fn record_of_job(record: RequestRecord) -> RequestRecord {
+    RequestRecord {
+        endpoint: "POST https://api.openai.com/v1/responses".to_owned(),
+        response_id: Some("resp_68f1".to_owned()),
+        job_id: Some(JobId::least(NOW)),
+        created_at: NOW.plus_millis(-120 * SECOND),
+        ..record
+    }
+}
+
+/// The record of the call of a job that has not succeeded.
+fn unsuccessful_job(code: &str, message: &str) -> RequestRecord {
+    let failure = Some(CallFailure::of_service(code, message));
+    let record = RequestRecord { provider_status: Some(200), ..failed() };
+    record_of_job(RequestRecord {
+        details: CallDetails { failure, ..CallDetails::default() },
+        ..record
+    })
 }
 
 fn failed() -> RequestRecord {
@@ -231,6 +327,8 @@ fn failed() -> RequestRecord {
         connection_id: Some(ConnectionId::least(MADE)),
         spend_key_id: None,
         meter_id: Some(MeterId::least(MADE)),
+        budgets: CallBudgets::default(),
+        run_id: None,
         status: RequestStatus::Error,
         provider: "openai".to_owned(),
         endpoint: "POST https://api.openai.com/v1/chat/completions".to_owned(),
@@ -259,6 +357,8 @@ fn failed() -> RequestRecord {
         settled_at: Some(NOW),
         swept: false,
         suspicious: false,
+        job_id: None,
+        lines: Vec::new(),
         details: CallDetails {
             timings: CallTimings {
                 sent_at: Some(NOW.plus_millis(-2 * SECOND + 1)),

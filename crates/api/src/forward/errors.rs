@@ -1,9 +1,10 @@
 //! The errors of calls that have no answer from a provider.
 
+use actix_web::http::header::{HeaderName, HeaderValue};
 use tollgate_domain::admission::{LimitReset, MOST_HELD, Refusal, Shortage};
 use tollgate_domain::{
-    CallCost, Cycle, Issue, LimitQuantity, LimitState, RequestId, RequestLimit, RequestShape,
-    SpendLimit,
+    CallCost, Cycle, Issue, LimitOwner, LimitQuantity, LimitState, RequestId, RequestLimit,
+    RequestShape, SpendLimit,
 };
 use tollgate_gateway::{CallError, cost_headers, request_id_header};
 use tollgate_pricing::Amount;
@@ -69,6 +70,14 @@ impl From<CallError> for ApiError {
             CallError::BodyInvalid(issues) => {
                 let message = "The body to be forwarded is not valid.";
                 Self::with_issues(ErrorCode::ForwardTokenJsonInvalid, message, issues)
+            }
+            CallError::ObjectNotFound { id } => {
+                let message = format!("There is no object with the id {id:?}.");
+                Self::new(ErrorCode::ProviderObjectNotFound, message)
+            }
+            CallError::JobRunning { job_id } => {
+                let message = format!("The job {job_id} of the object runs. Cancel it first.");
+                Self::new(ErrorCode::JobRunning, message)
             }
             CallError::Refused(refusal) => refusal.into(),
             CallError::Store(cause) => cause.into(),
@@ -145,7 +154,7 @@ impl From<Refusal> for ApiError {
                 ErrorCode::SpendKeyProviderNotAllowed,
                 format!("This spend key may not use {provider}: see its allowed_providers."),
             ),
-            Refusal::CostBoundUnknown { field } => cost_bound_unknown(field),
+            Refusal::CostBoundUnknown { owner, field } => cost_bound_unknown(owner, field),
             Refusal::BoundTooLarge => Self::invalid(vec![Issue::at(
                 [],
                 format!("what this call may cost is beyond {MOST_HELD} USD"),
@@ -164,11 +173,22 @@ impl From<Refusal> for ApiError {
                     },
                 )
             }
-            Refusal::RequestLimitReached { limit, used, reset } => {
-                request_limit(limit, used, reset)
+            Refusal::BudgetPaused { budget_id } => {
+                let message = format!("The budget {budget_id} is paused.");
+                Self::new(ErrorCode::BudgetPaused, message).of_owner(LimitOwner::Budget(budget_id))
             }
-            Refusal::SpendLimitReached { limit, spent, shortage, reset } => {
-                spend_limit(limit, spent, &shortage, reset)
+            Refusal::RunLimitConflict { limit } => {
+                let message = format!(
+                    "The run has a limit of {} USD. A call may lower it, and not raise it.",
+                    short_amount(limit)
+                );
+                Self::new(ErrorCode::RunLimitConflict, message)
+            }
+            Refusal::RequestLimitReached { owner, limit, used, reset } => {
+                request_limit(owner, limit, used, reset)
+            }
+            Refusal::SpendLimitReached { owner, limit, spent, shortage, reset } => {
+                spend_limit(owner, limit, spent, &shortage, reset)
             }
             Refusal::WalletInsufficient { wallet_id, shortage } => {
                 let message = match wallet_id {
@@ -211,7 +231,7 @@ fn shape_mismatch(accepted: RequestShape) -> ApiError {
     )
 }
 
-fn cost_bound_unknown(field: Vec<String>) -> ApiError {
+fn cost_bound_unknown(owner: LimitOwner, field: Vec<String>) -> ApiError {
     let message = match field.as_slice() {
         [model] if model == "model" => "has no price, so what the call may cost is not known",
         [most] if most.starts_with("max_") => {
@@ -221,30 +241,75 @@ fn cost_bound_unknown(field: Vec<String>) -> ApiError {
     };
     ApiError::with_issues(
         ErrorCode::CostBoundUnknown,
-        "This spend key needs a bound on the cost.",
+        format!("{} needs a bound on the cost.", subject(owner)),
         vec![Issue { path: field, message: message.to_owned() }],
     )
+    .of_owner(owner)
 }
 
-fn request_limit(limit: RequestLimit, used: u64, reset: Option<LimitReset>) -> ApiError {
+fn request_limit(
+    owner: LimitOwner,
+    limit: RequestLimit,
+    used: u64,
+    reset: Option<LimitReset>,
+) -> ApiError {
     let message = format!(
-        "This spend key has made {used} of {} calls {}; {}.",
+        "{} has made {used} of {} calls {}; {}.",
+        subject(owner),
         limit.count,
         cycle_phrase(limit.cycle),
         reset_phrase(reset)
     );
-    let error = ApiError::new(ErrorCode::RequestLimitReached, message);
+    let code = match owner {
+        // A run limits no number of calls.
+        LimitOwner::SpendKey | LimitOwner::Run => ErrorCode::RequestLimitReached,
+        LimitOwner::Budget(_) => ErrorCode::BudgetRequestsExhausted,
+    };
+    let error = ApiError::new(code, message);
     let state = LimitState {
         limit: Some(LimitQuantity::Calls(limit.count)),
         used: Some(LimitQuantity::Calls(used)),
         resets_at: reset.map(|reset| reset.at),
         ..LimitState::default()
     };
-    let error = with_retry_after(error, reset).at_limit(state);
+    let error = with_retry_after(error, reset).at_limit(state).of_owner(owner);
     error.with_limit(limit.count, 0, reset.map(|reset| reset.at))
 }
 
+/// The owner of a limit.
+fn name_of(owner: LimitOwner) -> String {
+    match owner {
+        LimitOwner::SpendKey => "this spend key".to_owned(),
+        LimitOwner::Budget(id) => format!("the budget {id}"),
+        LimitOwner::Run => "this run".to_owned(),
+    }
+}
+
+/// The owner of a limit, at the beginning of a sentence.
+fn subject(owner: LimitOwner) -> String {
+    name_of(owner).replacen('t', "T", 1)
+}
+
+impl ApiError {
+    /// Adds the header with the budget that refused the call, if it was one.
+    fn of_owner(self, owner: LimitOwner) -> Self {
+        const BUDGET: HeaderName = HeaderName::from_static("x-service-budget");
+        match owner {
+            LimitOwner::SpendKey | LimitOwner::Run => self,
+            LimitOwner::Budget(id) => {
+                let state = LimitState { budget_id: Some(id), ..self.limit() };
+                let error = self.at_limit(state);
+                match HeaderValue::from_str(&id.to_string()) {
+                    Ok(value) => error.header(BUDGET, value),
+                    Err(_) => error,
+                }
+            }
+        }
+    }
+}
+
 fn spend_limit(
+    owner: LimitOwner,
     limit: SpendLimit,
     spent: Amount,
     shortage: &Shortage,
@@ -252,9 +317,10 @@ fn spend_limit(
 ) -> ApiError {
     let remaining = shortage.left.max(Amount::ZERO);
     let message = format!(
-        "Of the {} USD that this spend key may spend {}, {} USD are spent and {} USD are held by \
-         calls in flight; {}{}{}",
+        "Of the {} USD that {} may spend {}, {} USD are spent and {} USD are held by calls in \
+         flight; {}{}{}",
         short_amount(limit.amount),
+        name_of(owner),
         cycle_phrase(limit.cycle),
         short_amount(spent),
         short_amount(shortage.held),
@@ -262,13 +328,20 @@ fn spend_limit(
         needed_phrase(shortage),
         remedy(shortage, "Too little of it is left."),
     );
-    let error = ApiError::new(ErrorCode::SpendLimitReached, message).at_limit(LimitState {
+    let code = match owner {
+        LimitOwner::SpendKey => ErrorCode::SpendLimitReached,
+        LimitOwner::Budget(_) => ErrorCode::BudgetExhausted,
+        LimitOwner::Run => ErrorCode::RunLimitReached,
+    };
+    let state = LimitState {
         limit: Some(LimitQuantity::Money(limit.amount)),
         used: Some(LimitQuantity::Money(spent)),
         held: Some(LimitQuantity::Money(shortage.held)),
         would_hold: shortage.needed.map(LimitQuantity::Money),
         resets_at: reset.map(|reset| reset.at),
-    });
+        ..LimitState::default()
+    };
+    let error = ApiError::new(code, message).at_limit(state).of_owner(owner);
     let would_ever_fit = shortage.needed.is_none_or(|needed| needed <= limit.amount);
     let error = match shortage.is_temporary() {
         true => error.retry_after(HELD_MICROS),

@@ -66,7 +66,7 @@ pub(super) async fn read_call(
     refuse_navigation(http)?;
     let in_flight = app.gateway.calls.enter(app.settings.clients.max_connections)?;
     let credential = credential(&request_head(http))?;
-    let owner = app.gateway.owner_of(&credential.key).await?;
+    let owner = app.gateway.owner_of(&credential).await?;
     facts.owned(owner, credential.connection_id());
     mark_authenticated(http);
     AccessEntry::of(http).caller(owner.merchant_id, owner.key);

@@ -17,6 +17,7 @@ use super::response::response;
 use crate::access::AccessEntry;
 use crate::app::App;
 use crate::http::error::{ApiError, ErrorCode};
+use crate::http::fields::PositiveAmount;
 use crate::openapi::fields::MetadataSchema;
 use crate::openapi::marks::{CALL_ERRORS, ShapeAErrors, ShapeBErrors, mark, refused};
 use crate::openapi::types::*;
@@ -31,6 +32,18 @@ struct ForwardQuery {
     u: String,
     /// Metadata of the record.
     metadata: Option<Metadata>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "read by its derive only")]
+struct RunHeaders {
+    /// The run of the call. Without the header, it is the value of `run` in the metadata.
+    #[param(rename = "x-service-run", nullable = false, value_type = Option<String>, pattern = "^[A-Za-z0-9._:-]{1,128}$")]
+    run: Option<String>,
+    /// The most US dollars of the run. The first call sets it, and later ones may lower it.
+    #[param(rename = "x-service-run-limit", nullable = false, value_type = Option<PositiveAmount>)]
+    run_limit: Option<PositiveAmount>,
 }
 
 /// The part of the query of a drop-in route that this service reads; the rest is the provider's.
@@ -128,7 +141,7 @@ impl IntoResponses for CallResponses {
     post,
     path = "/forward",
     operation_id = "forward",
-    params(ForwardQuery, MetadataHeader, ReportHeader),
+    params(ForwardQuery, MetadataHeader, ReportHeader, RunHeaders),
     request_body(
         content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
     ),
@@ -155,11 +168,29 @@ pub(crate) async fn forward(
     get,
     path = "/forward",
     operation_id = "forwardGet",
-    params(ForwardQuery, MetadataHeader, ReportHeader),
-    responses(CallResponses),
+    params(ForwardQuery, MetadataHeader, ReportHeader, RunHeaders),
+    responses(CallResponses, refused::ProviderObjectNotFound),
     security(("credential" = [])),
 )]
 pub(crate) async fn forward_get(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    forward(http, payload, app, client).await
+}
+
+/// Delete something at a provider.
+#[utoipa::path(
+    delete,
+    path = "/forward",
+    operation_id = "forwardDelete",
+    params(ForwardQuery, MetadataHeader, ReportHeader, RunHeaders),
+    responses(CallResponses, refused::ProviderObjectNotFound, refused::JobRunning),
+    security(("credential" = [])),
+)]
+pub(crate) async fn forward_delete(
     http: HttpRequest,
     payload: web::Payload,
     app: web::Data<App>,
@@ -176,7 +207,7 @@ macro_rules! drop_ins {
             post,
             path = $path,
             operation_id = $id,
-            params(DropInQuery, MetadataHeader, ReportHeader),
+            params(DropInQuery, MetadataHeader, ReportHeader, RunHeaders),
             request_body(content(($Input = "application/json"), ("*/*"))),
             responses(CallResponses, $Shape),
             security(("credential" = [])),
@@ -221,6 +252,10 @@ drop_ins! {
     messages = "/messages" "createMessage" ModelCallInput ShapeBErrors;
     /// Count tokens, in Anthropic's format (format b).
     count_tokens = "/messages/count_tokens" "countTokens" ModelCallInput ShapeBErrors;
+    /// Begin a batch of messages, in Anthropic's format (format b).
+    ///
+    /// The batch is a job. It holds the most that all of its requests can cost, at the prices of batches.
+    create_message_batch = "/messages/batches" "createMessageBatch" CallInput ShapeBErrors;
 }
 
 /// The routes of SDKs that have a version of their own in the path.
@@ -231,7 +266,7 @@ macro_rules! native {
             post,
             path = $path,
             operation_id = $id,
-            params(DropInQuery, MetadataHeader, ReportHeader),
+            params(DropInQuery, MetadataHeader, ReportHeader, RunHeaders),
             request_body = CallInput,
             responses(CallResponses),
             security(("credential" = [])),
@@ -267,7 +302,7 @@ native! {
     params(
         ("model" = String, Path, description = "The model"),
         ("call" = String, Path, description = "What it is to do"),
-        DropInQuery, MetadataHeader, ReportHeader,
+        DropInQuery, MetadataHeader, ReportHeader, RunHeaders,
     ),
     request_body = CallInput,
     responses(CallResponses),
@@ -293,7 +328,7 @@ pub(crate) async fn google(
     params(
         ("provider" = String, Path, description = "Its name in the configuration"),
         ("path" = String, Path, description = "It may have slashes"),
-        DropInQuery, MetadataHeader, ReportHeader,
+        DropInQuery, MetadataHeader, ReportHeader, RunHeaders,
     ),
     request_body(
         content((CallInput = "application/json"), (CallInput = "multipart/form-data"), ("*/*")),
@@ -311,7 +346,8 @@ pub(crate) async fn call_provider(
         let inbound = read_call(&http, payload, Credential::of_sdk, &app, facts).await?;
         let (head, name) = (request_head(&http), http.match_info().get("provider"));
         let name = name.unwrap_or_default();
-        let outbound = OutboundCall::for_provider(&head, name, &inbound, &app.gateway)?;
+        let mut outbound = OutboundCall::for_provider(&head, name, &inbound, &app.gateway)?;
+        outbound.lead_results_to(|| address(&http, &format!("/v1/providers/{name}/v1")));
         facts.checked(&outbound);
         relay(&http, inbound, outbound, &app, client).await
     });
@@ -326,9 +362,9 @@ pub(crate) async fn call_provider(
     params(
         ("provider" = String, Path, description = "Its name in the configuration"),
         ("path" = String, Path, description = "It may have slashes"),
-        DropInQuery, MetadataHeader, ReportHeader,
+        DropInQuery, MetadataHeader, ReportHeader, RunHeaders,
     ),
-    responses(CallResponses),
+    responses(CallResponses, refused::ProviderObjectNotFound),
     security(("credential" = [])),
 )]
 pub(crate) async fn get_from_provider(
@@ -338,6 +374,108 @@ pub(crate) async fn get_from_provider(
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
     call_provider(http, payload, app, client).await
+}
+
+/// Delete something at a provider by its name.
+#[utoipa::path(
+    delete,
+    path = "/providers/{provider}/{path:.+}",
+    operation_id = "deleteAtProvider",
+    params(
+        ("provider" = String, Path, description = "Its name in the configuration"),
+        ("path" = String, Path, description = "It may have slashes"),
+        DropInQuery, MetadataHeader, ReportHeader, RunHeaders,
+    ),
+    responses(CallResponses, refused::ProviderObjectNotFound, refused::JobRunning),
+    security(("credential" = [])),
+)]
+pub(crate) async fn delete_at_provider(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    call_provider(http, payload, app, client).await
+}
+
+/// The routes of an object that the provider keeps. Each block names the object, its id and the format of errors.
+macro_rules! kept_objects {
+    ($noun:literal $object_id:literal $errors:ty {
+        $( $(#[$doc:meta])* $name:ident = $method:ident $path:literal $id:literal $($refused:path),*; )*
+    }) => { $(
+        $(#[$doc])*
+        #[utoipa::path(
+            $method,
+            path = $path,
+            operation_id = $id,
+            params(
+                ($object_id = String, Path, description = $noun),
+                DropInQuery, MetadataHeader, RunHeaders,
+            ),
+            responses(CallResponses, $errors, refused::ProviderObjectNotFound, $($refused),*),
+            security(("credential" = [])),
+        )]
+        pub(crate) async fn $name(
+            http: HttpRequest,
+            payload: web::Payload,
+            app: web::Data<App>,
+            client: web::Data<ProviderClient>,
+        ) -> Result<HttpResponse, ApiError> {
+            drop_in(http, payload, app, client).await
+        }
+    )* };
+}
+
+kept_objects! { "The id of a response of this wallet" "response_id" ShapeAErrors {
+    /// Get a response, in OpenAI's format (format a).
+    ///
+    /// The retrieval of a response in the background that has ended settles its job.
+    retrieve_response = get "/responses/{response_id}" "getResponse";
+    /// Delete a response, in OpenAI's format (format a).
+    delete_response = delete "/responses/{response_id}" "deleteResponse" refused::JobRunning;
+    /// Cancel a response in the background, in OpenAI's format (format a).
+    cancel_response = post "/responses/{response_id}/cancel" "cancelResponse";
+    /// List the input of a response, in OpenAI's format (format a).
+    input_items = get "/responses/{response_id}/input_items" "listInputItems";
+} }
+
+kept_objects! { "The id of a batch of this wallet" "message_batch_id" ShapeBErrors {
+    /// Get a batch of messages, in Anthropic's format (format b).
+    ///
+    /// The retrieval of a batch that has ended lets its job be settled.
+    retrieve_message_batch = get "/messages/batches/{message_batch_id}" "getMessageBatch";
+    /// Delete a batch of messages that has ended, in Anthropic's format (format b).
+    delete_message_batch =
+        delete "/messages/batches/{message_batch_id}" "deleteMessageBatch" refused::JobRunning;
+    /// Cancel a batch of messages, in Anthropic's format (format b).
+    cancel_message_batch =
+        post "/messages/batches/{message_batch_id}/cancel" "cancelMessageBatch";
+    /// Get the results of a batch of messages, in Anthropic's format (format b).
+    message_batch_results =
+        get "/messages/batches/{message_batch_id}/results" "getMessageBatchResults";
+} }
+
+/// List the batches of messages of this wallet, in Anthropic's format (format b).
+#[utoipa::path(
+    get,
+    path = "/messages/batches",
+    operation_id = "listMessageBatches",
+    params(
+        ("limit" = Option<u32>, Query, description = "From 1 to 1000. A page has at most 100."),
+        ("after_id" = Option<String>, Query, description = "The batches after this one"),
+        ("before_id" = Option<String>, Query, description = "The batches before this one"),
+        DropInQuery, MetadataHeader, RunHeaders,
+    ),
+    responses(CallResponses, ShapeBErrors),
+    security(("credential" = [])),
+)]
+pub(crate) async fn list_message_batches(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    drop_in(http, payload, app, client).await
 }
 
 /// Refuse a WebSocket.
@@ -359,7 +497,7 @@ pub(crate) async fn responses_upgrade(
 ) -> Result<HttpResponse, ApiError> {
     let refused = answer(&app, async |facts| {
         let credential = Credential::of_sdk(&request_head(&http))?;
-        let owner = app.gateway.owner_of(&credential.key).await?;
+        let owner = app.gateway.owner_of(&credential).await?;
         facts.owned(owner, credential.connection_id());
         let message = "WebSockets are not supported here. Send the request as POST /v1/responses.";
         Err(ApiError::new(ErrorCode::UpgradeNotSupported, message)
@@ -377,7 +515,8 @@ async fn drop_in(
     let route = DropInRoute::of(&request_head(&http));
     let answer = answer(&app, async |facts| {
         let inbound = read_call(&http, payload, Credential::of_sdk, &app, facts).await?;
-        let outbound = route.outbound(&request_head(&http), &inbound, &app.gateway).await?;
+        let mut outbound = route.outbound(&request_head(&http), &inbound, &app.gateway).await?;
+        outbound.lead_results_to(|| address(&http, "/v1"));
         facts.checked(&outbound);
         relay(&http, inbound, outbound, &app, client).await
     });
@@ -385,6 +524,15 @@ async fn drop_in(
         Some(format) => error.for_sdk(format),
         None => error,
     })
+}
+
+/// The address of a path of this service, as the client called it. `None` if that is no address.
+fn address(http: &HttpRequest, path: &str) -> Option<String> {
+    let called = http.connection_info();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte);
+    let is_address =
+        matches!(called.scheme(), "http" | "https") && called.host().bytes().all(is_plain);
+    is_address.then(|| format!("{}://{}{path}", called.scheme(), called.host()))
 }
 
 /// Answers a call, and counts and keeps its refusal.
@@ -408,6 +556,12 @@ async fn relay(
     app: &App,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
+    let mut outbound = outbound;
+    if let Some(list) = outbound.own_list(&inbound, &app.gateway, &client).await? {
+        return Ok(HttpResponse::Ok().json(list));
+    }
+    outbound.check_objects(&inbound, &app.gateway).await?;
+    outbound.plan_batch(&inbound, &app.gateway).await?;
     let (client, access) = (client.into_inner(), AccessEntry::of(http));
     let from_call = spawn_call(inbound, outbound, &app.gateway, &client, access)?;
     Ok(response(http, from_call).await?)

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use serde::Deserialize;
-use tollgate_domain::{ConnectionId, RefusedCall};
+use tollgate_domain::{ConnectionId, RefusedCall, RunId};
 use tollgate_gateway::{CallSummary, InboundCall, KeyOwner, OutboundCall};
 use tollgate_store::RefusalCause;
 
 use crate::app::App;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ErrorCode};
 
 /// The facts about a call, as far as it came.
 #[derive(Default)]
@@ -46,11 +46,16 @@ impl CallFacts {
             None => named_model(&self.body),
         };
         let summary = self.summary.unwrap_or_default();
+        // A call that names no run is refused by that of the day.
+        let is_of_the_day = error.code() == ErrorCode::RunLimitReached;
+        let run_id = summary.run_id.clone();
+        let run_id = run_id.or_else(|| is_of_the_day.then(RunId::of_the_day));
         let cause = RefusalCause {
             merchant_id: owner.merchant_id,
             key: owner.key,
             connection_id: self.connection_id,
             model: summary.model.as_deref().or(named.as_deref()),
+            run_id: run_id.as_ref(),
             code: error.code().name(),
             at: app.clock.now(),
         };

@@ -1,6 +1,7 @@
 //! All errors of the API: one table of codes, one envelope.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use actix_web::http::StatusCode;
@@ -52,19 +53,25 @@ error_codes! {
     AuthInvalid = 401 "auth_invalid";
     WalletBalanceInsufficient = 402 "wallet_balance_insufficient";
     SpendLimitReached = 402 "spend_limit_reached";
+    BudgetExhausted = 402 "budget_exhausted";
+    RunLimitReached = 402 "run_limit_reached";
     ConnectionDisabled = 403 "connection_disabled";
     OperationNotAllowed = 403 "operation_not_allowed";
+    BudgetPaused = 403 "budget_paused";
     SpendKeyPaused = 403 "spend_key_paused";
     SpendKeyExpired = 403 "spend_key_expired";
     SpendKeyRequestShapeMismatch = 403 "spend_key_request_shape_mismatch";
     SpendKeyModelNotAllowed = 403 "spend_key_model_not_allowed";
     SpendKeyProviderNotAllowed = 403 "spend_key_provider_not_allowed";
     RouteNotFound = 404 "route_not_found";
+    BudgetNotFound = 404 "budget_not_found";
     ConnectionNotFound = 404 "connection_not_found";
     CreditBundleNotFound = 404 "credit_bundle_not_found";
     DeliveryNotFound = 404 "delivery_not_found";
+    JobNotFound = 404 "job_not_found";
     MeterNotFound = 404 "meter_not_found";
     ModelNotFound = 404 "model_not_found";
+    ProviderObjectNotFound = 404 "provider_object_not_found";
     RequestNotFound = 404 "request_not_found";
     RefusalNotFound = 404 "refusal_not_found";
     SecretKeyNotFound = 404 "secret_key_not_found";
@@ -77,6 +84,9 @@ error_codes! {
     BodyTooSlow = 408 "body_too_slow";
     MeterSlugTaken = 409 "meter_slug_taken";
     MeterInUse = 409 "meter_in_use";
+    BudgetInUse = 409 "budget_in_use";
+    JobRunning = 409 "job_running";
+    RunLimitConflict = 409 "run_limit_conflict";
     IdempotencyKeyReused = 409 "idempotency_key_reused";
     SubscriptionExists = 409 "subscription_exists";
     LastSecretKey = 409 "last_secret_key";
@@ -85,6 +95,7 @@ error_codes! {
     UpgradeNotSupported = 426 "upgrade_not_supported";
     RateLimited = 429 "rate_limited";
     RequestLimitReached = 429 "request_limit_reached";
+    BudgetRequestsExhausted = 429 "budget_exhausted";
     InternalError = 500 "internal_error";
     ProviderUnreachable = 502 "provider_unreachable";
     StoreUnavailable = 503 "store_unavailable";
@@ -95,7 +106,10 @@ error_codes! {
 
 impl PartialSchema for ErrorCode {
     fn schema() -> RefOr<Schema> {
-        let names = Self::ALL.iter().map(|code| code.name());
+        let mut names: Vec<_> = Self::ALL.iter().map(|code| code.name()).collect();
+        // Two codes of one name have different statuses.
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(*name));
         ObjectBuilder::new()
             .schema_type(Type::String)
             .description(Some("What went wrong, as a word that does not change."))
@@ -241,7 +255,7 @@ impl ApiError {
 
     /// The type of the error in the terms of the SDKs of both formats.
     fn sdk_type(&self) -> &'static str {
-        if self.code == ErrorCode::RequestLimitReached
+        if matches!(self.code, ErrorCode::RequestLimitReached | ErrorCode::BudgetRequestsExhausted)
             && self.dialect == Some(RequestFormat::ShapeA)
         {
             return "insufficient_quota";

@@ -10,8 +10,8 @@ use deserr::{
 };
 use serde::Serialize;
 use tollgate_domain::{
-    AnswerReport, BillingInterval, Cycle, Enforcement, EventKind, Issue, Metadata, Payer,
-    RequestShape, Rollover, SpendKeyStatus, TierPeriod, UpgradeRule,
+    AnswerReport, BillingInterval, BudgetEnforcement, BudgetStatus, Cycle, Enforcement, EventKind,
+    Issue, Metadata, Payer, RequestShape, Rollover, SpendKeyStatus, TierPeriod, UpgradeRule,
 };
 use tollgate_pricing::{Amount, Rate, RateType, TierUnit, TokenBasis};
 
@@ -285,6 +285,8 @@ words! {
     TierPeriod { Lifetime, Month }
     SpendKeyStatus { Active, Paused }
     RequestShape { Any, ShapeA, ShapeB }
+    BudgetEnforcement { Bounded, Strict, Observe }
+    BudgetStatus { Active, Paused }
     Enforcement { Bounded, Strict }
     Cycle { Daily, Weekly, Monthly, Total }
     BillingInterval { Day, Week, Month, Year }

@@ -47,6 +47,7 @@ impl Collector for MetricsPage {
         about_refusals(&app.metrics, &mut page)?;
         about_waits(&app.gateway.metrics, &mut page)?;
         about_usage(&app.gateway.metrics, &mut page)?;
+        about_jobs(&app.gateway.metrics, read, &mut page)?;
         about_ledger(&app.store, &mut page)?;
         about_store(read, &mut page)?;
         about_webhooks(&app.metrics, &mut page)
@@ -259,6 +260,26 @@ fn about_usage(metrics: &CallMetrics, page: &mut Families<'_>) -> fmt::Result {
         "What the same calls cost by the price list, in units of 10^-10 USD",
         |of| &of.listed_cost,
     )
+}
+
+fn about_jobs(
+    metrics: &CallMetrics,
+    read: Option<&ScrapeSnapshot>,
+    page: &mut Families<'_>,
+) -> fmt::Result {
+    let help = "Jobs that run, of all nodes";
+    page.gauge("jobs_running", help, read.map(|read| count(read.open.jobs)))?;
+    let help = "How long the oldest of them has run";
+    page.seconds("jobs_oldest_seconds", help, read.map(|read| age(read, read.open.oldest_job)))?;
+    let settled = metrics.called_providers().flat_map(|(provider, of)| {
+        of.jobs_settled.iter().map(move |(observer, count)| {
+            ([("provider", provider), ("observer", observer.as_str())], count.clone())
+        })
+    });
+    let help = "Jobs that have ended, by the first observer of their end";
+    page.family(MetricType::Counter, "jobs_settled", help, settled)?;
+    let help = "Jobs that their provider no longer knew, or whose end was never seen";
+    page.of_providers(metrics, (MetricType::Counter, "jobs_lost", help), |of| &of.jobs_lost)
 }
 
 fn about_ledger(store: &Store, page: &mut Families<'_>) -> fmt::Result {

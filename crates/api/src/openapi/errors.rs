@@ -82,6 +82,10 @@ fn is_call_error(code: ErrorCode) -> bool {
             | AuthInvalid
             | WalletBalanceInsufficient
             | SpendLimitReached
+            | BudgetExhausted
+            | RunLimitReached
+            | RunLimitConflict
+            | BudgetPaused
             | ConnectionDisabled
             | SpendKeyPaused
             | SpendKeyExpired
@@ -95,6 +99,7 @@ fn is_call_error(code: ErrorCode) -> bool {
             | Overloaded
             | RateLimited
             | RequestLimitReached
+            | BudgetRequestsExhausted
             | InternalError
             | ProviderUnreachable
             | StoreUnavailable
@@ -199,9 +204,18 @@ fn response(codes: &[ErrorCode], names: &[&str], shape: Option<&str>, of_a_call:
 /// The headers that an error can have.
 fn headers(code: ErrorCode) -> impl Iterator<Item = (String, Value)> {
     use ErrorCode::*;
-    let limit = matches!(code, RateLimited | RequestLimitReached | SpendLimitReached);
+    let limit = matches!(
+        code,
+        RateLimited
+            | RequestLimitReached
+            | SpendLimitReached
+            | BudgetExhausted
+            | BudgetRequestsExhausted
+            | RunLimitReached
+    );
     let waits = limit || matches!(code, WalletBalanceInsufficient | StoreUnavailable);
-    let ends_late = matches!(code, RequestLimitReached | SpendLimitReached);
+    let ends_late = limit && code != RateLimited;
+    let of_budget = matches!(code, BudgetExhausted | BudgetRequestsExhausted | BudgetPaused);
     let recorded = matches!(code, ProviderUnreachable | ProviderTimeout);
     let text =
         |description: &str| json!({"description": description, "schema": {"type": "string"}});
@@ -222,6 +236,14 @@ fn headers(code: ErrorCode) -> impl Iterator<Item = (String, Value)> {
         (limit, "x-ratelimit-limit", text("The limit: calls a minute, calls, or USD.")),
         (limit, "x-ratelimit-remaining", text("What is left of it.")),
         (limit, "x-ratelimit-reset", text("When there is more, if ever.")),
+        (
+            of_budget,
+            "x-service-budget",
+            json!({
+                "description": "The id of the budget.",
+                "schema": {"$ref": "#/components/schemas/BudgetId"},
+            }),
+        ),
         (
             recorded,
             "x-service-request-id",

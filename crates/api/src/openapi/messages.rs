@@ -31,6 +31,13 @@ const fn when(kind: EventKind) -> &'static str {
         EventKind::SpendKeyLimitReached => {
             "The spend limit of a key is used up: once per cycle of the limit."
         }
+        EventKind::BudgetThresholdReached => {
+            "A share of the spend limit of a budget is used up, one of its `alerts`: once each per cycle \
+             of the limit."
+        }
+        EventKind::BudgetLimitReached => {
+            "The spend limit of a budget is used up: once per cycle of the limit."
+        }
         EventKind::SubscriptionCreated => {
             "A subscription has begun. `amount_due` is what you have to collect for its first cycle."
         }
@@ -63,6 +70,15 @@ const fn when(kind: EventKind) -> &'static str {
         EventKind::RequestSuspicious => {
             "The provider claimed more than a hundred times of what a call could use. Its record has \
              the flag `suspicious_usage`. Only for webhooks that ask for it by name."
+        }
+        EventKind::JobSucceeded => "A job has succeeded, and its call is settled.",
+        EventKind::JobFailed => {
+            "A job has failed, was cancelled or has expired, and its call is settled. Its `state` says \
+             which."
+        }
+        EventKind::JobLost => {
+            "A job is lost: its provider no longer knows it, or its end was never seen. Its call is \
+             settled at its hold under a strict spend key, else at the last known usage."
         }
         EventKind::WebhookTest => {
             "You asked for a test. It goes to that webhook only, whatever events it asks for."

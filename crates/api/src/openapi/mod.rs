@@ -35,9 +35,9 @@ use crate::http::parameters::OperationParameters;
 use crate::metrics::page as metrics;
 use crate::resources::requests::report;
 use crate::resources::{
-    connections, credit_bundles, health, merchants, meters, models, prices, quote, refusals,
-    requests, secret_keys, spend_keys, statements, subscription_configs, subscriptions, usage,
-    wallets, webhooks,
+    budgets, connections, credit_bundles, health, jobs, merchants, meters, models, prices,
+    provider_events, quote, refusals, requests, runs, secret_keys, spend_keys, statements,
+    subscription_configs, subscriptions, usage, wallets, webhooks,
 };
 
 operations! {
@@ -58,9 +58,13 @@ operations! {
         (name = "forward", description = "Calls of AI providers."),
         (name = "models", description = "The models that a key may call."),
         (name = "prices", description = "The price list."),
+        (name = "budgets", description = "Limits that keys, connections and other budgets share."),
+        (name = "runs", description = "The calls of one task of an agent."),
         (name = "spend_keys", description = "Keys that make calls within limits."),
         (name = "meters", description = "Your fees."),
         (name = "requests", description = "The records of calls."),
+        (name = "jobs", description = "Calls that a provider answers later."),
+        (name = "provider_events", description = "Events of providers about jobs."),
         (name = "refusals", description = "The calls that were refused, and why."),
         (name = "quote", description = "The cost of a call before it is made."),
         (name = "usage", description = "Sums over records."),
@@ -88,7 +92,12 @@ operations! {
     forward::responses, forward::responses_upgrade, forward::input_tokens, forward::embeddings,
     forward::images, forward::image_edits, forward::speech, forward::transcriptions,
     forward::translations, forward::moderations, forward::rerank, forward::messages,
-    forward::count_tokens, forward::call_provider, forward::get_from_provider,
+    forward::count_tokens, forward::retrieve_response, forward::delete_response,
+    forward::cancel_response, forward::input_items, forward::create_message_batch,
+    forward::list_message_batches, forward::retrieve_message_batch, forward::delete_message_batch,
+    forward::cancel_message_batch, forward::message_batch_results, forward::call_provider,
+    forward::get_from_provider, forward::delete_at_provider, forward::forward_delete,
+    jobs::list, jobs::get, jobs::refresh, provider_events::take,
     models::list, models::get,
     prices::list,
     meters::create, meters::list, meters::get, meters::update, meters::delete,
@@ -107,6 +116,8 @@ operations! {
     subscriptions::change, subscriptions::buy_bundle,
     wallets::get_own, wallets::get, wallets::update, wallets::credit, wallets::debit,
     wallets::list_transactions,
+    budgets::create, budgets::list, budgets::get, budgets::tree, budgets::update, budgets::delete,
+    runs::list,
     spend_keys::create, spend_keys::list, spend_keys::get, spend_keys::update, spend_keys::delete,
     spend_keys::rotate,
     secret_keys::create, secret_keys::list, secret_keys::delete,

@@ -65,10 +65,12 @@ macro_rules! words {
 }
 
 ids! {
+    BudgetIdSchema = "bud_";
     ConnectionIdSchema = "con_";
     CreditBundleIdSchema = "cbn_";
     DeliveryIdSchema = "dlv_";
     EventIdSchema = "evt_";
+    JobIdSchema = "job_";
     MerchantIdSchema = "mch_";
     MeterIdSchema = "mtr_";
     RefusalIdSchema = "rfs_";
@@ -84,6 +86,8 @@ ids! {
 
 words! {
     AnswerReportSchema = tollgate_domain::AnswerReport;
+    BudgetEnforcementSchema = tollgate_domain::BudgetEnforcement;
+    BudgetStatusSchema = tollgate_domain::BudgetStatus;
     BillingIntervalSchema = tollgate_domain::BillingInterval;
     ConnectionStatusSchema = tollgate_domain::ConnectionStatus;
     CycleSchema = tollgate_domain::Cycle;
@@ -91,6 +95,8 @@ words! {
     DeliveryStatusSchema = tollgate_domain::DeliveryStatus;
     EnforcementSchema = tollgate_domain::Enforcement;
     EventKindSchema = tollgate_domain::EventKind;
+    JobKindSchema = tollgate_domain::JobKind;
+    JobStateSchema = tollgate_domain::JobState;
     LedgerAccountSchema = tollgate_domain::LedgerAccount;
     PayerSchema = tollgate_domain::Payer;
     PendingKindSchema = tollgate_domain::PendingKind;
@@ -125,6 +131,11 @@ schemas! {
         .description(Some("A non-negative decimal, exactly."))
         .pattern(Some(r"^[0-9]{1,18}(\.[0-9]{1,18})?$"))
         .examples(["0.15"]);
+    RunIdSchema = text()
+        .title(Some("id of a run"))
+        .description(Some("The id of a run, as its calls have it. Empty for the run of a day."))
+        .pattern(Some("^[A-Za-z0-9._:-]{0,128}$"))
+        .examples(["task-1234"]);
     TimestampSchema = text()
         .title(Some("timestamp"))
         .description(Some("An instant in UTC."))

@@ -4,13 +4,14 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
 use serde::Serialize;
 use tollgate_domain::{
-    AnswerReport, Connection, ConnectionChanges, ConnectionId, ConnectionStatus, Metadata,
-    NewConnection, Timestamp, WalletId,
+    AnswerReport, BudgetId, Connection, ConnectionChanges, ConnectionId, ConnectionStatus,
+    Metadata, NewConnection, Timestamp, WalletId,
 };
-use tollgate_store::connections;
+use tollgate_store::connections::{self, ConnectionUpdate};
 use utoipa::ToSchema;
 
 use super::Success;
+use super::budgets::not_found as budget_not_found;
 use crate::app::App;
 use crate::http::auth::Caller;
 use crate::http::body::{ApiRequest, Input};
@@ -47,6 +48,9 @@ pub(crate) struct ConnectionView {
     /// The report in the answers to its calls. Null: none.
     #[schema(required)]
     report: Option<AnswerReport>,
+    /// The budget that its calls count against. Null: none.
+    #[schema(required)]
+    budget_id: Option<BudgetId>,
     /// The time of creation.
     created_at: Timestamp,
 }
@@ -62,6 +66,7 @@ impl ConnectionView {
             wallet_id: connection.wallet_id,
             status: connection.status,
             report: connection.report,
+            budget_id: connection.budget_id,
             created_at: connection.created_at,
         }
     }
@@ -86,9 +91,17 @@ pub(crate) struct CreateConnection {
     #[deserr(default)]
     #[schema(value_type = Option<AnswerReport>)]
     report: Option<EnumField<AnswerReport>>,
+    /// The budget that its calls count against, with all that include it. Default: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<BudgetId>)]
+    budget_id: Option<NameField>,
 }
 
 impl Input for CreateConnection {}
+
+fn budget(id: Option<String>) -> Result<Option<BudgetId>, ApiError> {
+    id.map(|id| id.parse().map_err(|_| budget_not_found())).transpose()
+}
 
 /// Make a connection.
 ///
@@ -102,7 +115,7 @@ impl Input for CreateConnection {}
     responses(
         (status = 201, description = "Made", body = ConnectionView),
         (status = 200, description = "The connection that has the reference", body = ConnectionView),
-        ApiError,
+        ApiError, refused::BudgetNotFound,
     ),
 )]
 pub(crate) async fn create(
@@ -116,9 +129,11 @@ pub(crate) async fn create(
         email: asked.what.email.map(|name| name.0),
         metadata: asked.what.metadata.unwrap_or_default().0,
         report: asked.what.report.map(|word| word.0),
+        budget_id: budget(asked.what.budget_id.map(|id| id.0))?,
     };
     app.write(asked.idempotency_key, move |conn| {
         let made = connections::create(conn, merchant_id, &new, now)?;
+        let made = made.ok_or_else(budget_not_found)?;
         let view = ConnectionView::of(&made.connection);
         Ok(if made.is_new { ApiResponse::created(&view) } else { ApiResponse::ok(&view) })
     })
@@ -194,6 +209,10 @@ pub(crate) struct UpdateConnection {
     #[deserr(default)]
     #[schema(value_type = Option<AnswerReport>)]
     report: NullablePatch<EnumField<AnswerReport>>,
+    /// The budget that its calls count against from the next one on. Null: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<BudgetId>)]
+    budget_id: NullablePatch<NameField>,
 }
 
 impl Input for UpdateConnection {
@@ -223,7 +242,7 @@ impl EnumWords for SettableStatus {
     request_body = UpdateConnection,
     responses(
         (status = 200, description = "The connection as it is now", body = ConnectionView),
-        ApiError, refused::ConnectionNotFound,
+        ApiError, refused::ConnectionNotFound, refused::BudgetNotFound,
     ),
 )]
 pub(crate) async fn update(
@@ -238,11 +257,17 @@ pub(crate) async fn update(
         metadata: asked.what.metadata.into_option(|field| field.0).map(Option::unwrap_or_default),
         is_suspended: asked.what.status.0.map(|status| status.0 == SettableStatus::Suspended),
         report: asked.what.report.into_option(|word| word.0),
+        budget_id: asked.what.budget_id.into_option(|id| id.0).map(budget).transpose()?,
     };
     let now = app.clock.now();
     app.write(None, move |conn| {
-        let changed = connections::update(conn, asked.caller.merchant_id, id, &changes, now)?;
-        Ok(ApiResponse::ok(&ConnectionView::of(&changed.ok_or_else(not_found)?)))
+        match connections::update(conn, asked.caller.merchant_id, id, &changes, now)? {
+            ConnectionUpdate::Connection(changed) => {
+                Ok(ApiResponse::ok(&ConnectionView::of(&changed)))
+            }
+            ConnectionUpdate::NotFound => Err(not_found()),
+            ConnectionUpdate::BudgetNotFound => Err(budget_not_found()),
+        }
     })
     .await
 }

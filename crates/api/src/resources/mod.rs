@@ -1,15 +1,20 @@
 //! One file per resource, with its views and operations.
 
+pub(crate) mod budgets;
 pub(crate) mod connections;
 pub(crate) mod credit_bundles;
 pub(crate) mod health;
+pub(crate) mod jobs;
+pub(crate) mod limits;
 pub(crate) mod merchants;
 pub(crate) mod meters;
 pub(crate) mod models;
 pub(crate) mod prices;
+pub(crate) mod provider_events;
 pub(crate) mod quote;
 pub(crate) mod refusals;
 pub(crate) mod requests;
+pub(crate) mod runs;
 pub(crate) mod secret_keys;
 pub(crate) mod spend_keys;
 pub(crate) mod statements;
@@ -47,6 +52,12 @@ pub(crate) struct Deleted {
 pub(crate) struct Success {
     /// Always true.
     success: bool,
+}
+
+impl Success {
+    pub(crate) const fn yes() -> Self {
+        Self { success: true }
+    }
 }
 
 /// The body of an operation whose path is its whole input.

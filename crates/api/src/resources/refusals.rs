@@ -5,14 +5,14 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 use tollgate_domain::{
-    ConnectionId, Issue, LimitQuantity, LocalTime, Metadata, MeterId, RefusalId, RefusalRecord,
-    SecretKeyId, SpendKeyId, Timestamp,
+    BudgetId, ConnectionId, Issue, LimitQuantity, LocalTime, Metadata, MeterId, RefusalId,
+    RefusalRecord, RunId, SecretKeyId, SpendKeyId, Timestamp,
 };
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::{Conn, Page};
 use utoipa::{IntoParams, ToSchema};
 
-use super::requests::name_filter;
+use super::requests::{name_filter, run_filter};
 use super::{ConnectionQuery, id_filter, optional_id, time};
 use crate::app::App;
 use crate::http::auth::Caller;
@@ -46,6 +46,14 @@ struct RefusalView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     connection_id: Option<ConnectionId>,
+    /// The budget that refused the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    budget_id: Option<BudgetId>,
+    /// The run of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    run_id: Option<RunId>,
     /// The meter of the spend key.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -101,6 +109,8 @@ const COLUMNS: &[&str] = &[
     "spend_key_id",
     "secret_key_id",
     "connection_id",
+    "budget_id",
+    "run_id",
     "meter_id",
     "provider",
     "model",
@@ -127,6 +137,8 @@ impl RefusalView {
             spend_key_id: refusal.spend_key_id,
             secret_key_id: refusal.secret_key_id,
             connection_id: refusal.connection_id,
+            budget_id: call.limit.budget_id,
+            run_id: refusal.run_id.clone(),
             meter_id: call.meter_id,
             provider: call.provider.clone(),
             model: refusal.model.clone(),
@@ -187,6 +199,8 @@ struct RefusalQuery {
     spend_key_id: Option<SpendKeyId>,
     /// Only refusals of calls of this model.
     model: Option<String>,
+    /// Only refusals of calls of this run. Runs of several keys may have one id.
+    run_id: Option<RunId>,
 }
 
 fn filter(query: &Query, issues: &mut Vec<Issue>) -> RefusalFilter {
@@ -203,6 +217,7 @@ fn filter(query: &Query, issues: &mut Vec<Issue>) -> RefusalFilter {
         spend_key_id: optional_id("spend_key_id", query.get("spend_key_id"), issues),
         connection_id: id_filter("connection_id", query, issues),
         model: name_filter("model", query, issues),
+        run_id: run_filter(query, issues),
     }
 }
 

@@ -4,15 +4,20 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::{Deserr, IntoValue, Value, ValuePointerRef};
 use serde::Serialize;
 use tollgate_domain::{
-    AnswerReport, Cycle, CycleCalendar, Enforcement, Key, MerchantId, MeterId, NewSpendKey,
-    RateLimit, RequestLimit, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus,
-    SpendLimit, SpendRules, TimeZone, Timestamp, WalletId,
+    AnswerReport, BudgetId, CycleCalendar, Enforcement, Key, MerchantId, MeterId, NewSpendKey,
+    RateLimit, RequestShape, SpendKey, SpendKeyChanges, SpendKeyId, SpendKeyStatus, SpendRules,
+    Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::Conn;
 use tollgate_store::spend_keys::{self, MissingResource, SpendKeyUpdate};
 use utoipa::ToSchema;
 
+use super::budgets::not_found as budget_not_found;
+use super::limits::{
+    RateLimitInput, RequestLimitInput, RequestLimitView, RunLimitInput, RunLimitView,
+    SpendLimitInput, SpendLimitView, with_zone,
+};
 use super::meters::not_found as meter_not_found;
 use super::{EmptyBody, Success};
 use crate::app::App;
@@ -20,8 +25,7 @@ use crate::http::auth::Caller;
 use crate::http::body::{ApiRequest, Input};
 use crate::http::error::{ApiError, ErrorCode};
 use crate::http::fields::{
-    BoundedInt, EnumField, Issues, NameField, NullablePatch, ParsedString, PatchField,
-    PositiveAmount, refuse,
+    EnumField, Issues, NameField, NullablePatch, ParsedString, PatchField, refuse,
 };
 use crate::http::idempotency::{ApiResponse, IdempotencyHeader};
 use crate::http::list::{ListView, PageQuery, page, respond};
@@ -50,6 +54,9 @@ pub(crate) struct SpendKeyView {
     /// The meter that prices the calls of the key. Null: none.
     #[schema(required)]
     meter_id: Option<MeterId>,
+    /// The budget that the calls of the key count against. Null: none.
+    #[schema(required)]
+    budget_id: Option<BudgetId>,
     /// The spend in the present cycle of `spend_limit`. Without that limit, the spend of the day (UTC).
     current_spend: Amount,
     /// The spend of all time.
@@ -76,6 +83,10 @@ pub(crate) struct SpendKeyView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     rate_limit: Option<RateLimit>,
+    /// The limit of money of each run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    run_limit: Option<RunLimitView>,
     /// The way in which limits on money are kept.
     enforcement: Enforcement,
     /// The time from which the key is refused. Null: never.
@@ -91,30 +102,6 @@ pub(crate) struct SpendKeyView {
     created_at: Timestamp,
 }
 
-/// A limit of money per cycle.
-#[derive(Serialize, ToSchema)]
-#[schema(as = SpendLimit)]
-pub(crate) struct SpendLimitView {
-    /// The most US dollars per cycle.
-    amount: Amount,
-    /// The cycle of the limit.
-    cycle: Cycle,
-    /// The IANA name of the time zone by whose midnights cycles begin. A change takes effect at the next cycle.
-    time_zone: String,
-}
-
-/// A limit of calls per cycle.
-#[derive(Serialize, ToSchema)]
-#[schema(as = RequestLimit)]
-pub(crate) struct RequestLimitView {
-    /// The most calls per cycle.
-    count: u64,
-    /// The cycle of the limit.
-    cycle: Cycle,
-    /// The IANA name of the time zone by whose midnights cycles begin. A change takes effect at the next cycle.
-    time_zone: String,
-}
-
 impl SpendKeyView {
     /// The view of a key at an instant.
     pub(crate) fn of(key: &SpendKey, now: Timestamp) -> Self {
@@ -128,25 +115,21 @@ impl SpendKeyView {
             request_shape: rules.request_shape,
             wallet_id: key.wallet_id,
             meter_id: key.meter_id,
+            budget_id: key.budget_id,
             current_spend: *counters.spent.get(rules.spend_cycle()),
             total_spend: counters.spent.total,
             current_requests: *counters.requests.get(rules.request_cycle()),
             total_requests: counters.requests.total,
             allowed_models: rules.allowed_models.clone(),
             allowed_providers: rules.allowed_providers.clone(),
-            spend_limit: rules.spend_limit.map(|SpendLimit { amount, cycle }| SpendLimitView {
-                amount,
-                cycle,
-                time_zone: rules.spend_calendar.zone_name().to_owned(),
-            }),
-            request_limit: rules.request_limit.map(|RequestLimit { count, cycle }| {
-                RequestLimitView {
-                    count,
-                    cycle,
-                    time_zone: rules.request_calendar.zone_name().to_owned(),
-                }
-            }),
+            spend_limit: rules
+                .spend_limit
+                .map(|limit| SpendLimitView::of(limit, &rules.spend_calendar)),
+            request_limit: rules
+                .request_limit
+                .map(|limit| RequestLimitView::of(limit, &rules.request_calendar)),
             rate_limit: rules.rate_limit,
+            run_limit: rules.run_limit.map(|amount| RunLimitView { amount }),
             enforcement: rules.enforcement,
             expires_at: rules.expires_at,
             report: rules.report,
@@ -158,83 +141,6 @@ impl SpendKeyView {
     /// The view with the key itself, which is shown only once.
     fn revealing(key: &SpendKey, revealed: &Key, now: Timestamp) -> Self {
         Self { key: Some(revealed.reveal().to_owned()), ..Self::of(key, now) }
-    }
-}
-
-#[derive(Deserr, ToSchema)]
-#[deserr(error = Issues, deny_unknown_fields)]
-#[schema(as = NewSpendLimit)]
-pub(crate) struct SpendLimitInput {
-    /// The most US dollars per cycle.
-    amount: PositiveAmount,
-    /// The cycle of the limit.
-    #[schema(value_type = Cycle)]
-    cycle: EnumField<Cycle>,
-    /// The IANA name of the time zone by whose midnights cycles begin, such as `Europe/Berlin`. A change takes effect
-    /// at the next cycle. Default: `UTC`.
-    #[deserr(default)]
-    #[schema(value_type = Option<String>)]
-    time_zone: Option<ParsedString<TimeZone>>,
-}
-
-impl SpendLimitInput {
-    fn limit(self) -> (SpendLimit, TimeZone) {
-        (SpendLimit { amount: self.amount.0, cycle: self.cycle.0 }, zone(self.time_zone))
-    }
-}
-
-fn zone(field: Option<ParsedString<TimeZone>>) -> TimeZone {
-    field.map_or(TimeZone::UTC, |field| field.0)
-}
-
-#[derive(Deserr, ToSchema)]
-#[deserr(error = Issues, deny_unknown_fields)]
-#[schema(as = NewRequestLimit)]
-pub(crate) struct RequestLimitInput {
-    /// The most calls per cycle.
-    #[schema(value_type = u32, minimum = 1, maximum = 1_000_000_000)]
-    count: BoundedInt<1_000_000_000>,
-    /// The cycle of the limit.
-    #[schema(value_type = Cycle)]
-    cycle: EnumField<Cycle>,
-    /// The IANA name of the time zone by whose midnights cycles begin, such as `Europe/Berlin`. A change takes effect
-    /// at the next cycle. Default: `UTC`.
-    #[deserr(default)]
-    #[schema(value_type = Option<String>)]
-    time_zone: Option<ParsedString<TimeZone>>,
-}
-
-impl RequestLimitInput {
-    fn limit(self) -> (RequestLimit, TimeZone) {
-        let limit = RequestLimit { count: u64::from(self.count.0), cycle: self.cycle.0 };
-        (limit, zone(self.time_zone))
-    }
-}
-
-/// A limit and its zone. Without a limit, the zone is UTC.
-fn with_zone<L>(limit: Option<(L, TimeZone)>) -> (Option<L>, TimeZone) {
-    match limit {
-        Some((limit, zone)) => (Some(limit), zone),
-        None => (None, TimeZone::UTC),
-    }
-}
-
-#[derive(Deserr, ToSchema)]
-#[deserr(error = Issues, deny_unknown_fields)]
-#[schema(as = NewRateLimit)]
-pub(crate) struct RateLimitInput {
-    /// The most calls per 60 seconds.
-    #[schema(value_type = u32, minimum = 1, maximum = 1_000_000)]
-    rpm: BoundedInt<1_000_000>,
-    /// The most calls that may come at once. Default: the value of `rpm`.
-    #[deserr(default)]
-    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
-    burst: Option<BoundedInt<1_000_000>>,
-}
-
-impl RateLimitInput {
-    fn limit(self) -> RateLimit {
-        RateLimit { rpm: self.rpm.0, burst: self.burst.map_or(self.rpm.0, |burst| burst.0) }
     }
 }
 
@@ -273,6 +179,10 @@ pub(crate) struct CreateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: Option<NameField>,
+    /// The budget of this merchant that the calls of the key count against, with all that include it. Default: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<BudgetId>)]
+    budget_id: Option<NameField>,
     /// Whether the key may make calls. Default: `active`.
     #[deserr(default)]
     #[schema(value_type = Option<SpendKeyStatus>)]
@@ -300,6 +210,10 @@ pub(crate) struct CreateSpendKey {
     /// The limit of calls per minute. Default: none.
     #[deserr(default)]
     rate_limit: Option<RateLimitInput>,
+    /// The limit of money of each run: of the calls with one `x-service-run`, and of those of a day (UTC) without it.
+    /// Default: none.
+    #[deserr(default)]
+    run_limit: Option<RunLimitInput>,
     /// The way in which limits on money are kept. Default: `bounded`.
     #[deserr(default)]
     #[schema(value_type = Option<Enforcement>)]
@@ -324,6 +238,7 @@ impl CreateSpendKey {
     fn new_key(self) -> Result<NewSpendKey, ApiError> {
         let wallet_id = self.wallet_id.map(|id| id.0.parse().map_err(|_| wallet_not_found()));
         let meter_id = self.meter_id.map(|id| id.0.parse().map_err(|_| meter_not_found()));
+        let budget_id = self.budget_id.map(|id| id.0.parse().map_err(|_| budget_not_found()));
         let (spend_limit, spend_zone) = with_zone(self.spend_limit.map(SpendLimitInput::limit));
         let (request_limit, request_zone) =
             with_zone(self.request_limit.map(RequestLimitInput::limit));
@@ -331,6 +246,7 @@ impl CreateSpendKey {
             name: self.name.0,
             wallet_id: wallet_id.transpose()?,
             meter_id: meter_id.transpose()?,
+            budget_id: budget_id.transpose()?,
             rules: SpendRules {
                 status: self.status.map(|word| word.0).unwrap_or_default(),
                 request_shape: self.request_shape.map(|word| word.0).unwrap_or_default(),
@@ -339,6 +255,7 @@ impl CreateSpendKey {
                 spend_limit,
                 request_limit,
                 rate_limit: self.rate_limit.map(RateLimitInput::limit),
+                run_limit: self.run_limit.map(RunLimitInput::limit),
                 enforcement: self.enforcement.map(|word| word.0).unwrap_or_default(),
                 expires_at: self.expires_at.map(|at| at.0),
                 report: self.report.map(|word| word.0),
@@ -366,6 +283,7 @@ pub fn make(
     spend_keys::create(conn, merchant_id, new, now)?.map_err(|missing| match missing {
         MissingResource::Wallet => wallet_not_found(),
         MissingResource::Meter => meter_not_found(),
+        MissingResource::Budget => budget_not_found(),
     })
 }
 
@@ -378,7 +296,7 @@ pub fn make(
     request_body = CreateSpendKey,
     responses(
         (status = 201, description = "Made; the key is shown this once", body = SpendKeyView),
-        ApiError, refused::WalletNotFound, refused::MeterNotFound,
+        ApiError, refused::WalletNotFound, refused::MeterNotFound, refused::BudgetNotFound,
     ),
 )]
 pub(crate) async fn create(
@@ -469,6 +387,10 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<MeterId>)]
     meter_id: NullablePatch<NameField>,
+    /// The budget of this merchant that the calls of the key count against from the next one on. Null: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<BudgetId>)]
+    budget_id: NullablePatch<NameField>,
     /// Ids of models, or prefixes with a `*` at the end. Null allows all, and `[]` allows none.
     #[deserr(default)]
     #[schema(value_type = Option<Vec<NameField>>, max_items = 1_000)]
@@ -489,6 +411,10 @@ pub(crate) struct UpdateSpendKey {
     #[deserr(default)]
     #[schema(value_type = Option<RateLimitInput>)]
     rate_limit: NullablePatch<RateLimitInput>,
+    /// The limit of money of each run, replaced as a whole. Null: none.
+    #[deserr(default)]
+    #[schema(value_type = Option<RunLimitInput>)]
+    run_limit: NullablePatch<RunLimitInput>,
     /// The time from which the key is refused. Null: never.
     #[deserr(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -521,6 +447,11 @@ impl UpdateSpendKey {
             Some(None) => Some(None),
             None => None,
         };
+        let budget_id = match self.budget_id.into_option(|id| id.0) {
+            Some(Some(id)) => Some(Some(id.parse().map_err(|_| budget_not_found())?)),
+            Some(None) => Some(None),
+            None => None,
+        };
         let spend = self.spend_limit.into_option(SpendLimitInput::limit).map(with_zone);
         let (spend_limit, spend_zone) = spend.unzip();
         let requests = self.request_limit.into_option(RequestLimitInput::limit).map(with_zone);
@@ -528,6 +459,7 @@ impl UpdateSpendKey {
         Ok(SpendKeyChanges {
             name: self.name.0.map(|name| name.0),
             meter_id,
+            budget_id,
             status: self.status.0.map(|word| word.0),
             request_shape: self.request_shape.0.map(|word| word.0),
             allowed_models: self.allowed_models.into_option(|allowed| allowed.0),
@@ -537,6 +469,7 @@ impl UpdateSpendKey {
             request_limit,
             request_zone,
             rate_limit: self.rate_limit.into_option(RateLimitInput::limit),
+            run_limit: self.run_limit.into_option(RunLimitInput::limit),
             enforcement: self.enforcement.0.map(|word| word.0),
             expires_at: self.expires_at.into_option(|at| at.0),
             report: self.report.into_option(|word| word.0),
@@ -555,7 +488,7 @@ impl UpdateSpendKey {
     request_body = UpdateSpendKey,
     responses(
         (status = 200, description = "The spend key as it is now", body = SpendKeyView),
-        ApiError, refused::SpendKeyNotFound, refused::MeterNotFound,
+        ApiError, refused::SpendKeyNotFound, refused::MeterNotFound, refused::BudgetNotFound,
     ),
 )]
 pub(crate) async fn update(
@@ -570,6 +503,7 @@ pub(crate) async fn update(
         SpendKeyUpdate::SpendKey(key) => Ok(ApiResponse::ok(&SpendKeyView::of(&key, now))),
         SpendKeyUpdate::NotFound => Err(not_found()),
         SpendKeyUpdate::MeterNotFound => Err(meter_not_found()),
+        SpendKeyUpdate::BudgetNotFound => Err(budget_not_found()),
     })
     .await
 }

@@ -162,8 +162,8 @@ struct SpanQuery {
     /// The IANA name of the time zone whose days and months count. Without it, the offset of `start` counts.
     #[param(example = "Europe/Berlin")]
     time_zone: Option<String>,
-    /// Up to two dimensions, separated by a comma: `connection`, `spend_key`, `meter`, `provider`, `model`, `status`,
-    /// or `metadata.` and a key.
+    /// Up to two dimensions, separated by a comma: `connection`, `spend_key`, `budget`, `meter`, `provider`, `model`,
+    /// `status`, or `metadata.` and a key.
     #[param(example = "connection,model")]
     group_by: Option<String>,
 }
@@ -342,9 +342,10 @@ fn name(dimension: &Dimension) -> String {
     }
 }
 
-const DIMENSIONS: [(&str, Dimension); 6] = [
+const DIMENSIONS: [(&str, Dimension); 7] = [
     ("connection", Dimension::Connection),
     ("spend_key", Dimension::SpendKey),
+    ("budget", Dimension::Budget),
     ("meter", Dimension::Meter),
     ("provider", Dimension::Provider),
     ("model", Dimension::Model),
@@ -370,7 +371,7 @@ fn dimensions(query: &Query, issues: &mut Vec<Issue>) -> Vec<Dimension> {
             Some(dimension) => dimensions.push(dimension),
             None => issues.push(Issue::at(
                 ["group_by"],
-                "must name connection, spend_key, meter, provider, model, status, or metadata. with a key",
+                "must name connection, spend_key, budget, meter, provider, model, status, or metadata. with a key",
             )),
         }
     }

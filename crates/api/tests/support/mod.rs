@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tollgate_api::{App, BoundServer, InterfaceShape, Settings, WebhookDispatcher};
 use tollgate_domain::{Clock, Connection, MerchantMeter};
 use tollgate_gateway::InFlightCalls;
-use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, UnitPrices};
+use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, TierPrices, UnitPrices};
 use tollgate_provider::{ProviderSettings, ProviderTable, WebhookUrlPolicy};
 use tollgate_store::merchants::NewMerchant;
 use tollgate_testkit::{
@@ -58,6 +58,8 @@ pub struct TestSpendKey {
     pub made: Value,
 }
 
+/// The secret by which events of the providers of tests are signed.
+pub const PROVIDER_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub const OPERATOR_TOKEN: &str = "operator-token-of-tests";
 
 /// Settings with short waits.
@@ -96,8 +98,17 @@ pub fn each_gateway_at_real_prices_under(settings: Settings, test: impl AsyncFn(
 
 /// As [`each_gateway`], with the clock of the store, which moves only when the test moves it.
 pub fn each_gateway_by_the_stores_clock(test: impl AsyncFn(&Gateway<'_>)) {
+    each_gateway_by_the_stores_clock_under(settings(), test);
+}
+
+/// As [`each_gateway_by_the_stores_clock`], with these settings.
+pub fn each_gateway_by_the_stores_clock_under(
+    settings: Settings,
+    test: impl AsyncFn(&Gateway<'_>),
+) {
     each_store(async |store| {
-        run(store, settings(), store.clock.clone(), PriceSet::OfTests, &test).await;
+        let clock = store.clock.clone();
+        run(store, settings.clone(), clock, PriceSet::OfTests, &test).await;
     });
 }
 
@@ -337,6 +348,7 @@ fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> Prov
             api_key: Some("managed-provider-key".to_owned()),
             allow_private_network: Some(name != PUBLIC),
             stream_options: Some(true),
+            webhook_secret: Some(PROVIDER_SECRET.to_owned()),
             ..ProviderSettings::default()
         };
         table.configure(name, settings).unwrap();
@@ -371,7 +383,8 @@ pub const PUBLIC_HOST: &str = "provider.test";
 /// A host that has no address.
 pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 
-/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`. Two
+/// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`, and half of that for batches
+/// of models that begin with `m-half`. Two
 /// are listed by their ids: there, a call of the provider's tools costs 0.01 USD, and the greatest
 /// length of an answer is not known.
 fn round_prices() -> PriceBook {
@@ -395,7 +408,12 @@ fn round_prices() -> PriceBook {
     };
     let patterns = ["house", "mansion", "nobody", "nowhere", "untrusted", PUBLIC].map(row);
     let ids = [("house", "m-listed"), ("mansion", "m-listed"), ("nobody", "m-rare")];
-    let rows = patterns.into_iter().chain(ids.map(|(provider, id)| listed(provider, id)));
+    let mut half = row("mansion");
+    half.models = vec![ModelPattern::new("m-half*")];
+    half.tiers =
+        [("batch".to_owned(), TierPrices::Factor { factor: "0.5".parse().unwrap() })].into();
+    let ids = ids.map(|(provider, id)| listed(provider, id));
+    let rows = patterns.into_iter().chain(ids).chain([half]);
     PriceBook::new(Catalog::new(rows), Catalog::default())
 }
 

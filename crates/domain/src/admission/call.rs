@@ -2,11 +2,13 @@
 
 use super::bound::CostBound;
 use crate::answer_report::AnswerReport;
+use crate::budget::Budget;
 use crate::connection::Connection;
-use crate::id::{ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
+use crate::id::{BudgetId, ConnectionId, MerchantId, RequestId, SecretKeyId, SpendKeyId, WalletId};
 use crate::key::KeyHash;
 use crate::meter::MerchantMeter;
 use crate::record::ForwardedRequest;
+use crate::run::{CallRun, Run, RunId};
 use crate::spend_key::{RequestFormat, SpendKey};
 use crate::time::Timestamp;
 use crate::wallet::Wallet;
@@ -34,10 +36,24 @@ pub struct Call {
     pub names_other_models: bool,
     /// The most that it can cost.
     pub bound: CostBound,
+    /// The run that it names.
+    pub run: Option<CallRun>,
     /// The report that the caller requests.
     pub report: Option<AnswerReport>,
     /// The time of its arrival.
     pub created_at: Timestamp,
+}
+
+impl Call {
+    /// The run that it belongs to, before its first call: the one that it names, else that of the day if its spend key
+    /// limits its runs.
+    pub fn run_under(&self, key: Option<&SpendKey>) -> Option<Run> {
+        let named = self.run.as_ref().map(|run| run.run_id.clone());
+        let is_limited = key.is_some_and(|key| key.rules.run_limit.is_some());
+        let run_id = named.or_else(|| is_limited.then(RunId::of_the_day))?;
+        let key_id = key.map(|key| key.spend_key_id);
+        Some(Run::of_call(self.merchant_id, self.connection_id, key_id, run_id, self.request_id))
+    }
 }
 
 /// The key of a call. A node's memory of keys may be old, so both kinds are looked up again at
@@ -57,6 +73,12 @@ pub struct AdmissionFacts<'a> {
     pub account: Option<MerchantAccount<'a>>,
     /// The spend key of the call.
     pub spend_key: Option<&'a SpendKey>,
+    /// The budgets that the call [counts against](crate::BudgetTree::of_call), by ascending id.
+    pub budgets: &'a [&'a Budget],
+    /// The budget among them that the spend key names, else the customer.
+    pub own_budget_id: Option<BudgetId>,
+    /// The run that the call [belongs to](Call::run_under).
+    pub run: Option<&'a Run>,
     /// The customer that the credential names, if it belongs to this merchant.
     pub connection: Option<&'a Connection>,
     /// The customer whose wallet the spend key draws on.

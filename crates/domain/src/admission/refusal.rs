@@ -2,7 +2,8 @@
 
 use tollgate_pricing::Amount;
 
-use crate::id::WalletId;
+use crate::id::{BudgetId, WalletId};
+use crate::limit::LimitOwner;
 use crate::spend_counters::SpendLimit;
 use crate::spend_key::{RequestLimit, RequestShape};
 use crate::time::Timestamp;
@@ -43,8 +44,20 @@ pub enum Refusal {
         /// The provider of the call.
         provider: String,
     },
-    /// The cost of the call has no bound, and the spend key requires one.
+    /// A budget is paused.
+    BudgetPaused {
+        /// The budget.
+        budget_id: BudgetId,
+    },
+    /// The call would raise the limit that its run has.
+    RunLimitConflict {
+        /// The limit of the run in USD.
+        limit: Amount,
+    },
+    /// The cost of the call has no bound, and the spend key, a budget or the run requires one.
     CostBoundUnknown {
+        /// The owner of the limit that requires a bound.
+        owner: LimitOwner,
         /// The path of the field that leaves it without a bound.
         field: Vec<String>,
     },
@@ -57,8 +70,10 @@ pub enum Refusal {
         /// The time from which the next call passes.
         reset: LimitReset,
     },
-    /// The spend key's request limit is reached.
+    /// A request limit is reached.
     RequestLimitReached {
+        /// The owner of the limit.
+        owner: LimitOwner,
         /// The limit and its cycle.
         limit: RequestLimit,
         /// The number of calls in this cycle.
@@ -66,8 +81,11 @@ pub enum Refusal {
         /// The start of the next cycle; `None` for a limit in total.
         reset: Option<LimitReset>,
     },
-    /// The spend key's limit has too little left.
+    /// A spend limit has too little left. For a call that two accounts refuse, the first account comes first, whichever
+    /// limits these are.
     SpendLimitReached {
+        /// The owner of the limit.
+        owner: LimitOwner,
         /// The limit and its cycle.
         limit: SpendLimit,
         /// The amount spent in this cycle.

@@ -65,6 +65,7 @@ impl SpendKeyModel {
             merchant_id,
             wallet_id: wallet.wallet_id,
             meter_id: None,
+            budget_id: None,
             name: "key".to_owned(),
             key_preview: "tgk_abcdefgh****".to_owned(),
             rules,
@@ -85,6 +86,9 @@ impl SpendKeyModel {
             wallet: Some(&self.wallet),
             meter: None,
             draws_on_credit: false,
+            budgets: &[],
+            own_budget_id: None,
+            run: None,
         };
         let admission = decide(call, &facts, Rate::ZERO)?;
         let pending = admission.pending;
@@ -183,6 +187,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
         },
         shape: Some(RequestFormat::ShapeA),
         names_other_models: false,
+        run: None,
         bound: CostBound {
             input_tokens,
             max_tokens,

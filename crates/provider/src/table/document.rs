@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::builtin::{BUILTIN, BuiltinProvider};
 use super::provider::Mount;
-use tollgate_usage::dialect::{Api, ModelLocation};
+use tollgate_usage::dialect::{Api, ModelLocation, ObjectRole};
 use tollgate_usage::{Dialect, Operation};
 
 use crate::key_header::{KeyHeader, key_header};
@@ -104,8 +104,17 @@ fn model_words(model: ModelLocation) -> String {
 }
 
 fn usage_words(operation: &Operation) -> &'static str {
-    if !operation.metered {
-        return "free";
+    match operation.object {
+        ObjectRole::Retrieves => {
+            return "free, for objects of the caller's wallet; it settles a job whose end it shows";
+        }
+        ObjectRole::Uses => return "free, for objects of the caller's wallet",
+        ObjectRole::Deletes => {
+            return "free, for objects of the caller's wallet whose job has ended";
+        }
+        ObjectRole::Lists => return "free; it lists objects of the caller's wallet",
+        ObjectRole::Creates | ObjectRole::None if !operation.metered => return "free",
+        ObjectRole::Creates | ObjectRole::None => {}
     }
     match operation.api {
         Api::Chat => "`usage`: `prompt_tokens`, `completion_tokens` and their details",
@@ -131,6 +140,7 @@ fn usage_words(operation: &Operation) -> &'static str {
             "header `character-cost`; else the characters, or the length of the sound"
         }
         Api::Deepgram => "`metadata.duration` × channels; header `dg-char-count`",
+        Api::Batch => "`usage` of each result, at the prices of the tier `batch`",
         Api::Opaque => "estimated",
     }
 }

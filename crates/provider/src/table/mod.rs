@@ -48,6 +48,7 @@ impl ProviderTable {
                 base_url: Url::parse(row.base_url).ok()?,
                 allow_private_network: false,
                 managed_endpoints: Vec::new(),
+                webhook_secret: None,
                 api_key: None,
             }))
         });

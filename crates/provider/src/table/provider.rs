@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use awc::http::Method;
-use tollgate_domain::RequestFormat;
+use tollgate_domain::{RequestFormat, WebhookSecret};
 use tollgate_usage::dialect::rows::OperationSets;
 use tollgate_usage::dialect::{Api, path_matches};
 use tollgate_usage::{Dialect, Operation, ProviderTraits};
@@ -63,6 +63,8 @@ pub struct Provider {
     pub allow_private_network: bool,
     /// Endpoints for the managed key, beyond the endpoints of the dialect.
     pub managed_endpoints: Vec<(Method, String)>,
+    /// The secret by which its events are signed (Standard Webhooks).
+    pub webhook_secret: Option<WebhookSecret>,
     pub(super) api_key: Option<String>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use awc::http::Method;
 use awc::http::header::HeaderValue;
-use tollgate_domain::Issue;
+use tollgate_domain::{Issue, WebhookSecret};
 use url::{Host, Url};
 
 use super::builtin;
@@ -40,6 +40,8 @@ pub struct ProviderSettings {
     pub stream_options: Option<bool>,
     /// Whether chat honours `max_completion_tokens`.
     pub max_completion_tokens: Option<bool>,
+    /// The secret by which its events are signed (Standard Webhooks).
+    pub webhook_secret: Option<String>,
 }
 
 /// Never prints the key.
@@ -57,6 +59,7 @@ impl fmt::Debug for ProviderSettings {
             .field("allow_stored_state", &self.allow_stored_state)
             .field("stream_options", &self.stream_options)
             .field("max_completion_tokens", &self.max_completion_tokens)
+            .field("has_webhook_secret", &self.webhook_secret.is_some())
             .finish()
     }
 }
@@ -100,6 +103,11 @@ impl ProviderSettings {
         if self.api_key.as_deref().is_some_and(|key| !is_header_value(key)) {
             issues.push(Issue::at(["api_key"], "must be visible ASCII characters without spaces"));
         }
+        let webhook_secret = self.webhook_secret.as_deref().map(WebhookSecret::parse);
+        if webhook_secret == Some(None) {
+            let message = "must be whsec_ and base64, as the provider shows it";
+            issues.push(Issue::at(["webhook_secret"], message));
+        }
         let managed_endpoints = parse_managed_endpoints(&self.managed_endpoints, &mut issues);
         let (Some(mounts), Some(base_url), true) = (mounts, base_url, issues.is_empty()) else {
             return Err(issues);
@@ -126,6 +134,9 @@ impl ProviderSettings {
             base_url,
             allow_private_network,
             managed_endpoints,
+            webhook_secret: webhook_secret
+                .flatten()
+                .or_else(|| present.and_then(|p| p.webhook_secret.clone())),
             api_key: self.api_key.or_else(|| present.and_then(|p| p.api_key.clone())),
         })
     }

@@ -49,7 +49,7 @@ impl fmt::Display for Difference {
 impl Audit {
     pub(super) fn compare_spend(
         &mut self,
-        id: Id<SpendKeyId>,
+        name: &str,
         kept: &SpendCounters,
         recomputed: &SpendCounters,
     ) {
@@ -64,7 +64,7 @@ impl Audit {
             for (what, (kept, recomputed)) in
                 ["spent", "held", "requests"].iter().zip(of(kept).into_iter().zip(of(recomputed)))
             {
-                self.compare(format!("spend key {id} {cycle:?} {what}"), kept, recomputed);
+                self.compare(format!("{name} {cycle:?} {what}"), kept, recomputed);
             }
         }
     }

@@ -98,11 +98,14 @@ struct WidthSums {
 
 /// The name of a series for people.
 fn name(row: &SeriesRow) -> String {
-    let SeriesRow { merchant_id, key, value, connection_id, spend_key_id, meter_id, .. } = row;
+    let SeriesRow {
+        merchant_id, key, value, connection_id, spend_key_id, budget_id, meter_id, ..
+    } = row;
     let mut name = merchant_id.to_string();
     let ids = [
         connection_id.map(|id| id.to_string()),
         spend_key_id.map(|id| id.to_string()),
+        budget_id.map(|id| id.to_string()),
         meter_id.map(|id| id.to_string()),
         row.provider.clone(),
         row.model.clone(),

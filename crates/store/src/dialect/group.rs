@@ -13,27 +13,31 @@ use super::{
     RowLock, execute_batched, execute_each, find_each, insert_transactions, lock_spend_counters,
     save_counters, save_spend_counters, save_wallets, wallets,
 };
-use tollgate_domain::{MerchantId, RequestId, SpendKeyId, WalletId};
+use tollgate_domain::{MerchantId, RequestId, RunAccountId, WalletId};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::ids::Id;
+use crate::ids::{AnyId, Id};
 use crate::prepared::{
     DeleteOpenCall, InsertOpenCalls, InsertRequests, InsertSomeOpenCalls, InsertSomeRequests,
-    InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfKeys, SaveWallets,
+    InsertTransactions, LockCounters, QueueCalls, SaveCounters, SaveCountersOfAccounts,
+    SaveWallets,
 };
 use crate::rows::{
-    OpenCallRow, QueueRow, RequestRow, SpendCountersRow, TierCounterRow, TransactionRow, WalletRow,
-    from_json,
+    OpenCallRow, QueueRow, RequestRow, RunRow, SpendCountersRow, TierCounterRow, TransactionRow,
+    WalletRow, from_json,
 };
-use crate::schema::{rollup_queue, tier_counters};
+use crate::schema::{rollup_queue, runs, tier_counters};
 
 /// The rows that a group needs. Their ids ascend.
 #[derive(Debug, Default)]
 pub(crate) struct NeededRows {
     /// Calls to be settled. Empty without row locks, because only this process then settles them.
     pub(crate) open_calls: Vec<Id<RequestId>>,
-    pub(crate) spend_keys: Vec<Id<SpendKeyId>>,
+    /// The spend keys, budgets and runs, together.
+    pub(crate) limited: Vec<Id<AnyId>>,
+    /// The runs among them.
+    pub(crate) runs: Vec<Id<RunAccountId>>,
     pub(crate) wallets: Vec<Id<WalletId>>,
     /// Tier counters, with the values of new ones.
     pub(crate) counters: Vec<TierCounterRow>,
@@ -42,8 +46,8 @@ pub(crate) struct NeededRows {
 impl NeededRows {
     /// Whether nothing is needed.
     pub(crate) const fn is_empty(&self) -> bool {
-        let Self { open_calls, spend_keys, wallets, counters } = self;
-        open_calls.is_empty() && spend_keys.is_empty() && wallets.is_empty() && counters.is_empty()
+        let Self { open_calls, limited, runs: _, wallets, counters } = self;
+        open_calls.is_empty() && limited.is_empty() && wallets.is_empty() && counters.is_empty()
     }
 }
 
@@ -53,6 +57,7 @@ pub(crate) struct FoundRows {
     /// The number of the open calls that exist.
     pub(crate) open_calls: usize,
     pub(crate) spend_counters: Vec<SpendCountersRow>,
+    pub(crate) runs: Vec<RunRow>,
     pub(crate) wallets: Vec<WalletRow>,
     pub(crate) counters: Vec<TierCounterRow>,
     /// The current marks of the rows of the [`ConfigBasis`].
@@ -139,10 +144,13 @@ pub(crate) fn read(
                     .select(TierCounterRow::as_select())
                     .get_result(sqlite)
             })?;
+            let runs = find_each(&needed.runs, |id| {
+                runs::table.find(id).select(RunRow::as_select()).get_result(sqlite)
+            })?;
             // A SQLite writer is alone, so this locks nothing.
-            let spend_counters = lock_spend_counters(conn, &needed.spend_keys)?;
+            let spend_counters = lock_spend_counters(conn, &needed.limited)?;
             let wallets = wallets(conn, &needed.wallets, lock)?;
-            Ok(FoundRows { spend_counters, wallets, counters, ..FoundRows::default() })
+            Ok(FoundRows { spend_counters, runs, wallets, counters, ..FoundRows::default() })
         }
         Conn::Postgres(conn) => {
             let counters = LockCounters::of(&needed.counters);
@@ -155,6 +163,7 @@ pub(crate) fn read(
                 match kind.as_str() {
                     OPEN_CALL => found.open_calls += 1,
                     SPEND_COUNTERS => found.spend_counters.push(from_json("spend_counters", &row)?),
+                    RUN => found.runs.push(from_json("runs", &row)?),
                     WALLET => found.wallets.push(from_json("wallets", &row)?),
                     COUNTER => found.counters.push(from_json("tier_counters", &row)?),
                     MARK => {
@@ -210,7 +219,7 @@ fn write_on_postgres(
         opened: InsertOpenCalls::of(group.opened),
         closed: group.closed,
         records: InsertRequests::of(group.records),
-        spend_counters: SaveCountersOfKeys::of(group.spend_counters),
+        spend_counters: SaveCountersOfAccounts::of(group.spend_counters),
         wallets: SaveWallets::of(group.wallets),
         transactions: InsertTransactions::of(group.transactions),
         counters: SaveCounters::of(group.counters),
@@ -224,6 +233,7 @@ fn write_on_postgres(
 /// The kinds of rows in the result of [`ReadGroup`].
 const OPEN_CALL: &str = "open_call";
 const SPEND_COUNTERS: &str = "spend_counters";
+const RUN: &str = "run";
 const WALLET: &str = "wallet";
 const COUNTER: &str = "counter";
 const MARK: &str = "mark";
@@ -247,7 +257,7 @@ impl<const LOCKED: bool> Query for ReadGroup<'_, LOCKED> {
 
 impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        let NeededRows { open_calls, spend_keys, wallets, .. } = self.needed;
+        let NeededRows { open_calls, limited, runs, wallets, .. } = self.needed;
         if LOCKED {
             out.push_sql("WITH counters AS (");
             self.counters.walk_ast(out.reborrow())?;
@@ -261,9 +271,14 @@ impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
         push_ids(&mut out, open_calls, ") ORDER BY request_id", LOCKED)?;
         out.push_sql(
             ") row UNION ALL SELECT 'spend_counters', to_json(row)::text \
-             FROM (SELECT * FROM spend_counters WHERE spend_key_id = ANY(",
+             FROM (SELECT * FROM spend_counters WHERE account_id = ANY(",
         );
-        push_ids(&mut out, spend_keys, ") ORDER BY spend_key_id", LOCKED)?;
+        push_ids(&mut out, limited, ") ORDER BY account_id", LOCKED)?;
+        out.push_sql(
+            ") row UNION ALL SELECT 'run', to_json(row)::text \
+             FROM (SELECT * FROM runs WHERE account_id = ANY(",
+        );
+        push_ids(&mut out, runs, ") ORDER BY account_id", LOCKED)?;
         out.push_sql(
             ") row UNION ALL SELECT 'wallet', to_json(row)::text \
              FROM (SELECT * FROM wallets WHERE wallet_id = ANY(",
@@ -319,7 +334,7 @@ struct WriteGroup<'a> {
     opened: InsertOpenCalls,
     closed: &'a [Id<RequestId>],
     records: InsertRequests,
-    spend_counters: SaveCountersOfKeys,
+    spend_counters: SaveCountersOfAccounts,
     wallets: SaveWallets,
     transactions: InsertTransactions,
     counters: SaveCounters,

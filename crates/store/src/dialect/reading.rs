@@ -29,6 +29,10 @@ pub(crate) enum BoundValue {
 pub(crate) enum SeriesColumn {
     Connection,
     SpendKey,
+    /// The budget that the spend key names, else the customer.
+    Budget,
+    /// All budgets that the calls count against. Its condition finds a part of the text.
+    Budgets,
     Meter,
     Provider,
     Model,
@@ -42,6 +46,8 @@ impl SeriesColumn {
         match self {
             Self::Connection => "connection_id",
             Self::SpendKey => "spend_key_id",
+            Self::Budget => "budget_id",
+            Self::Budgets => "budgets",
             Self::Meter => "meter_id",
             Self::Provider => "provider",
             Self::Model => "model",
@@ -50,11 +56,19 @@ impl SeriesColumn {
         }
     }
 
+    /// The comparison of its condition.
+    const fn operator(self) -> &'static str {
+        match self {
+            Self::Budgets => "LIKE",
+            _ => "=",
+        }
+    }
+
     /// The type of its values: an id, a text or a code.
     const fn kind(self) -> &'static str {
         match self {
-            Self::Connection | Self::SpendKey | Self::Meter => "id",
-            Self::Provider | Self::Model | Self::Value => "text",
+            Self::Connection | Self::SpendKey | Self::Budget | Self::Meter => "id",
+            Self::Budgets | Self::Provider | Self::Model | Self::Value => "text",
             Self::Status => "code",
         }
     }
@@ -260,7 +274,8 @@ impl UsageQuery<'_> {
     fn conditions(&self, mark: &str) -> String {
         let mut numbers = 3..;
         let mut equal = |column: SeriesColumn| {
-            format!("s.{} = {mark}{}", column.name(), numbers.next().unwrap_or_default())
+            let (name, operator) = (column.name(), column.operator());
+            format!("s.{name} {operator} {mark}{}", numbers.next().unwrap_or_default())
         };
         let mut all = vec![format!("s.merchant_id = {mark}1"), format!("s.key = {mark}2")];
         all.extend(self.filters.iter().map(|(column, _)| equal(*column)));

@@ -9,11 +9,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::{
-    Connection, ConnectionId, MerchantId, MerchantMeter, MeterId, MeterVersion, SecretKeyId,
-    SpendKey, SpendKeyId, WalletId,
+    Budget, BudgetId, BudgetTree, Connection, ConnectionId, MerchantId, MerchantMeter, MeterId,
+    MeterVersion, Run, SecretKeyId, SpendKey, SpendKeyId, WalletId,
 };
 
 use crate::dialect::group::ConfigBasis;
+use crate::ids::Id;
 use crate::meters::MeterPricing;
 use crate::rows::SpendKeyRow;
 
@@ -33,6 +34,10 @@ pub(super) struct MerchantConfig {
     pub(super) secret_keys: HashMap<SecretKeyId, OwnWallet>,
     pub(super) spend_keys: HashMap<SpendKeyId, CachedSpendKey>,
     pub(super) connections: HashMap<ConnectionId, Connection>,
+    /// The budgets that were needed, each with all that include it. Without their counters.
+    pub(super) budgets: BudgetTree,
+    /// Whether all budgets that take calls by their metadata are among them.
+    pub(super) has_matching_budgets: bool,
     /// The meters of spend keys, by id.
     pub(super) meters: HashMap<MeterId, MerchantMeter>,
     /// The meters of credentials, by slug.
@@ -55,7 +60,7 @@ pub(super) struct CachedSpendKey {
 }
 
 /// The part of the configuration that one call names.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct CallConfig<'a> {
     /// Absent when the key is not valid.
     pub(super) own_wallet: Option<OwnWallet>,
@@ -65,6 +70,12 @@ pub(super) struct CallConfig<'a> {
     /// The connection whose wallet the spend key draws on.
     pub(super) key_connection: Option<&'a Connection>,
     pub(super) meter: Option<&'a MerchantMeter>,
+    /// The budgets that the call counts against, by ascending id.
+    pub(super) budget_ids: Vec<BudgetId>,
+    /// The budget that the spend key names, else the customer.
+    pub(super) own_budget_id: Option<BudgetId>,
+    /// The run of the call, without its limit and its counters.
+    pub(super) run: Option<Run>,
 }
 
 impl CallConfig<'_> {
@@ -96,6 +107,11 @@ impl ConfigCache {
         Some(&key.spend_key)
     }
 
+    /// A budget, deleted or not.
+    pub(super) fn budget(&self, merchant_id: MerchantId, id: BudgetId) -> Option<&Budget> {
+        self.merchants.get(&merchant_id)?.budgets.get(id)
+    }
+
     /// The configuration versions of these merchants, compared when the group is written.
     pub(super) fn basis(&self, merchants: &BTreeSet<MerchantId>) -> ConfigBasis {
         let known = merchants.iter().filter_map(|id| Some((*id, self.merchants.get(id)?.version)));
@@ -121,7 +137,11 @@ impl MerchantConfig {
             CallKey::Spend(..) => key.map(|key| key.own_wallet),
         };
         let connection = |id: ConnectionId| self.connections.get(&id);
+        let named = || self.named_budgets(call);
         CallConfig {
+            budget_ids: self.budgets.of_call(named(), &call.forwarded.metadata),
+            own_budget_id: named().next(),
+            run: call.run_under(key.map(|key| &key.spend_key)),
             own_wallet,
             spend_key: key.map(|key| &key.spend_key),
             connection: call.connection_id.and_then(connection),
@@ -139,10 +159,20 @@ impl MerchantConfig {
         self.spend_keys.get(&id).filter(|key| key.row.matches_hash(&hash))
     }
 
+    /// The budgets that the spend key of a call and its customers name.
+    pub(super) fn named_budgets(&self, call: &Call) -> impl Iterator<Item = BudgetId> {
+        let key = self.matching_spend_key(call);
+        let of_key = key.and_then(|key| key.row.connection_id).map(Id::get);
+        let connections = call.connection_id.into_iter().chain(of_key);
+        let connections = connections.filter_map(|id| self.connections.get(&id)?.budget_id);
+        key.and_then(|key| key.spend_key.budget_id).into_iter().chain(connections)
+    }
+
     fn len(&self) -> usize {
         self.secret_keys.len()
             + self.spend_keys.len()
             + self.connections.len()
+            + self.budgets.len()
             + self.meters.len()
             + self.meters_by_slug.len()
     }

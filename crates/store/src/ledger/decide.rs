@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::{
-    CreditHold, NodeId, PendingRecord, RequestId, SpendKey, SpendKeyId, Timestamp, Wallet, WalletId,
+    Budget, BudgetId, CreditHold, NodeId, PendingRecord, RequestId, Run, RunAccountId, SpendKey,
+    SpendKeyId, Timestamp, Wallet, WalletId,
 };
 use tollgate_pricing::{Amount, Overflow, Rate};
 
@@ -63,7 +64,8 @@ pub(super) fn decide(
     for id in settled {
         state.calls.remove(&id);
     }
-    changes.seal(&state.accounts.wallets, &state.accounts.spend_keys);
+    let Accounts { wallets, spend_keys, budgets, runs, .. } = &state.accounts;
+    changes.seal(wallets, spend_keys, budgets, runs);
     Ok((outcomes, changes))
 }
 
@@ -133,6 +135,13 @@ impl GroupDecision<'_> {
         if let (Some(id), Some(counters)) = (pending.spend_key_id, admission.counters) {
             self.change_spend_key(id)?.counters = counters;
         }
+        for (id, counters) in pending.budgets.ids.iter().zip(admission.budget_counters) {
+            self.change_budget(*id)?.counters = counters;
+        }
+        if let Some(run) = admission.run {
+            let account_id = run.account_id;
+            *self.change_run(account_id)? = run;
+        }
         if let Some(wallet_id) = pending.wallet_id {
             let held = CallHold { on_balance: pending.wallet_hold, on_credit: pending.credit_hold };
             self.hold(wallet_id, held)?;
@@ -182,6 +191,20 @@ impl GroupDecision<'_> {
         let key = self.state.accounts.spend_key_mut(id)?;
         self.changes.track_spend_key(key);
         Ok(key)
+    }
+
+    /// Returns a run that is to be changed.
+    fn change_run(&mut self, id: RunAccountId) -> Result<&mut Run, StoreError> {
+        let run = self.state.accounts.run_mut(id)?;
+        self.changes.track_run(run);
+        Ok(run)
+    }
+
+    /// Returns a budget whose counters are to be changed.
+    fn change_budget(&mut self, id: BudgetId) -> Result<&mut Budget, StoreError> {
+        let budget = self.state.accounts.budget_mut(id)?;
+        self.changes.track_budget(budget);
+        Ok(budget)
     }
 }
 
@@ -253,6 +276,7 @@ mod tests {
                 forwarded: ForwardedRequest { model: Some("m".to_owned()), ..pending.forwarded },
                 shape: None,
                 names_other_models: false,
+                run: None,
                 bound: CostBound {
                     input_tokens: 1_000_000,
                     answers: 1,

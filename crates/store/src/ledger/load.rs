@@ -1,8 +1,8 @@
 //! The load step of a group. No other part of the ledger reads the database.
 //!
 //! Rows that are known are not read again. Tables are locked in one order everywhere (records that are corrected, open
-//! calls, spend keys, wallets, tier counters), and rows of a table in the order of their ids. So the groups of several
-//! nodes do not deadlock.
+//! calls, counters of spend keys, budgets and runs, runs, wallets, tier counters), and rows of a table in the order of
+//! their ids. So the groups of several nodes do not deadlock.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::{self, CallReport, Ending};
 use tollgate_domain::{
-    Connection, ConnectionId, MerchantId, MeterVersion, PendingRecord, RequestId, SecretKeyId,
-    SpendCounters, SpendKey, SpendKeyId, WalletId,
+    Budget, BudgetId, Connection, ConnectionId, Id as _, MerchantId, MeterVersion, PendingRecord,
+    RequestId, Run, RunAccountId, SecretKeyId, SpendCounters, SpendKey, SpendKeyId, WalletId,
 };
 
 use super::command::{LedgerCommand, Settlement};
@@ -20,14 +20,14 @@ use super::config::{CachedSpendKey, CallConfig, ConfigCache, MerchantConfig, Own
 use super::context::LedgerContext;
 use super::state::{Accounts, CallState, LedgerState};
 use crate::conn::Conn;
-use crate::dialect::group::{self, ConfigBasis, NeededRows};
+use crate::dialect::group::{self, ConfigBasis, FoundRows, NeededRows};
 use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::meters::{self, MeterPricing};
-use crate::rows::{CounterKey, SpendCountersRow, TierCounterRow, WalletRow, counter_key};
+use crate::rows::{CounterKey, RunRow, TierCounterRow, WalletRow, counter_key};
 use crate::write_set::LedgerWallet;
-use crate::{records, subscriptions};
+use crate::{budgets, records, subscriptions};
 
 /// The rows that a group needs, without its configuration.
 #[derive(Default)]
@@ -40,6 +40,8 @@ pub(super) struct GroupNeeds {
     counters: BTreeSet<CounterKey>,
     /// The spend keys of the settled calls.
     settled_keys: BTreeSet<(MerchantId, SpendKeyId)>,
+    /// The budgets of the settled calls.
+    settled_budgets: BTreeSet<(MerchantId, BudgetId)>,
     /// The merchants whose configuration the group is decided by.
     pub(super) merchants: BTreeSet<MerchantId>,
 }
@@ -56,14 +58,23 @@ pub(super) struct CallMemory<'a> {
 struct AccountIds {
     wallets: BTreeSet<WalletId>,
     spend_keys: BTreeSet<SpendKeyId>,
+    budgets: BTreeSet<BudgetId>,
+    /// Without their limits and counters: a run that is not found is new.
+    runs: BTreeMap<RunAccountId, Run>,
 }
 
 impl AccountIds {
     /// Adds the accounts that an admission needs.
     fn add(&mut self, named: &CallConfig<'_>) {
         self.spend_keys.extend(named.spend_key.map(|key| key.spend_key_id));
+        self.budgets.extend(named.budget_ids.iter().copied());
+        self.add_run(named.run.clone());
         self.wallets.extend(named.wallet_id());
         self.wallets.extend(named.guarded_wallet_id());
+    }
+
+    fn add_run(&mut self, run: Option<Run>) {
+        self.runs.extend(run.map(|run| (run.account_id, run)));
     }
 }
 
@@ -127,9 +138,10 @@ pub(super) fn load_accounts(
     if found.open_calls < needed.open_calls.len() {
         return Ok(LoadOutcome::Stale);
     }
-    let counters = needed.counters.into_iter().chain(found.counters);
-    state.counters.extend(counters.map(|row| (row.key(), row.used)));
-    add_accounts(conn, configs, &mut state.accounts, &found.spend_counters, &found.wallets)?;
+    let counters = needed.counters.iter().chain(&found.counters);
+    let counters: Vec<_> = counters.map(|row| (row.key(), row.used)).collect();
+    state.counters.extend(counters);
+    add_accounts(conn, configs, &mut state.accounts, &needs.accounts.runs, &found)?;
     Ok(LoadOutcome::Ready(found.marks))
 }
 
@@ -147,7 +159,7 @@ pub(super) fn read_unlocked<'a>(
         &ConfigBasis::default(),
         RowLock::No,
     )?;
-    add_accounts(conn, configs, &mut accounts, &found.spend_counters, &found.wallets)?;
+    add_accounts(conn, configs, &mut accounts, &ids.runs, &found)?;
     if !accounts.subscriptions.is_empty() {
         // A renewal may be committed between the two reads. Wallets that are read after their subscriptions are at
         // least as new, or the subscription is found to be due.
@@ -197,6 +209,13 @@ impl GroupNeeds {
             self.settled_keys.insert((call.merchant_id, spend_key_id));
             self.merchants.insert(call.merchant_id);
         }
+        if !call.budgets.ids.is_empty() {
+            self.accounts.budgets.extend(call.budgets.ids.iter().copied());
+            let budgets = call.budgets.ids.iter().map(|id| (call.merchant_id, *id));
+            self.settled_budgets.extend(budgets);
+            self.merchants.insert(call.merchant_id);
+        }
+        self.accounts.add_run(call.run());
         if has_paid || may_charge_merchant(call, settlement.report.as_deref(), version) {
             self.accounts.wallets.insert(call.merchant_wallet_id);
         }
@@ -365,6 +384,7 @@ fn read_configs(
     read_secret_keys(conn, configs, &secret_keys)?;
     read_spend_keys(conn, configs, &spend_keys)?;
     read_connections(conn, configs, calls)?;
+    read_budgets(conn, configs, calls, &needs.settled_budgets)?;
     read_meters(conn, configs, calls)
 }
 
@@ -430,6 +450,52 @@ fn read_connections(
     Ok(())
 }
 
+/// Reads the budgets that calls may count against, those of settled calls, and all that include these.
+fn read_budgets(
+    conn: &mut Conn,
+    configs: &mut ConfigCache,
+    calls: &[&Call],
+    settled: &BTreeSet<(MerchantId, BudgetId)>,
+) -> Result<(), StoreError> {
+    let merchants: BTreeSet<_> = calls.iter().map(|call| call.merchant_id).collect();
+    for merchant_id in merchants {
+        if let Some(config) = configs.merchants.get_mut(&merchant_id)
+            && !config.has_matching_budgets
+        {
+            for budget in budgets::matching(conn, merchant_id)? {
+                config.budgets.insert(budget);
+            }
+            config.has_matching_budgets = true;
+        }
+    }
+    let named = calls.iter().flat_map(|call| {
+        let config = configs.merchants.get(&call.merchant_id);
+        let ids = config.into_iter().flat_map(|config| config.named_budgets(call));
+        ids.map(|id| (call.merchant_id, id))
+    });
+    let mut wanted: BTreeSet<_> = named.chain(settled.iter().copied()).collect();
+    wanted.extend(
+        configs.merchants.iter().flat_map(|(merchant_id, config)| {
+            config.budgets.parents().map(|id| (*merchant_id, id))
+        }),
+    );
+    loop {
+        wanted.retain(|(merchant_id, id)| configs.budget(*merchant_id, *id).is_none());
+        let ids: Vec<_> = wanted.iter().map(|(_, id)| Id(*id)).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        wanted.clear();
+        for budget in budgets::by_id(conn, &ids)? {
+            let merchant_id = budget.merchant_id;
+            wanted.extend(budget.parent_id.map(|parent_id| (merchant_id, parent_id)));
+            if let Some(config) = configs.merchants.get_mut(&merchant_id) {
+                config.budgets.insert(budget);
+            }
+        }
+    }
+}
+
 fn read_meters(
     conn: &mut Conn,
     configs: &mut ConfigCache,
@@ -456,29 +522,52 @@ fn read_meters(
 /// The accounts that are needed and not known.
 fn unknown_accounts(accounts: &Accounts, ids: &AccountIds) -> NeededRows {
     let unknown_keys = ids.spend_keys.iter().filter(|id| !accounts.spend_keys.contains_key(*id));
+    let unknown_budgets = ids.budgets.iter().filter(|id| !accounts.budgets.contains_key(*id));
+    let unknown_budgets = unknown_budgets.map(|id| Id(*id).untyped());
+    let unknown_runs = ids.runs.keys().filter(|id| !accounts.runs.contains_key(*id));
+    let runs: Vec<_> = unknown_runs.copied().map(Id).collect();
+    let unknown_keys = unknown_keys.map(|id| Id(*id).untyped());
+    let mut limited: Vec<_> =
+        unknown_keys.chain(unknown_budgets).chain(runs.iter().map(|id| id.untyped())).collect();
+    limited.sort_unstable();
     let unknown_wallets = ids.wallets.iter().filter(|id| !accounts.wallets.contains_key(*id));
     NeededRows {
-        spend_keys: unknown_keys.copied().map(Id).collect(),
+        limited,
+        runs,
         wallets: unknown_wallets.copied().map(Id).collect(),
         ..NeededRows::default()
     }
 }
 
-/// Adds accounts that were read, with the subscriptions of the wallets.
+/// Adds accounts that were read, with the subscriptions of the wallets. Those of `runs` that were not found are new.
 fn add_accounts(
     conn: &mut Conn,
     configs: &ConfigCache,
     accounts: &mut Accounts,
-    counters: &[SpendCountersRow],
-    wallets: &[WalletRow],
+    runs: &BTreeMap<RunAccountId, Run>,
+    found: &FoundRows,
 ) -> Result<(), StoreError> {
-    for counters in counters {
-        let id = counters.spend_key_id.get();
-        if let Some(key) = configs.spend_key(counters.merchant_id.get(), id) {
+    let run_rows: BTreeMap<_, _> =
+        found.runs.iter().map(|row| (row.account_id.untyped(), row)).collect();
+    for counters in &found.spend_counters {
+        let (merchant_id, bytes) =
+            (counters.merchant_id.get(), *counters.account_id.get().as_bytes());
+        let (key_id, budget_id) = (SpendKeyId::from_bytes(bytes), BudgetId::from_bytes(bytes));
+        if let Some(key) = configs.spend_key(merchant_id, key_id) {
             let key = SpendKey { counters: counters.into(), ..key.clone() };
-            accounts.spend_keys.insert(id, key);
+            accounts.spend_keys.insert(key_id, key);
+        } else if let Some(budget) = configs.budget(merchant_id, budget_id) {
+            let budget = Budget { counters: counters.into(), ..budget.clone() };
+            accounts.budgets.insert(budget_id, budget);
+        } else if let Some(row) = run_rows.get(&counters.account_id) {
+            let run = RunRow::clone(row).with_counters(counters.into());
+            accounts.runs.insert(run.account_id, run);
         }
     }
+    for (id, run) in runs {
+        accounts.runs.entry(*id).or_insert_with(|| run.clone());
+    }
+    let wallets = &found.wallets;
     let ids: Vec<_> = wallets.iter().filter_map(|row| row.subscription_id).collect();
     if !ids.is_empty() {
         let rows = dialect::subscriptions(conn, &ids)?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    CallDetails, Connection, ConnectionId, ConnectionStatus, CreditHold, ForwardedRequest,
-    Merchant, MerchantId, MerchantMeter, MeterVersion, MissingPrice, PendingRecord, PricedUsage,
-    RequestId, RequestRecord, Timestamp, Wallet,
+    CallBudgets, CallDetails, Connection, ConnectionId, ConnectionStatus, CreditHold,
+    ForwardedRequest, Merchant, MerchantId, MerchantMeter, MeterVersion, MissingPrice,
+    PendingRecord, PricedUsage, RequestId, RequestRecord, Timestamp, Wallet,
 };
 use tollgate_pricing::{Amount, AppliedPrices};
 
@@ -171,6 +171,8 @@ fn pending_record(
         credit_hold: None,
         merchant_hold: Amount::ZERO,
         enforcement: None,
+        budgets: CallBudgets::default(),
+        run_id: None,
         report: None,
         created_at: now,
     }
@@ -188,6 +190,9 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> CallReport {
         missing: reported.missing.clone(),
         timestamp: now,
         suspicious: false,
+        job: None,
+        lines: Vec::new(),
+        object: None,
         details: CallDetails::default(),
     }
 }

@@ -20,11 +20,14 @@ use super::load::{self, CallMemory, LoadOutcome};
 use super::recent::SettledReport;
 use super::state::LedgerState;
 use crate::conn::Conn;
+use crate::dialect;
 use crate::error::StoreError;
 use crate::write_set::WriteSet;
 
 /// The number of times that a group is decided, while its configuration changes.
 const COMMIT_ATTEMPTS: usize = 5;
+/// The attempts after which the merchants are locked first, so that their configurations do not change meanwhile.
+const OPTIMISTIC_ATTEMPTS: usize = 2;
 /// The number of rows that are kept. Then all are forgotten, which costs a few reads.
 const MAX_CACHED_ROWS: usize = 20_000;
 /// The time after a refusal for which calls are first decided without a lock: a refusal then waits for no lock.
@@ -52,11 +55,13 @@ impl From<StoreError> for RowLockError {
 
 /// The settings of one attempt to decide a group.
 #[derive(Clone, Copy)]
-struct AttemptOptions {
+struct AttemptOptions<'a> {
     /// Whether calls are first checked for a refusal without a lock.
     prechecks: bool,
     /// Whether calls that this process has in memory are read again.
     rereads: bool,
+    /// The merchants that are locked first.
+    locks: &'a BTreeSet<MerchantId>,
 }
 
 impl RowLockWriter {
@@ -73,8 +78,13 @@ impl RowLockWriter {
         if self.configs.len() >= MAX_CACHED_ROWS {
             self.configs = ConfigCache::default();
         }
+        let (mut locks, mut stale) = (BTreeSet::new(), BTreeSet::new());
         for attempt in 0..COMMIT_ATTEMPTS {
-            let attempt = AttemptOptions { prechecks: looks_first, rereads: attempt > 0 };
+            if attempt >= OPTIMISTIC_ATTEMPTS {
+                locks.append(&mut stale);
+            }
+            let attempt =
+                AttemptOptions { prechecks: looks_first, rereads: attempt > 0, locks: &locks };
             let book = |conn: &mut Conn| book(conn, &mut self.configs, group, context, attempt);
             // A call that waits for a lock may be refused without one, so the first wait is short.
             let booked = match admits && !looks_first {
@@ -85,6 +95,7 @@ impl RowLockWriter {
                 Ok(booked) => booked,
                 Err(RowLockError::Stale(merchants)) => {
                     self.configs.forget(&merchants);
+                    stale = merchants;
                     continue;
                 }
                 Err(RowLockError::Store(cause)) if cause.is_lock_timeout() && !looks_first => {
@@ -108,8 +119,11 @@ fn book(
     configs: &mut ConfigCache,
     group: &[LedgerCommand],
     context: &LedgerContext,
-    attempt: AttemptOptions,
+    attempt: AttemptOptions<'_>,
 ) -> Result<(Vec<CommandOutcome>, WriteSet), RowLockError> {
+    for merchant_id in attempt.locks {
+        dialect::lock_merchant(conn, *merchant_id).map_err(StoreError::from)?;
+    }
     let mut state = LedgerState::default();
     let memory = CallMemory { context, is_trusted: !attempt.rereads };
     let all: Vec<&LedgerCommand> = group.iter().collect();
@@ -132,6 +146,10 @@ fn book(
     let (outcomes, changes) = decide::decide(&mut state, &others, context.clock.now(), rules)?;
     let basis = configs.basis(&needs.merchants);
     if !changes.is_empty() {
+        // The locks are taken. So a wait for another node that inserts the same run can be part of no deadlock.
+        if !changes.create_runs(conn)? {
+            return Err(RowLockError::Stale(needs.merchants));
+        }
         marks = changes.commit(conn, &basis)?;
     }
     if marks != basis.marks {

@@ -97,7 +97,7 @@ impl SingleWriter {
             Err(SingleWriterError::Stale) => conn.write(|conn| {
                 self.reload(conn, context)?;
                 let (outcomes, changes) = self.decide(conn, group, context)?;
-                changes.commit(conn, &ConfigBasis::default())?;
+                commit(conn, &changes)?;
                 Ok((outcomes, changes))
             }),
             booked => booked,
@@ -132,7 +132,7 @@ impl SingleWriter {
         }
         conn.write(|conn| {
             self.check_version(conn)?;
-            changes.commit(conn, &ConfigBasis::default())?;
+            commit(conn, &changes)?;
             Ok((outcomes, changes))
         })
     }
@@ -180,4 +180,12 @@ impl SingleWriter {
         self.configs = ConfigCache::default();
         self.state.forget();
     }
+}
+
+fn commit(conn: &mut Conn, changes: &WriteSet) -> Result<(), SingleWriterError> {
+    if !changes.create_runs(conn)? {
+        return Err(SingleWriterError::Stale);
+    }
+    changes.commit(conn, &ConfigBasis::default())?;
+    Ok(())
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tollgate_domain::admission::{self, Admission, AdmissionFacts, Call, MerchantAccount, Refusal};
 use tollgate_domain::{
-    PendingRecord, RequestId, SpendKey, SpendKeyId, Subscription, Timestamp, Wallet, WalletId,
+    Budget, BudgetId, PendingRecord, RequestId, Run, RunAccountId, SpendKey, SpendKeyId,
+    Subscription, Timestamp, Wallet, WalletId,
 };
 use tollgate_pricing::Rate;
 
@@ -31,6 +32,8 @@ pub(super) struct Accounts {
     /// The active subscriptions that provide the wallets' credits, by wallet.
     pub(super) subscriptions: BTreeMap<WalletId, Subscription>,
     pub(super) spend_keys: BTreeMap<SpendKeyId, SpendKey>,
+    pub(super) budgets: BTreeMap<BudgetId, Budget>,
+    pub(super) runs: BTreeMap<RunAccountId, Run>,
 }
 
 /// The state of a known call.
@@ -47,8 +50,9 @@ pub(super) enum CallState {
 impl LedgerState {
     /// The number of known rows.
     pub(super) fn len(&self) -> usize {
-        let Accounts { wallets, spend_keys, .. } = &self.accounts;
-        wallets.len() + spend_keys.len() + self.calls.len() + self.counters.len()
+        let Accounts { wallets, spend_keys, budgets, runs, .. } = &self.accounts;
+        let limited = spend_keys.len() + budgets.len() + runs.len();
+        wallets.len() + limited + self.calls.len() + self.counters.len()
     }
 
     /// Forgets everything but the open calls, which only this process ends.
@@ -72,7 +76,12 @@ impl Accounts {
     ) -> Result<Result<Admission, Refusal>, StoreError> {
         let guarded = named.guarded_wallet_id().map(|id| self.wallet(id)).transpose()?;
         let spend_key = named.spend_key.map(|key| self.spend_key(key.spend_key_id)).transpose()?;
+        let budgets = named.budget_ids.iter().map(|id| self.budget(*id));
+        let budgets = budgets.collect::<Result<Vec<_>, _>>()?;
         let facts = AdmissionFacts {
+            budgets: &budgets,
+            own_budget_id: named.own_budget_id,
+            run: named.run.as_ref().map(|run| self.run(run.account_id)).transpose()?,
             account: named
                 .own_wallet
                 .map(|own| MerchantAccount { wallet_id: own.wallet_id, guarded }),
@@ -111,6 +120,22 @@ impl Accounts {
         self.spend_keys.get(&id).ok_or_else(|| missing_key(id))
     }
 
+    fn budget(&self, id: BudgetId) -> Result<&Budget, StoreError> {
+        self.budgets.get(&id).ok_or_else(|| missing_budget(id))
+    }
+
+    fn run(&self, id: RunAccountId) -> Result<&Run, StoreError> {
+        self.runs.get(&id).ok_or_else(|| missing_run(id))
+    }
+
+    pub(super) fn run_mut(&mut self, id: RunAccountId) -> Result<&mut Run, StoreError> {
+        self.runs.get_mut(&id).ok_or_else(|| missing_run(id))
+    }
+
+    pub(super) fn budget_mut(&mut self, id: BudgetId) -> Result<&mut Budget, StoreError> {
+        self.budgets.get_mut(&id).ok_or_else(|| missing_budget(id))
+    }
+
     pub(super) fn spend_key_mut(&mut self, id: SpendKeyId) -> Result<&mut SpendKey, StoreError> {
         self.spend_keys.get_mut(&id).ok_or_else(|| missing_key(id))
     }
@@ -118,6 +143,14 @@ impl Accounts {
 
 fn missing_wallet(id: WalletId) -> StoreError {
     StoreError::missing("wallet", id)
+}
+
+fn missing_budget(id: BudgetId) -> StoreError {
+    StoreError::missing("budget", id)
+}
+
+fn missing_run(id: RunAccountId) -> StoreError {
+    StoreError::missing("run", id)
 }
 
 fn missing_key(id: SpendKeyId) -> StoreError {

@@ -3,8 +3,8 @@
 use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
-    ConnectionId, EventPayload, MerchantId, Metadata, MeterId, MissingPrice, RequestId,
-    RequestStatus, SpendKeyId, Timestamp,
+    CallBudgets, ConnectionId, EventPayload, MerchantId, Metadata, MeterId, MissingPrice,
+    RequestId, RequestStatus, RunId, SpendKeyId, Timestamp,
 };
 
 use super::sums::RollupSums;
@@ -19,6 +19,10 @@ use crate::settled_call::SettledCall;
 pub(crate) const CONNECTION: &str = ":connection";
 /// The key of the index of records for spend keys. Its values are their ids.
 pub(crate) const SPEND_KEY: &str = ":spend_key";
+/// The key of the index of records for the budgets that a call counts against. Its values are their ids.
+pub(crate) const IN_BUDGET: &str = ":in_budget";
+/// The key of the index of records for runs. Its values are their ids.
+pub(crate) const RUN: &str = ":run";
 /// The key of the index of records for meters. Its values are their ids.
 pub(crate) const METER: &str = ":meter";
 /// The key of the index of records for providers. Its values are their names.
@@ -27,6 +31,9 @@ pub(crate) const PROVIDER: &str = ":provider";
 pub(crate) const MODEL: &str = ":model";
 /// The pair of the index of records for failed calls.
 pub(crate) const FAILURE: (&str, &str) = (":status", "error");
+
+/// The pair of the index of records for calls that a limit would have refused.
+pub(crate) const WOULD_REFUSE: (&str, &str) = (":would_refuse", "true");
 
 /// The longest model name of which sums are kept. Clients choose the name, and it is part of an index.
 const MODEL_BYTES: usize = 255;
@@ -58,6 +65,10 @@ pub(crate) struct QueuedCall {
     pub(crate) has_failed: bool,
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub(crate) metadata: Metadata,
+    #[serde(default, skip_serializing_if = "CallBudgets::is_empty")]
+    pub(crate) budgets: CallBudgets,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run_id: Option<RunId>,
     pub(crate) sums: RollupSums,
     #[serde(default, skip_serializing_if = "QueuedStage::is_settled")]
     stage: QueuedStage,
@@ -101,6 +112,8 @@ impl QueuedCall {
             model: record.model.clone().filter(|model| is_indexed(model)),
             has_failed: record.status == RequestStatus::Error,
             metadata: call.forwarded.metadata.clone(),
+            budgets: call.budgets.clone(),
+            run_id: call.run_id.clone(),
             sums: RollupSums::of(record),
             stage: QueuedStage::Settled,
             is_suspicious: record.suspicious,
@@ -157,7 +170,13 @@ impl QueuedCall {
         let provider = Some((PROVIDER, self.provider.clone()));
         let fixed = [connection, spend_key, meter, provider].into_iter().flatten();
         let fixed = fixed.map(|(key, value)| (key.to_owned(), value));
+        let would_refuse = self.budgets.would_refuse;
+        let would_refuse =
+            would_refuse.then(|| (WOULD_REFUSE.0.to_owned(), WOULD_REFUSE.1.to_owned()));
+        let budgets = self.budgets.ids.iter().map(|id| (IN_BUDGET.to_owned(), id.to_string()));
         let pairs = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+        let run = self.run_id.as_ref().map(|id| (RUN.to_owned(), id.to_string()));
+        let fixed = fixed.chain(budgets).chain(would_refuse).chain(run);
         fixed.chain(self.changing_pairs()).chain(pairs).collect()
     }
 

@@ -11,7 +11,7 @@ use crate::rows::SeriesRow;
 
 /// The key of the series of all calls of a merchant.
 const ALL: &str = ":all";
-/// The key of series of calls that are alike in customer and spend key.
+/// The key of series of calls that are alike in customer, spend key and budgets.
 const CUSTOMERS: &str = ":customers";
 /// The key of series of calls that are alike in meter, provider, model and status.
 const MODELS: &str = ":models";
@@ -22,13 +22,13 @@ const PAIR: &str = ":pair.";
 
 /// The dimensions of the series with a key.
 fn dimensions_of(key: &str) -> &'static [SeriesColumn] {
-    use SeriesColumn::{Connection, Meter, Model, Provider, SpendKey, Status};
+    use SeriesColumn::{Budget, Budgets, Connection, Meter, Model, Provider, SpendKey, Status};
     match key {
         ALL => &[],
-        CUSTOMERS => &[Connection, SpendKey],
+        CUSTOMERS => &[Connection, SpendKey, Budget, Budgets],
         MODELS => &[Meter, Provider, Model, Status],
         key if key.starts_with(PAIR) => &[],
-        _ => &[Connection, SpendKey, Meter, Provider, Model, Status],
+        _ => &[Connection, SpendKey, Budget, Budgets, Meter, Provider, Model, Status],
     }
 }
 
@@ -64,6 +64,8 @@ pub(crate) fn series_of(call: &QueuedCall) -> Vec<SeriesRow> {
         series_id: Id::default(),
         connection_id: call.connection_id.map(Id),
         spend_key_id: call.spend_key_id.map(Id),
+        budget_id: call.budgets.own.map(Id),
+        budgets: budgets(call),
         meter_id: call.meter_id.map(Id),
         provider: Some(call.provider.clone()),
         model: call.model.clone(),
@@ -78,6 +80,12 @@ pub(crate) fn series_of(call: &QueuedCall) -> Vec<SeriesRow> {
         series.extend(wider(&calls));
     }
     series
+}
+
+/// The budgets of a call as a text that conditions search.
+fn budgets(call: &QueuedCall) -> Option<String> {
+    let ids: Vec<_> = call.budgets.ids.iter().map(ToString::to_string).collect();
+    (!ids.is_empty()).then(|| ids.join(","))
 }
 
 /// The series of fewer dimensions that have all calls of a series that is like its calls.
@@ -100,6 +108,8 @@ fn with_key(calls: &SeriesRow, key: String) -> SeriesRow {
         series_id: Id::default(),
         connection_id: calls.connection_id.filter(|_| has(SeriesColumn::Connection)),
         spend_key_id: calls.spend_key_id.filter(|_| has(SeriesColumn::SpendKey)),
+        budget_id: calls.budget_id.filter(|_| has(SeriesColumn::Budget)),
+        budgets: calls.budgets.clone().filter(|_| has(SeriesColumn::Budgets)),
         meter_id: calls.meter_id.filter(|_| has(SeriesColumn::Meter)),
         provider: calls.provider.clone().filter(|_| has(SeriesColumn::Provider)),
         model: calls.model.clone().filter(|_| has(SeriesColumn::Model)),
@@ -117,6 +127,8 @@ fn id_of(row: &SeriesRow) -> Id<AnyId> {
         series_id: _,
         connection_id,
         spend_key_id,
+        budget_id,
+        budgets,
         meter_id,
         provider,
         model,
@@ -136,6 +148,11 @@ fn id_of(row: &SeriesRow) -> Id<AnyId> {
         let length = text.map_or(u64::MAX, |text| u64::try_from(text.len()).unwrap_or_default());
         name.update(length.to_be_bytes());
         name.update(text.map_or("", String::as_str));
+    }
+    // A series of no budget has the id that it had before there were budgets.
+    if let Some(budgets) = budgets {
+        name.update(budget_id.map(Id::untyped).unwrap_or_default().get().as_bytes());
+        name.update(budgets);
     }
     let id =
         name.finalize().iter().take(16).fold(0_u128, |all, byte| (all << 8) | u128::from(*byte));

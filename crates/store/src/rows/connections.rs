@@ -1,7 +1,9 @@
 //! The rows of customers.
 
 use diesel::prelude::*;
-use tollgate_domain::{Connection, ConnectionId, ConnectionStatus, MerchantId, Metadata, WalletId};
+use tollgate_domain::{
+    BudgetId, Connection, ConnectionId, ConnectionStatus, MerchantId, Metadata, WalletId,
+};
 
 use super::values::{from_json, from_word, time};
 use crate::error::StoreError;
@@ -22,6 +24,7 @@ pub(crate) struct ConnectionRow {
     pub(crate) deleted_at: Option<i64>,
     pub(crate) suspended_at: Option<i64>,
     pub(crate) report: Option<String>,
+    pub(crate) budget_id: Option<Id<BudgetId>>,
 }
 
 impl TryFrom<ConnectionRow> for Connection {
@@ -46,6 +49,7 @@ impl TryFrom<ConnectionRow> for Connection {
                 .as_deref()
                 .map(|word| from_word("connections.report", word))
                 .transpose()?,
+            budget_id: row.budget_id.map(Id::get),
             created_at: time(row.created_at),
         })
     }

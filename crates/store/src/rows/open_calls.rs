@@ -4,10 +4,11 @@ use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{
     ConnectionId, CreditHold, ForwardedRequest, MerchantId, MeterId, MeterVersion, NodeId,
-    PendingRecord, RequestId, SpendKeyId, WalletId,
+    PendingRecord, RequestId, RunId, SpendKeyId, WalletId,
 };
 use tollgate_pricing::Amount;
 
+use super::budgets::{budgets_of, stored_budgets};
 use super::values::{from_json, time, to_json};
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -35,6 +36,8 @@ pub(crate) struct OpenCallRow {
     pub(crate) merchant_hold: i64,
     pub(crate) forwarded: String,
     pub(crate) created_at: i64,
+    pub(crate) budgets: Option<String>,
+    pub(crate) run_id: Option<String>,
 }
 
 impl OpenCallRow {
@@ -59,6 +62,8 @@ impl OpenCallRow {
             merchant_hold: call.merchant_hold.units(),
             forwarded: to_json(&call.forwarded),
             created_at: call.created_at.unix_micros(),
+            budgets: stored_budgets(&call.budgets),
+            run_id: call.run_id.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -87,6 +92,8 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
             }),
             merchant_hold: Amount::from_units(row.merchant_hold),
             enforcement: None,
+            budgets: budgets_of(row.budgets.as_deref())?,
+            run_id: row.run_id.clone().map(RunId::stored),
             report: None,
             created_at: time(row.created_at),
         })

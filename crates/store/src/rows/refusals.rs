@@ -2,7 +2,7 @@
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    ConnectionId, MerchantId, RefusalId, RefusalRecord, SecretKeyId, SpendKeyId,
+    ConnectionId, MerchantId, RefusalId, RefusalRecord, RunId, SecretKeyId, SpendKeyId,
 };
 
 use super::values::{from_json, time, to_json};
@@ -24,6 +24,7 @@ pub(crate) struct RefusalRow {
     pub(crate) first_at: i64,
     pub(crate) last_at: i64,
     pub(crate) call: String,
+    pub(crate) run_id: Option<String>,
 }
 
 impl From<&RefusalRecord> for RefusalRow {
@@ -40,6 +41,7 @@ impl From<&RefusalRecord> for RefusalRow {
             first_at: refusal.first_at.unix_micros(),
             last_at: refusal.last_at.unix_micros(),
             call: to_json(&refusal.call),
+            run_id: refusal.run_id.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -56,6 +58,7 @@ impl TryFrom<RefusalRow> for RefusalRecord {
             secret_key_id: row.secret_key_id.map(Id::get),
             connection_id: row.connection_id.map(Id::get),
             model: row.model,
+            run_id: row.run_id.map(RunId::stored),
             count: u64::try_from(row.count).unwrap_or_default(),
             first_at: time(row.first_at),
             last_at: time(row.last_at),

@@ -6,11 +6,12 @@ use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{
     ConnectionId, CreditHold, FeeModel, ForwardedRequest, MerchantId, MeterId, MeterVersion,
-    PendingRecord, PricedUsage, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp,
-    WalletId,
+    PendingRecord, PricedUsage, RequestId, RequestRecord, RequestStatus, RunId, SpendKeyId,
+    Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 
+use super::budgets::{budgets_of, stored_budgets};
 use super::open_calls::meter_version;
 use super::values::{from_json, time, to_json};
 use crate::codes::EnumCode;
@@ -46,6 +47,8 @@ pub(crate) struct RequestRow {
     pub(crate) outcome: String,
     pub(crate) created_at: i64,
     pub(crate) settled_at: Option<i64>,
+    pub(crate) budgets: Option<String>,
+    pub(crate) run_id: Option<String>,
 }
 
 impl RequestRow {
@@ -98,6 +101,8 @@ impl RequestRow {
                 .map(|in_cycle| CreditHold { in_cycle, ..CreditHold::default() }),
             merchant_hold: Amount::ZERO,
             enforcement: None,
+            budgets: budgets_of(self.budgets.as_deref())?,
+            run_id: self.run_id.clone().map(RunId::stored),
             report: None,
             created_at: time(self.created_at),
         })
@@ -143,6 +148,8 @@ impl From<&SettledCall> for RequestRow {
             outcome: to_json(&StoredOutcome::of(record)),
             created_at: call.created_at.unix_micros(),
             settled_at: record.settled_at.map(Timestamp::unix_micros),
+            budgets: stored_budgets(&call.budgets),
+            run_id: call.run_id.as_ref().map(ToString::to_string),
         }
     }
 }

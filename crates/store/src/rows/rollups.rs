@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use serde::Serialize;
-use tollgate_domain::{ConnectionId, MerchantId, MeterId, SpendKeyId};
+use tollgate_domain::{BudgetId, ConnectionId, MerchantId, MeterId, SpendKeyId};
 
 use crate::ids::{AnyId, Id};
 use crate::schema::{rollup_queue, usage_rollups, usage_series};
@@ -95,6 +95,10 @@ pub(crate) struct SeriesRow {
     pub(crate) series_id: Id<AnyId>,
     pub(crate) connection_id: Option<Id<ConnectionId>>,
     pub(crate) spend_key_id: Option<Id<SpendKeyId>>,
+    /// The budget that the spend key names, else the customer.
+    pub(crate) budget_id: Option<Id<BudgetId>>,
+    /// The ids of all budgets that the calls count against, with commas between.
+    pub(crate) budgets: Option<String>,
     pub(crate) meter_id: Option<Id<MeterId>>,
     pub(crate) provider: Option<String>,
     pub(crate) model: Option<String>,

@@ -4,14 +4,14 @@ use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 use tollgate_domain::{
-    ConnectionId, Gcra, KeyHash, MerchantId, MeterId, PerCycle, SpendCounters, SpendKey,
+    BudgetId, ConnectionId, Gcra, KeyHash, MerchantId, MeterId, PerCycle, SpendCounters, SpendKey,
     SpendKeyId, SpendRules, Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 
 use super::values::{from_json, time};
 use crate::error::StoreError;
-use crate::ids::Id;
+use crate::ids::{AnyId, Id};
 use crate::schema::{spend_counters, spend_keys};
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
@@ -28,6 +28,7 @@ pub(crate) struct SpendKeyRow {
     pub(crate) rules: String,
     pub(crate) created_at: i64,
     pub(crate) deleted_at: Option<i64>,
+    pub(crate) budget_id: Option<Id<BudgetId>>,
 }
 
 impl SpendKeyRow {
@@ -42,6 +43,7 @@ impl SpendKeyRow {
             merchant_id: self.merchant_id.get(),
             wallet_id: self.wallet_id.get(),
             meter_id: self.meter_id.map(Id::get),
+            budget_id: self.budget_id.map(Id::get),
             name: self.name,
             key_preview: self.key_preview,
             rules: from_json::<SpendRules>("spend_keys.rules", &self.rules)?,
@@ -64,9 +66,10 @@ impl SpendKeyRow {
     Serialize,
     Deserialize,
 )]
-#[diesel(table_name = spend_counters, primary_key(spend_key_id), treat_none_as_null = true)]
+#[diesel(table_name = spend_counters, primary_key(account_id), treat_none_as_null = true)]
 pub(crate) struct SpendCountersRow {
-    pub(crate) spend_key_id: Id<SpendKeyId>,
+    /// A spend key or a budget.
+    pub(crate) account_id: Id<AnyId>,
     pub(crate) merchant_id: Id<MerchantId>,
     pub(crate) day_spent: i64,
     pub(crate) week_spent: i64,
@@ -88,14 +91,18 @@ pub(crate) struct SpendCountersRow {
     pub(crate) last_used_at: Option<i64>,
 }
 
-impl From<&SpendKey> for SpendCountersRow {
-    fn from(key: &SpendKey) -> Self {
-        let SpendKey { merchant_id, spend_key_id, counters, .. } = key;
+impl SpendCountersRow {
+    /// The row of the counters of a spend key or a budget.
+    pub(crate) fn new(
+        account_id: Id<AnyId>,
+        merchant_id: MerchantId,
+        counters: &SpendCounters,
+    ) -> Self {
         let SpendCounters { spent, held, requests, told_percent: told, .. } = counters;
         let count = |requests: u64| i64::try_from(requests).unwrap_or(i64::MAX);
         Self {
-            spend_key_id: Id(*spend_key_id),
-            merchant_id: Id(*merchant_id),
+            account_id,
+            merchant_id: Id(merchant_id),
             day_spent: spent.day.units(),
             week_spent: spent.week.units(),
             month_spent: spent.month.units(),

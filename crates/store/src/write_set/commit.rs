@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use diesel::prelude::*;
+use tollgate_domain::Run;
+use tollgate_pricing::Amount;
 
 use super::{LedgerLine, LedgerWallets, WriteSet};
 use crate::codes::EnumCode;
@@ -11,12 +13,13 @@ use crate::dialect;
 use crate::dialect::group::{self, ChangedRows, ConfigBasis};
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::jobs;
 use crate::rollups::QueuedCall;
 use crate::rows::{
-    CorrectionRow, OpenCallRow, QueueRow, RequestRow, SpendCountersRow, SubscriptionRow,
+    CorrectionRow, OpenCallRow, QueueRow, RequestRow, RunRow, SpendCountersRow, SubscriptionRow,
     TierCounterRow, TransactionKeyRow, TransactionRow, WalletRow, to_json,
 };
-use crate::schema::{plan_charges, transaction_keys};
+use crate::schema::{plan_charges, runs, transaction_keys};
 use crate::tables::subscriptions;
 
 impl From<&LedgerLine> for TransactionRow {
@@ -59,6 +62,10 @@ impl WriteSet {
         if !self.events.is_empty() {
             dialect::insert_events(conn, &self.events)?;
         }
+        jobs::end(conn, &self.ended_jobs, self.now)?;
+        if !self.provider_objects.is_empty() {
+            dialect::insert_provider_objects(conn, &self.provider_objects)?;
+        }
         for charge in &self.plan_charges {
             diesel::insert_into(plan_charges::table).values(charge).execute(conn)?;
         }
@@ -71,10 +78,15 @@ impl WriteSet {
             self.opened.iter().map(|(call, node_id)| OpenCallRow::new(call, *node_id)).collect();
         let closed: Vec<_> = self.closed.iter().copied().map(Id).collect();
         let records: Vec<_> = self.records.iter().map(RequestRow::from).collect();
-        let spend_counters: Vec<_> = self.keys_after.values().map(SpendCountersRow::from).collect();
+        let counted = self.counters_after.iter().map(|(account, (merchant_id, counters))| {
+            SpendCountersRow::new(account.id(), *merchant_id, counters)
+        });
+        let mut spend_counters: Vec<_> = counted.collect();
+        spend_counters.sort_unstable_by_key(|row| row.account_id);
         let wallets: Vec<_> = self.wallets_after.values().map(WalletRow::from).collect();
         let transactions: Vec<_> = self.lines.iter().map(TransactionRow::from).collect();
         let counters = self.counters.iter();
+        self.save_runs(conn)?;
         let counters: Vec<_> =
             counters.map(|(key, change)| TierCounterRow::new(key, change.after)).collect();
         let queued = self.queue_row();
@@ -100,8 +112,50 @@ impl WriteSet {
         conn: &mut Conn,
         wallets: &LedgerWallets,
     ) -> Result<(), StoreError> {
-        self.seal(wallets, &BTreeMap::new());
+        self.seal(wallets, &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
         self.commit(conn, &ConfigBasis::default()).map(drop)
+    }
+
+    /// Inserts the runs that are new. Returns whether all of them were: another node may have inserted one since it was
+    /// looked up. Call it before [`WriteSet::commit`], in the same transaction.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database fails.
+    pub(crate) fn create_runs(&self, conn: &mut Conn) -> Result<bool, StoreError> {
+        let is_new = |id| self.runs_before.get(id).is_some_and(|before| before.first_at.is_none());
+        let new = self.runs_after.values().filter(|run| is_new(&run.account_id));
+        let rows: Vec<_> =
+            new.filter_map(|run| Some((run, RunRow::new(run, run.first_at?)))).collect();
+        if rows.is_empty() {
+            return Ok(true);
+        }
+        let counters = rows.iter().map(|(run, _)| {
+            SpendCountersRow::new(Id(run.account_id).untyped(), run.merchant_id, &run.counters)
+        });
+        let counters: Vec<_> = counters.collect();
+        let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
+        Ok(dialect::create_runs(conn, &counters, &rows)?)
+    }
+
+    /// Writes the runs whose limit or first call has changed. They are rare.
+    fn save_runs(&self, conn: &mut Conn) -> Result<(), StoreError> {
+        // A new run is written with all it has.
+        let known = self.runs_before.iter().filter(|(_, before)| before.first_at.is_some());
+        for (id, before) in known {
+            let terms = |run: &Run| (run.limit, run.first_at);
+            let changed = self.runs_after.get(id).filter(|after| terms(after) != terms(before));
+            if let Some((after, first_at)) =
+                changed.and_then(|after| Some((after, after.first_at?)))
+            {
+                diesel::update(runs::table.find(Id(*id)))
+                    .set((
+                        runs::run_limit.eq(after.limit.map(Amount::units)),
+                        runs::first_at.eq(first_at.unix_micros()),
+                    ))
+                    .execute(conn)?;
+            }
+        }
+        Ok(())
     }
 
     /// The row that queues the settled calls for the roll-ups.

@@ -7,7 +7,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::{Amount, Overflow};
 
-use super::{LedgerLine, LedgerWallet, SpendKeyChange, WalletHolds, WriteSet, out_of_range};
+use super::{CountersChange, LedgerLine, LedgerWallet, WalletHolds, WriteSet, out_of_range};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rows::counter_owner;
@@ -68,7 +68,7 @@ impl WriteSet {
         }
         self.check_numbers()?;
         self.check_counters()?;
-        self.check_keys()
+        self.check_accounts()
     }
 
     fn check_numbers(&self) -> Result<(), StoreError> {
@@ -120,16 +120,16 @@ impl WriteSet {
         }
     }
 
-    fn check_keys(&self) -> Result<(), StoreError> {
-        let unchanged = self.keys_before.keys().map(|id| (id, SpendKeyChange::default()));
-        let mut keys: BTreeMap<_, _> = unchanged.collect();
-        keys.extend(self.keys.iter().map(|(id, change)| (id, *change)));
-        for (id, change) in keys {
-            let (Some(before), Some(key)) = (self.keys_before.get(id), self.keys_after.get(id))
+    fn check_accounts(&self) -> Result<(), StoreError> {
+        let unchanged = self.counters_before.keys().map(|one| (one, CountersChange::default()));
+        let mut accounts: BTreeMap<_, _> = unchanged.collect();
+        accounts.extend(self.accounts.iter().map(|(account, change)| (account, *change)));
+        for (account, change) in accounts {
+            let before = self.counters_before.get(account);
+            let (Some(before), Some((_, after))) = (before, self.counters_after.get(account))
             else {
-                return Err(law_broken(Law::KeysCountTheirCalls, id));
+                return Err(law_broken(Law::LimitsCountTheirCalls, account));
             };
-            let after = &key.counters;
             let is_sum = |before: Amount, more: Amount, after: Amount| {
                 // A full sum stays full: see `SpendCounters`.
                 after == Amount::MAX || before.checked_add(more) == Ok(after)
@@ -138,11 +138,11 @@ impl WriteSet {
                 || !is_sum(before.spent.total, change.spent, after.spent.total)
                 || after.requests.total < before.requests.total
             {
-                return Err(law_broken(Law::KeysCountTheirCalls, id));
+                return Err(law_broken(Law::LimitsCountTheirCalls, account));
             }
             let PerCycle { day, week, month, total } = after.held;
             if [day, week, month, total].iter().any(|held| *held < Amount::ZERO) {
-                return Err(law_broken(Law::NoHoldIsNegative, id));
+                return Err(law_broken(Law::NoHoldIsNegative, account));
             }
         }
         Ok(())
@@ -203,8 +203,8 @@ enum Law {
     CallsPayTheirCost,
     /// The tier counters change by the units of the settled calls.
     TiersCountTheirCalls,
-    /// The counters of a spend key change by its calls, and the number of requests never falls.
-    KeysCountTheirCalls,
+    /// The counters of a spend key, a budget or a run change by its calls, and the number of requests never falls.
+    LimitsCountTheirCalls,
 }
 
 impl Law {
@@ -218,7 +218,9 @@ impl Law {
             Self::TiersCountTheirCalls => {
                 "tier counter (it is not the sum of the calls that it counts)"
             }
-            Self::KeysCountTheirCalls => "counter (it is not that of the calls of a spend key)",
+            Self::LimitsCountTheirCalls => {
+                "counter (it is not that of the calls of a spend key, a budget or a run)"
+            }
         }
     }
 }
@@ -268,6 +270,7 @@ mod tests {
             merchant_id: MerchantId::generate(NOW),
             wallet_id: WalletId::generate(NOW),
             meter_id: None,
+            budget_id: None,
             name: "Key".to_owned(),
             key_preview: "sk_…".to_owned(),
             rules: SpendRules::default(),
@@ -319,6 +322,8 @@ mod tests {
         changes.seal(
             &BTreeMap::from([(wallet.wallet.wallet_id, wallet)]),
             &BTreeMap::from([(key.spend_key_id, key)]),
+            &BTreeMap::new(),
+            &BTreeMap::new(),
         );
         match changes.check_laws() {
             Ok(()) => None,
@@ -461,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_key_that_does_not_count_its_calls_is_found() {
-        let law = Some(Law::KeysCountTheirCalls.text());
+        let law = Some(Law::LimitsCountTheirCalls.text());
         let not_held = breaks(|changes, wallet, key| {
             let mut call = call(wallet, Some(key), "0");
             call.spend_hold = usd("2");
@@ -473,7 +478,7 @@ mod tests {
         });
         let fewer_calls = breaks(|changes, wallet, key| {
             key.counters.requests.total = 5;
-            changes.keys_before.clear();
+            changes.counters_before.clear();
             changes.track_spend_key(key);
             key.counters.requests.total = 4;
             changes

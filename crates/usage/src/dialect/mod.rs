@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use http::Method;
 
-pub(crate) use self::operation::path_model;
-pub use self::operation::{Api, ModelLocation, Operation, path_matches};
+pub use self::operation::{Api, ModelLocation, ObjectRole, Operation, path_matches};
+pub(crate) use self::operation::{path_model, path_object};
 use self::rows::*;
 
 /// The request and response format of a provider.

@@ -39,6 +39,8 @@ pub enum Api {
     ElevenLabs,
     /// Deepgram: seconds in the answer, characters in a header.
     Deepgram,
+    /// OpenAI's `/batches` and Anthropic's `/messages/batches`: requests that are answered within a day.
+    Batch,
     /// Any other: its answers report no usage in a known form.
     Opaque,
 }
@@ -58,6 +60,23 @@ pub enum ModelLocation {
     Nowhere,
 }
 
+/// The part of an operation in the life of an object that the provider keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectRole {
+    /// It has none.
+    None,
+    /// Its answer names a new object.
+    Creates,
+    /// It answers the object `{object}` of the path, as it is now.
+    Retrieves,
+    /// It concerns the object of the path, and answers something else.
+    Uses,
+    /// It deletes the object of the path.
+    Deletes,
+    /// It lists objects.
+    Lists,
+}
+
 /// One endpoint of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -72,6 +91,8 @@ pub struct Operation {
     pub api: Api,
     /// The position of the model in a call.
     pub model: ModelLocation,
+    /// Its part in the life of an object.
+    pub object: ObjectRole,
 }
 
 pub(super) const fn metered(path: &'static str, api: Api) -> Operation {
@@ -81,15 +102,31 @@ pub(super) const fn metered(path: &'static str, api: Api) -> Operation {
         metered: true,
         api,
         model: ModelLocation::Body("model"),
+        object: ObjectRole::None,
     }
 }
 
+/// As [`metered_by`], for an endpoint whose answer is an object that the provider keeps.
+pub(super) const fn creates(path: &'static str, api: Api, model: ModelLocation) -> Operation {
+    Operation { method: Method::POST, path, metered: true, api, model, object: ObjectRole::Creates }
+}
+
+/// An endpoint of an object that the path names as `{object}`. It is free: the call that created the object is billed.
+pub(super) const fn of_object(
+    method: Method,
+    path: &'static str,
+    api: Api,
+    object: ObjectRole,
+) -> Operation {
+    Operation { method, path, metered: false, api, model: ModelLocation::Nowhere, object }
+}
+
 pub(super) const fn metered_by(path: &'static str, api: Api, model: ModelLocation) -> Operation {
-    Operation { method: Method::POST, path, metered: true, api, model }
+    Operation { method: Method::POST, path, metered: true, api, model, object: ObjectRole::None }
 }
 
 pub(super) const fn free(method: Method, path: &'static str, model: ModelLocation) -> Operation {
-    Operation { method, path, metered: false, api: Api::Opaque, model }
+    Operation { method, path, metered: false, api: Api::Opaque, model, object: ObjectRole::None }
 }
 
 /// Whether `path` is an instance of `pattern`.
@@ -111,9 +148,18 @@ pub fn path_matches(pattern: &str, path: &str) -> bool {
 
 /// The percent-decoded text at `{model}` or `{deployment}`.
 pub(crate) fn path_model(pattern: &str, path: &str) -> Option<String> {
+    path_text(pattern, path, &["model", "deployment"])
+}
+
+/// The percent-decoded text at `{object}`.
+pub(crate) fn path_object(pattern: &str, path: &str) -> Option<String> {
+    path_text(pattern, path, &["object"])
+}
+
+fn path_text(pattern: &str, path: &str, names: &[&str]) -> Option<String> {
     let found = pattern.split('/').zip(path.split('/')).find_map(|(expected, segment)| {
         let (name, ending) = wildcard(expected)?;
-        matches!(name, "model" | "deployment").then(|| segment.strip_suffix(ending))?
+        names.contains(&name).then(|| segment.strip_suffix(ending))?
     })?;
     let decoded = percent_encoding::percent_decode_str(found).decode_utf8().ok()?;
     Some(decoded.into_owned())

@@ -1,9 +1,12 @@
 //! The endpoints on which a managed key may be used. A row is either metered by an extractor, or
-//! free and harmless. Files, stored answers, batches, fine-tuning and administration have no rows.
+//! free and harmless, or concerns an object that belongs to the caller. Files, batches, fine-tuning
+//! and administration have no rows.
 
 use http::Method;
 
-use super::operation::{Api, ModelLocation, Operation, free, metered, metered_by};
+use super::operation::{
+    Api, ModelLocation, ObjectRole, Operation, creates, free, metered, metered_by, of_object,
+};
 
 /// Sets of rows, in the order in which they are tried.
 pub type OperationSets = &'static [&'static [Operation]];
@@ -19,6 +22,15 @@ static CHAT_ROWS: [Operation; 4] = [
 static RESPONSES_ROWS: [Operation; 2] = [
     metered("/responses", Api::Responses),
     free(Method::POST, "/responses/input_tokens", ModelLocation::MaybeBody("model")),
+];
+/// Responses that the provider keeps.
+static KEPT_RESPONSES_ROWS: [Operation; 6] = [
+    creates("/responses", Api::Responses, ModelLocation::Body("model")),
+    free(Method::POST, "/responses/input_tokens", ModelLocation::MaybeBody("model")),
+    of_object(Method::GET, "/responses/{object}", Api::Responses, ObjectRole::Retrieves),
+    of_object(Method::POST, "/responses/{object}/cancel", Api::Responses, ObjectRole::Retrieves),
+    of_object(Method::GET, "/responses/{object}/input_items", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::DELETE, "/responses/{object}", Api::Opaque, ObjectRole::Deletes),
 ];
 static EMBEDDINGS_ROWS: [Operation; 1] = [metered("/embeddings", Api::Embeddings)];
 static TRANSCRIPTION_ROWS: [Operation; 2] = [
@@ -40,6 +52,14 @@ static MESSAGES_ROWS: [Operation; 2] = [
     metered("/messages", Api::Messages),
     free(Method::POST, "/messages/count_tokens", ModelLocation::Body("model")),
 ];
+static MESSAGE_BATCH_ROWS: [Operation; 6] = [
+    creates("/messages/batches", Api::Batch, NO_MODEL),
+    of_object(Method::GET, "/messages/batches", Api::Opaque, ObjectRole::Lists),
+    of_object(Method::GET, "/messages/batches/{object}", Api::Batch, ObjectRole::Retrieves),
+    of_object(Method::POST, "/messages/batches/{object}/cancel", Api::Batch, ObjectRole::Retrieves),
+    of_object(Method::GET, "/messages/batches/{object}/results", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::DELETE, "/messages/batches/{object}", Api::Opaque, ObjectRole::Deletes),
+];
 static MODEL_ROWS: [Operation; 2] =
     [free(Method::GET, "/models", NO_MODEL), free(Method::GET, "/models/{model}", NO_MODEL)];
 static MISTRAL_ROWS: [Operation; 3] = [
@@ -51,7 +71,7 @@ static MOONSHOT_ROWS: [Operation; 1] =
     [free(Method::POST, "/tokenizers/estimate-token-count", ModelLocation::Body("model"))];
 static CHAT_ALONE_ROWS: [Operation; 1] = [metered("/chat/completions", Api::Chat)];
 
-static AZURE_ROWS: [Operation; 9] = [
+static AZURE_ROWS: [Operation; 8] = [
     metered_by("/deployments/{deployment}/chat/completions", Api::Chat, ModelLocation::Path),
     metered_by("/deployments/{deployment}/completions", Api::Chat, ModelLocation::Path),
     metered_by("/deployments/{deployment}/embeddings", Api::Embeddings, ModelLocation::Path),
@@ -67,7 +87,6 @@ static AZURE_ROWS: [Operation; 9] = [
     ),
     metered_by("/deployments/{deployment}/audio/speech", Api::Speech, ModelLocation::Path),
     metered_by("/deployments/{deployment}/images/generations", Api::Images, ModelLocation::Path),
-    metered("/responses", Api::Responses),
     free(Method::GET, "/models", NO_MODEL),
 ];
 
@@ -152,7 +171,7 @@ static DEEPGRAM_ROWS: [Operation; 5] = [
 /// OpenAI.
 pub const OPENAI: OperationSets = &[
     &CHAT_ROWS,
-    &RESPONSES_ROWS,
+    &KEPT_RESPONSES_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -164,15 +183,15 @@ pub const CHAT: OperationSets = &[&CHAT_ROWS];
 /// Chat and embeddings at siblings of OpenAI.
 pub const CHAT_AND_EMBEDDINGS: OperationSets = &[&CHAT_ROWS, &EMBEDDINGS_ROWS];
 /// Anthropic.
-pub const ANTHROPIC: OperationSets = &[&MESSAGES_ROWS, &MODEL_ROWS];
+pub const ANTHROPIC: OperationSets = &[&MESSAGES_ROWS, &MESSAGE_BATCH_ROWS, &MODEL_ROWS];
 /// Anthropic's messages at other providers.
 pub const MESSAGES: OperationSets = &[&MESSAGES_ROWS];
 /// Azure, below its deployments.
-pub const AZURE: OperationSets = &[&AZURE_ROWS];
+pub const AZURE: OperationSets = &[&AZURE_ROWS, &KEPT_RESPONSES_ROWS];
 /// Azure's newer API, as at OpenAI.
 pub const AZURE_V1: OperationSets = &[
     &CHAT_ROWS,
-    &RESPONSES_ROWS,
+    &KEPT_RESPONSES_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -195,7 +214,7 @@ pub const MISTRAL: OperationSets =
 pub const GROQ: OperationSets = &[&CHAT_ROWS, &RESPONSES_ROWS, &TRANSCRIPTION_ROWS, &SPEECH_ROWS];
 /// xAI.
 pub const XAI: OperationSets =
-    &[&CHAT_ROWS, &RESPONSES_ROWS, &EMBEDDINGS_ROWS, &IMAGE_GENERATION_ROWS, &MESSAGES_ROWS];
+    &[&CHAT_ROWS, &KEPT_RESPONSES_ROWS, &EMBEDDINGS_ROWS, &IMAGE_GENERATION_ROWS, &MESSAGES_ROWS];
 /// Together.
 pub const TOGETHER: OperationSets = &[
     &CHAT_ROWS,
@@ -207,7 +226,7 @@ pub const TOGETHER: OperationSets = &[
 ];
 /// Fireworks.
 pub const FIREWORKS: OperationSets =
-    &[&CHAT_ROWS, &RESPONSES_ROWS, &EMBEDDINGS_ROWS, &RERANK_ROWS, &MESSAGES_ROWS];
+    &[&CHAT_ROWS, &KEPT_RESPONSES_ROWS, &EMBEDDINGS_ROWS, &RERANK_ROWS, &MESSAGES_ROWS];
 /// OpenRouter.
 pub const OPENROUTER: OperationSets =
     &[&CHAT_ROWS, &RESPONSES_ROWS, &EMBEDDINGS_ROWS, &MESSAGES_ROWS];

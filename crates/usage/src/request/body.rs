@@ -19,6 +19,14 @@ pub struct InspectedBody {
     pub asks_usage: bool,
     /// The length of the body. A tokenizer that works on bytes makes at most this number of tokens.
     pub input_bytes: u64,
+    /// Whether the answer is asked for later.
+    pub background: bool,
+    /// Whether the provider keeps the answer under an id.
+    pub keeps_answer: bool,
+    /// The earlier response that the body continues, where its owner must be known.
+    pub previous_response_id: Option<String>,
+    /// The most tokens of that response as input.
+    pub(super) previous_tokens: u64,
     /// Whether the body names other models that may serve the call instead.
     pub names_other_models: bool,
     /// The largest of the maximum-token fields that the endpoint has; it bounds each answer.
@@ -69,6 +77,15 @@ impl InspectedBody {
         ];
         if !NO_DEARER.contains(&tier) {
             self.tiers.push((field, tier.to_ascii_lowercase()));
+        }
+    }
+
+    /// Sets the tokens of the earlier response that the body continues. They are input of the call. If they are not known,
+    /// its cost has no bound.
+    pub fn continue_from(&mut self, tokens: Option<u64>) {
+        match tokens {
+            Some(tokens) => self.previous_tokens = tokens,
+            None => self.open_ended = Some(vec!["previous_response_id".to_owned()]),
         }
     }
 

@@ -170,6 +170,7 @@ impl InspectedBody {
         [
             hidden.per_image.saturating_mul(self.findings.images),
             hidden.per_tool.saturating_mul(prompts),
+            self.previous_tokens,
             TOKENS_PER_TOOL_CALL.saturating_mul(tool_calls),
             self.audio_micros.div_ceil(MICROS_PER_SECOND).saturating_mul(TOKENS_PER_SECOND_HEARD),
         ]

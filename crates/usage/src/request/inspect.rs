@@ -11,7 +11,7 @@ use super::edit::{UsageOption, range_of, usage_option};
 use super::native;
 use super::scan::{FindingKind, MemberSeed, STORED_STATE, ScanContext, ScanFindings, folded};
 use super::tools::is_tool;
-use crate::dialect::{Api, Dialect, ModelLocation};
+use crate::dialect::{Api, Dialect, ModelLocation, ObjectRole};
 use crate::endpoint::EndpointFormat;
 use crate::number::count;
 use crate::object::{JsonKey, JsonObject};
@@ -55,6 +55,7 @@ struct TopLevelFields<'a> {
     preset: Option<&'a RawValue>,
     data_sources: Option<&'a RawValue>,
     deferred: Option<&'a RawValue>,
+    store: Option<&'a RawValue>,
     duplicates: Vec<&'static str>,
     /// A key that decides about money, in letters that some servers fold into the right ones.
     misspelt: Option<String>,
@@ -167,7 +168,8 @@ slots!(
     google,
     preset,
     data_sources,
-    deferred
+    deferred,
+    store
 );
 
 impl TopLevelFields<'_> {
@@ -229,8 +231,19 @@ pub(super) fn inspect(
         read_count("n", top.n, &mut issues).max(read_count("best_of", top.best_of, &mut issues));
     let max_output_tokens = read_max_output_tokens(&top, endpoint, &mut issues);
     let max_tool_calls = read_count("max_tool_calls", top.max_tool_calls, &mut issues);
+    let checks_owner = managed && !endpoint.provider.allow_stored_state;
+    let keeps_objects =
+        endpoint.object_role() == ObjectRole::Creates && endpoint.api() == Api::Responses;
+    let background = keeps_objects && read_flag("background", top.background, &mut issues);
+    let previous_response_id = match checks_owner && keeps_objects {
+        true => read_id("previous_response_id", top.previous_response_id.take(), &mut issues),
+        false => None,
+    };
     let mut stored = stored_state(&mut top);
-    if managed && !endpoint.provider.allow_stored_state {
+    if checks_owner {
+        if !keeps_objects {
+            refuse_later("background", top.background, &mut issues);
+        }
         refuse_stored_state(&top, std::mem::take(&mut stored), &mut issues);
     }
     if let Some(path) = top.findings.take(FindingKind::Misspelt).filter(|_| managed) {
@@ -255,6 +268,10 @@ pub(super) fn inspect(
         max_tool_calls,
         findings: top.findings,
         open_ended: stored.into_iter().next().or(endless),
+        background,
+        keeps_answer: keeps_objects && top.store.is_none_or(|store| store.get() != "false"),
+        previous_response_id,
+        previous_tokens: 0,
         names_other_models: filled(top.models) || filled(top.fallbacks),
         model_range: range_of(body, top.model),
         is_form: false,
@@ -481,6 +498,37 @@ fn stored_state(top: &mut TopLevelFields<'_>) -> Vec<Vec<String>> {
         .collect()
 }
 
+/// Refuses a field that asks for the answer later, where no one can see its end.
+fn refuse_later(field: &str, value: Option<&RawValue>, issues: &mut Vec<Issue>) {
+    if value.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
+        let message = "answers that come later are not possible with the managed key at this \
+                       provider; use your own provider key";
+        issues.push(Issue::at([field], message));
+    }
+}
+
+/// Reads a field that is true or false; false if it is absent.
+fn read_flag(field: &str, value: Option<&RawValue>, issues: &mut Vec<Issue>) -> bool {
+    match value.map(RawValue::get) {
+        None | Some("false" | "null") => false,
+        Some("true") => true,
+        Some(_) => {
+            issues.push(Issue::at([field], "must be true or false"));
+            false
+        }
+    }
+}
+
+/// Reads the id of an object of the provider, if there is one.
+fn read_id(field: &str, value: Option<&RawValue>, issues: &mut Vec<Issue>) -> Option<String> {
+    let value = value.filter(|value| present(Some(value)))?;
+    let id = serde_json::from_str::<String>(value.get()).ok();
+    if id.is_none() {
+        issues.push(Issue::at([field], "must be a string"));
+    }
+    id
+}
+
 /// Refuses handles to stored state with a managed key. The key opens the operator's whole account,
 /// which holds the files and answers of all callers, and their owners are not known.
 fn refuse_stored_state(
@@ -488,14 +536,6 @@ fn refuse_stored_state(
     stored: Vec<Vec<String>>,
     issues: &mut Vec<Issue>,
 ) {
-    for (field, value) in [("background", top.background), ("deferred", top.deferred)] {
-        if value.is_some_and(|value| !matches!(value.get(), "false" | "null")) {
-            issues.push(Issue::at(
-                [field],
-                "answers that come later are not possible with the managed key; use your own \
-                 provider key",
-            ));
-        }
-    }
+    refuse_later("deferred", top.deferred, issues);
     issues.extend(stored.into_iter().map(|path| Issue { path, message: STORED_STATE.to_owned() }));
 }

@@ -24,7 +24,10 @@ pub(super) fn read(
     issues: &mut Vec<Issue>,
 ) {
     let api = endpoint.api();
-    if matches!(api, Api::Chat | Api::Responses | Api::Messages | Api::Embeddings | Api::Opaque) {
+    if matches!(
+        api,
+        Api::Chat | Api::Responses | Api::Messages | Api::Embeddings | Api::Batch | Api::Opaque
+    ) {
         return;
     }
     let Some(body) = JsonObject::of(body) else { return };

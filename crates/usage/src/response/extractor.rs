@@ -3,6 +3,7 @@
 use tollgate_pricing::{Amount, PerModelUsage, PerUnit};
 
 use super::excerpt::Excerpt;
+use super::reading::ObjectState;
 
 /// Reads the answers of one kind of endpoint, one event or one body at a time, without side
 /// effects.
@@ -45,6 +46,11 @@ pub(super) trait UsageExtractor {
 
     /// Reads a whole body; false if no part of it was understood.
     fn body(&mut self, body: &[u8]) -> bool;
+
+    /// The facts that are known so far, of an answer that is an object which the provider keeps.
+    fn object(&self) -> Option<&ResponseFacts> {
+        None
+    }
 
     /// The result.
     fn found(self: Box<Self>) -> ExtractedUsage;
@@ -93,6 +99,14 @@ pub(super) struct ResponseFacts {
     /// Other modes that multiply its prices: `fast`, `us`.
     pub(super) modes: Vec<String>,
     pub(super) provider_error: bool,
+    /// The state of the object that the answer is.
+    pub(super) object_state: Option<ObjectState>,
+    /// The time at which the object expires, as it is written.
+    pub(super) expires_at: Option<String>,
+    /// The files with the results of the object.
+    pub(super) result_files: Vec<String>,
+    /// The number of requests of a batch that were answered.
+    pub(super) answered_requests: Option<u64>,
 }
 
 /// The most models of one call that are kept apart.

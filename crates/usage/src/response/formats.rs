@@ -3,6 +3,7 @@
 use crate::headers::Headers;
 
 use super::anthropic::AnthropicExtractor;
+use super::batch::BatchExtractor;
 use super::bedrock::{ConverseExtractor, InvokeExtractor};
 use super::cohere::CohereExtractor;
 use super::deepgram::DeepgramExtractor;
@@ -30,6 +31,7 @@ pub(super) fn extractor(
         Api::Transcription | Api::Speech | Api::Images => {
             Box::new(MediaExtractor::new(api, request))
         }
+        Api::Batch => Box::new(BatchExtractor::default()),
         Api::Messages => Box::new(AnthropicExtractor::new(request.hour_cache)),
         Api::GenerateContent | Api::EmbedContent | Api::Predict => {
             Box::new(GoogleExtractor::new(api, headers, asked(), request.choices))

@@ -20,8 +20,8 @@ use super::extractor::{
 use super::formats::extractor;
 use super::frames::FrameReader;
 use super::objects::ObjectReader;
-use super::reading::{AnswerForm, MeteredPiece, ResponseEnd, UsageReading};
-use crate::dialect::Api;
+use super::reading::{AnswerForm, MeteredPiece, ObjectState, ResponseEnd, UsageReading};
+use crate::dialect::{Api, ObjectRole};
 use crate::endpoint::EndpointFormat;
 use crate::request::InspectedBody;
 
@@ -144,7 +144,7 @@ impl ResponseMeter {
             decoder: None,
             unread_bytes: 0,
             status,
-            metered: endpoint.metered(),
+            metered: endpoint.metered() || endpoint.object_role() == ObjectRole::Retrieves,
             states_cost: STATE_COSTS.contains(&endpoint.provider.price_list.as_str()),
             input_bytes: request.input_bytes,
             most_output: most_output(endpoint.api(), request),
@@ -175,6 +175,12 @@ impl ResponseMeter {
     /// The form of the answer, by its headers.
     pub const fn answer_form(&self) -> AnswerForm {
         self.answer_form
+    }
+
+    /// The id and the state of the object that the answer is, as far as it was read.
+    pub fn object(&self) -> Option<(&str, ObjectState)> {
+        let facts = self.extractor.object().filter(|_| self.accepted())?;
+        Some((facts.response_id.as_deref()?, facts.object_state?))
     }
 
     /// Takes the next piece of the body.
@@ -212,10 +218,6 @@ impl ResponseMeter {
         panic_if(self.fault.as_deref(), "panic at the end");
         let mut rest = Bytes::new();
         let mut complete = how == ResponseEnd::Complete;
-        let error = match &self.form {
-            BodyReader::Whole(body) if !self.accepted() => ErrorWords::of(&body.bytes),
-            _ => None,
-        };
         match &mut self.form {
             BodyReader::Unread => {}
             BodyReader::Objects(_) => {}
@@ -239,6 +241,12 @@ impl ResponseMeter {
             }
         }
         let found = std::mem::replace(&mut self.extractor, Box::new(OpaqueExtractor)).found();
+        let object_state = found.facts.object_state.filter(|_| self.accepted());
+        let has_failed = !self.accepted() || object_state == Some(ObjectState::Failed);
+        let error = match &self.form {
+            BodyReader::Whole(body) if has_failed => ErrorWords::of(&body.bytes),
+            _ => None,
+        };
         // A stream may end without its last event and still have reported all that counts.
         complete |= how == ResponseEnd::Complete && found.is_final;
         let unread = if self.textual { self.unread_bytes } else { 0 };
@@ -255,6 +263,10 @@ impl ResponseMeter {
             parts: limit_parts(found.parts),
             total_differs: found.total_differs && source == UsageSource::Reported,
             provider_error: found.facts.provider_error && self.accepted(),
+            object_state,
+            expires_at: found.facts.expires_at,
+            result_files: found.facts.result_files,
+            answered_requests: found.facts.answered_requests,
             error,
             complete,
             rest,

@@ -6,6 +6,8 @@
 //! the source of its figures.
 
 mod anthropic;
+mod batch;
+mod batch_results;
 mod bedrock;
 mod body_buffer;
 mod cohere;
@@ -26,8 +28,9 @@ mod objects;
 mod openai;
 mod reading;
 
+pub use self::batch_results::BatchResultReader;
 pub use self::body_buffer::{MemoryReservation, ResponseMemory};
 pub use self::error_words::ErrorWords;
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;
-pub use self::reading::{AnswerForm, MeteredPiece, ResponseEnd, UsageReading};
+pub use self::reading::{AnswerForm, MeteredPiece, ObjectState, ResponseEnd, UsageReading};

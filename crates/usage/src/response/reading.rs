@@ -39,6 +39,45 @@ pub enum ResponseEnd {
     Left,
 }
 
+impl UsageReading {
+    /// The reading of an answer that reports nothing.
+    pub fn nothing() -> Self {
+        Self {
+            usage: Usage::default(),
+            source: UsageSource::None,
+            model: None,
+            response_id: None,
+            created_unix_s: None,
+            tiers: Vec::new(),
+            parts: Vec::new(),
+            total_differs: false,
+            provider_error: false,
+            error: None,
+            object_state: None,
+            expires_at: None,
+            result_files: Vec::new(),
+            answered_requests: None,
+            complete: false,
+            rest: Bytes::new(),
+        }
+    }
+}
+
+/// The state of an object that a provider keeps, such as a response in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectState {
+    /// The provider works on it.
+    Running,
+    /// It is complete, or as complete as its limits allow.
+    Succeeded,
+    /// The provider gave up.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+    /// The provider did not finish it in time.
+    Expired,
+}
+
 /// The usage of one answer, and the facts that price it.
 ///
 /// `model`, `tiers`, `usage` and `parts` are the fields of `tollgate_pricing::ServedCall`.
@@ -64,6 +103,14 @@ pub struct UsageReading {
     pub provider_error: bool,
     /// The provider's words about an error, if the body of an answer with an error status has any.
     pub error: Option<ErrorWords>,
+    /// The state of the object that the answer is, if it is one.
+    pub object_state: Option<ObjectState>,
+    /// The time at which the object expires, as the provider writes it.
+    pub expires_at: Option<String>,
+    /// The provider's ids of the files with the results of the object.
+    pub result_files: Vec<String>,
+    /// The number of requests of a batch that were answered, if its object states it.
+    pub answered_requests: Option<u64>,
     /// Whether the event that ends the stream, or the end of a body, was seen.
     pub complete: bool,
     /// The last bytes for the client, kept back because they might have begun the last event. Empty

@@ -7,8 +7,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use serde_json::Value;
 use tollgate_domain::{
-    Issue, LocalTime, MerchantId, Metadata, MeterId, RequestId, RequestRecord, RequestStatus,
-    SpendKeyId,
+    BudgetId, Issue, LocalTime, MerchantId, Metadata, MeterId, RequestId, RequestRecord,
+    RequestStatus, RunId, SpendKeyId,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
@@ -198,6 +198,10 @@ struct ListQuery {
     /// Only records whose provider answered with this HTTP status.
     #[param(minimum = 100, maximum = 599)]
     provider_status: Option<u16>,
+    /// Only records of this run. Runs of several keys may have one id.
+    run_id: Option<RunId>,
+    /// Only records of calls that a budget with `enforcement: observe` would have refused. The only value is `true`.
+    would_refuse: Option<bool>,
     /// Only records whose `total_request_cost` is at least this amount.
     min_cost: Option<NonNegativeAmount>,
     /// Only the record of usage that you reported under this id.
@@ -237,7 +241,29 @@ fn list_filter(query: &Query, issues: &mut Vec<Issue>) -> ListFilter {
     };
     let mut instant = |name| time(query, name, issues).ok().flatten().map(LocalTime::instant);
     let (start, end) = (instant("start"), instant("end"));
-    ListFilter { calls, status, provider_status, min_cost, start, end }
+    let would_refuse = match query.get("would_refuse") {
+        None => false,
+        Some("true") => true,
+        Some(_) => {
+            issues.push(Issue::at(["would_refuse"], "must be true"));
+            false
+        }
+    };
+    let run_id = run_filter(query, issues);
+    ListFilter { calls, status, provider_status, run_id, would_refuse, min_cost, start, end }
+}
+
+/// A filter by a run. The run of a day has the empty id.
+pub(super) fn run_filter(query: &Query, issues: &mut Vec<Issue>) -> Option<RunId> {
+    let text = query.get("run_id")?;
+    if text.is_empty() {
+        return Some(RunId::of_the_day());
+    }
+    let id = text.parse().ok();
+    if id.is_none() {
+        issues.push(Issue::at(["run_id"], "must be the id of a run"));
+    }
+    id
 }
 
 /// The filters of the list of records, as documents have them; [`filter`] reads them.
@@ -247,6 +273,8 @@ fn list_filter(query: &Query, issues: &mut Vec<Issue>) -> ListFilter {
 pub(super) struct RecordQuery {
     /// Only records of this spend key.
     spend_key_id: Option<SpendKeyId>,
+    /// Only records of calls that counted against this budget.
+    budget_id: Option<BudgetId>,
     /// Only records that this meter priced.
     meter_id: Option<MeterId>,
     /// Only records of this provider.
@@ -263,6 +291,7 @@ pub(super) fn filter(query: &Query, issues: &mut Vec<Issue>) -> RequestFilter {
     RequestFilter {
         connection_id: id_filter("connection_id", query, issues),
         spend_key_id: optional_id("spend_key_id", query.get("spend_key_id"), issues),
+        budget_id: optional_id("budget_id", query.get("budget_id"), issues),
         meter_id: optional_id("meter_id", query.get("meter_id"), issues),
         provider: name_filter("provider", query, issues),
         model: name_filter("model", query, issues),

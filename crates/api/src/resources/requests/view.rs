@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use tollgate_domain::{
-    CallFailure, CallTimings, ConnectionId, FailureSource, Metadata, MeterId, Payer,
-    ProviderKeyType, Quote, RequestId, RequestRecord, RequestStatus, SpendKeyId, Timestamp,
-    UsageSource,
+    BudgetId, CallFailure, CallTimings, ConnectionId, FailureSource, JobId, Metadata, MeterId,
+    Payer, ProviderKeyType, Quote, RecordLine, RequestId, RequestRecord, RequestStatus, RunId,
+    SpendKeyId, Timestamp, UsageSource,
 };
 use tollgate_pricing::{Amount, FeeLine, PriceSource, RateType, TierUnit, TokenBasis, Usage};
 use utoipa::ToSchema;
@@ -49,6 +49,30 @@ pub struct RecordView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     spend_key_id: Option<SpendKeyId>,
+    /// The budget that the spend key named, else the customer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    budget_id: Option<BudgetId>,
+    /// All budgets that the call counted against. Absent when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<BudgetId>>, nullable = false)]
+    budget_ids: Vec<BudgetId>,
+    /// Whether a budget that observes would have refused the call. Absent when none would.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(value_type = Option<bool>, nullable = false)]
+    would_refuse: bool,
+    /// The run of the call. Empty for a call without a run, under a spend key with a `run_limit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    run_id: Option<RunId>,
+    /// The job that the call created. Its provider answers later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    job_id: Option<JobId>,
+    /// The requests of a batch, by model and tier. Absent for other calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<RecordLineView>>, nullable = false)]
+    lines: Vec<RecordLineView>,
     /// The meter that priced the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -179,6 +203,10 @@ pub(super) const RECORD_COLUMNS: &[&str] = &[
     "timings.settled_at",
     "connection_id",
     "spend_key_id",
+    "budget_id",
+    "budget_ids",
+    "would_refuse",
+    "run_id",
     "meter_id",
     "response_id",
     "timestamp",
@@ -237,9 +265,37 @@ struct CustomerView {
     customer_id: Option<ConnectionId>,
 }
 
+/// The requests of a batch that one model has answered in one tier.
 #[derive(Serialize, ToSchema)]
-#[schema(as = ModelUsage)]
-pub(crate) struct ModelUsageView {
+#[schema(as = RecordLine)]
+pub(crate) struct RecordLineView {
+    /// The model, by its own name.
+    model: String,
+    /// The tier, such as `batch`.
+    tier: String,
+    /// The number of requests that report usage.
+    requests: u64,
+    /// The sum of their usage.
+    usage: UsageCountsView,
+    /// The sum of their costs at the provider. Each is rounded on its own.
+    cost: Amount,
+}
+
+impl RecordLineView {
+    fn of(line: &RecordLine) -> Self {
+        Self {
+            model: line.model.clone(),
+            tier: line.tier.clone(),
+            requests: line.requests,
+            usage: UsageCountsView::of(&line.usage),
+            cost: line.base.total().unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = UsageCounts)]
+pub(crate) struct UsageCountsView {
     /// Tokens of input.
     input_tokens: u64,
     /// Tokens of output.
@@ -268,6 +324,13 @@ pub(crate) struct ModelUsageView {
     input_audio_tokens: u64,
     /// Output tokens of audio.
     output_audio_tokens: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = ModelUsage)]
+pub(crate) struct ModelUsageView {
+    #[serde(flatten)]
+    counts: UsageCountsView,
     /// The cost of the input.
     input_cost: Amount,
     /// The cost of the output and of everything else.
@@ -362,6 +425,12 @@ impl RecordView {
                 customer_id: record.connection_id.filter(|_| !current),
             },
             spend_key_id: record.spend_key_id,
+            budget_id: record.budgets.own,
+            budget_ids: record.budgets.ids.clone(),
+            run_id: record.run_id.clone(),
+            job_id: record.job_id,
+            lines: record.lines.iter().map(RecordLineView::of).collect(),
+            would_refuse: record.budgets.would_refuse,
             meter_id: record.meter_id,
             model: record.model.clone(),
             response_id: record.response_id.clone(),
@@ -411,9 +480,9 @@ impl CostView {
     }
 }
 
-impl ModelUsageView {
-    pub(crate) fn of(usage: &Usage, quote: &Quote, shape: InterfaceShape) -> Self {
-        let (quantities, base) = (&usage.quantities, &quote.base);
+impl UsageCountsView {
+    fn of(usage: &Usage) -> Self {
+        let quantities = &usage.quantities;
         let (input_tokens, output_tokens) = (usage.input_tokens(), usage.output_tokens());
         let (input_seconds, output_seconds) = (usage.input_seconds(), usage.output_seconds());
         Self {
@@ -431,6 +500,15 @@ impl ModelUsageView {
             reasoning_tokens: quantities.reasoning,
             input_audio_tokens: quantities.input_audio,
             output_audio_tokens: quantities.output_audio,
+        }
+    }
+}
+
+impl ModelUsageView {
+    pub(crate) fn of(usage: &Usage, quote: &Quote, shape: InterfaceShape) -> Self {
+        let base = &quote.base;
+        Self {
+            counts: UsageCountsView::of(usage),
             input_cost: base.input,
             output_cost: base.output,
             total_cost: base.total().unwrap_or_default(),

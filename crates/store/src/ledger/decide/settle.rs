@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_domain::admission;
 use tollgate_domain::settlement::{self, CallReport, Ending, SettlementResult};
 use tollgate_domain::{
-    PendingRecord, RequestId, RequestRecord, SpendKey, TransactionKind, WalletId,
+    Budget, PendingRecord, RequestId, RequestRecord, Run, SpendKey, TransactionKind, WalletId,
 };
 use tollgate_pricing::{Amount, Overflow};
 
@@ -50,7 +50,8 @@ impl GroupDecision<'_> {
                     return Ok(SettleOutcome::AlreadySettled);
                 };
                 let end = CallEnd { report, swept: false, before: Some(&before) };
-                let settled = self.book(&before.call, end)?;
+                let call = self.without_forgotten_run(&before.call);
+                let settled = self.book(&call, end)?;
                 self.changes.correct(before, settled.0.clone());
                 settled
             }
@@ -58,6 +59,15 @@ impl GroupDecision<'_> {
         let (settled, outcome) = settled;
         self.remember_settled(settled);
         Ok(outcome)
+    }
+
+    /// A call that is corrected. A run that was forgotten since it was swept counts no correction.
+    fn without_forgotten_run(&self, call: &Arc<PendingRecord>) -> Arc<PendingRecord> {
+        let run = call.run().and_then(|run| self.state.accounts.runs.get(&run.account_id));
+        match run.is_some_and(|run| !run.counts(call.created_at)) {
+            true => Arc::new(PendingRecord { run_id: None, ..PendingRecord::clone(call) }),
+            false => Arc::clone(call),
+        }
     }
 
     fn book_first(
@@ -85,13 +95,25 @@ impl GroupDecision<'_> {
         self.settled.push(id);
     }
 
-    /// Counts a call on its spend key, for a call without an admission.
+    /// Counts a call on its spend key, its budgets and its run, for a call without an admission.
     fn count_call(&mut self, call: &PendingRecord) -> Result<(), StoreError> {
-        let Some(id) = call.spend_key_id else { return Ok(()) };
-        let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
-        let at = counters.admitted_at(call.created_at);
-        let counted = counters.admit(at, Amount::ZERO, rules.calendars());
-        counted.map_err(|Overflow| out_of_range("spend key", id))
+        if let Some(id) = call.spend_key_id {
+            let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
+            let at = counters.admitted_at(call.created_at);
+            let counted = counters.admit(at, Amount::ZERO, rules.calendars());
+            counted.map_err(|Overflow| out_of_range("spend key", id))?;
+        }
+        for id in &call.budgets.ids {
+            let Budget { counters, rules, .. } = self.change_budget(*id)?;
+            let at = counters.admitted_at(call.created_at);
+            let counted = counters.admit(at, Amount::ZERO, rules.calendars());
+            counted.map_err(|Overflow| out_of_range("budget", id))?;
+        }
+        if let Some(Run { account_id, .. }) = call.run() {
+            let counted = self.change_run(account_id)?.admit(call.created_at);
+            counted.map_err(|Overflow| out_of_range("run", account_id))?;
+        }
+        Ok(())
     }
 
     /// Books the end of a call: its cost, or the difference when it was booked before.
@@ -147,6 +169,12 @@ impl GroupDecision<'_> {
             }
             Some(before) => before.record.sequence,
         };
+        if let Some(end) = report.job {
+            self.changes.end_job(call, end);
+        }
+        if let Some(object) = &report.object {
+            self.changes.own_object(call, object);
+        }
         let record = Arc::new(record);
         let settled =
             SettledRecord { record: Arc::clone(&record), remaining: self.remaining(call) };
@@ -167,15 +195,17 @@ impl GroupDecision<'_> {
 
     /// The amount that the limits of a call leave for the next one.
     fn remaining(&self, call: &PendingRecord) -> Option<Amount> {
-        let Accounts { spend_keys, wallets, .. } = &self.state.accounts;
+        let Accounts { spend_keys, budgets, runs, wallets, .. } = &self.state.accounts;
+        let run = call.run().and_then(|run| runs.get(&run.account_id));
+        let budgets = call.budgets.ids.iter().filter_map(|id| budgets.get(id));
         let key = call.spend_key_id.and_then(|id| spend_keys.get(&id));
         // A call without a wallet is paid by the merchant's own.
         let wallet = wallets.get(&call.wallet_id.unwrap_or(call.merchant_wallet_id));
         let wallet = wallet.map(|wallet| &wallet.wallet);
-        admission::remaining(key, wallet, call.credit_hold.is_some(), self.now)
+        admission::remaining(key, budgets, run, wallet, call.credit_hold.is_some(), self.now)
     }
 
-    /// Takes the cost of a call from its wallets and counts it on its spend key, less the amounts booked before.
+    /// Takes the cost of a call from its wallets and counts it on its limits, less the amounts booked before.
     /// Releases the holds. Returns the sums now booked on the call's wallet and on the merchant's own.
     fn pay(
         &mut self,
@@ -254,25 +284,34 @@ impl GroupDecision<'_> {
         Ok(taken)
     }
 
-    /// Counts the cost of a call on its spend key. `more` is the part not counted before. Adds the events of the limits
-    /// that the key reaches.
+    /// Counts the cost of a call on its spend key, its budgets and its run. `more` is the part not counted before. Adds the
+    /// events of the limits that they reach.
     fn count_spend(
         &mut self,
         pending: &PendingRecord,
         cost: Amount,
         more: Amount,
     ) -> Result<(), StoreError> {
-        let Some(id) = pending.spend_key_id else { return Ok(()) };
-        if cost > pending.spend_hold && pending.spend_hold.is_positive() {
+        let (admitted_at, hold) = (pending.created_at, pending.spend_hold);
+        if cost > hold && hold.is_positive() {
             log::warn!(
-                "{}: it cost {cost} USD and was held to cost at most {}",
-                pending.request_id,
-                pending.spend_hold
+                "{}: it cost {cost} USD and was held to cost at most {hold}",
+                pending.request_id
             );
         }
-        let key = self.change_spend_key(id)?;
-        let news = key.settle(pending.created_at, pending.spend_hold, more);
-        let news = news.map_err(|Overflow| out_of_range("spend key", id))?;
+        let mut news = Vec::new();
+        if let Some(id) = pending.spend_key_id {
+            let settled = self.change_spend_key(id)?.settle(admitted_at, hold, more);
+            news.extend(settled.map_err(|Overflow| out_of_range("spend key", id))?);
+        }
+        for id in &pending.budgets.ids {
+            let settled = self.change_budget(*id)?.settle(admitted_at, hold, more);
+            news.extend(settled.map_err(|Overflow| out_of_range("budget", id))?);
+        }
+        if let Some(Run { account_id, .. }) = pending.run() {
+            let settled = self.change_run(account_id)?.settle(admitted_at, hold, more);
+            settled.map_err(|Overflow| out_of_range("run", account_id))?;
+        }
         news.iter().for_each(|news| self.changes.add_event(pending.merchant_id, news));
         Ok(())
     }

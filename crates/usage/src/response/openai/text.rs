@@ -15,6 +15,7 @@ use crate::response::extractor::{
     ExtractedUsage, ResponseFacts, StreamEventKind, UsageExtractor, sides,
 };
 use crate::response::json::{KeySearcher, ReportedCount};
+use crate::response::reading::ObjectState;
 
 /// The number of first events that are parsed for the model. Streams name it in their first event.
 const INTRODUCTORY_EVENTS: u32 = 4;
@@ -95,6 +96,10 @@ impl OpenAiExtractor {
             created.count().and_then(|s| i64::try_from(s).ok()).or(facts.created_unix_s);
         facts.provider_error |=
             answer.object("error").is_some() || answer.text("status").as_deref() == Some("failed");
+        if self.api == Api::Responses {
+            facts.object_state =
+                answer.text("status").and_then(|word| object_state(&word)).or(facts.object_state);
+        }
         if answer.get("output").is_some() {
             let items = answer.objects("output");
             self.tools = tools::most(&self.tools, &tools::calls(&items));
@@ -282,6 +287,10 @@ impl UsageExtractor for OpenAiExtractor {
         answer.is_some() || self.text_bytes > 0
     }
 
+    fn object(&self) -> Option<&ResponseFacts> {
+        Some(&self.facts)
+    }
+
     fn found(mut self: Box<Self>) -> ExtractedUsage {
         let (mut input, mut output) = self.reported();
         if let Some(images) = self.images.take() {
@@ -316,6 +325,17 @@ pub(super) static DELTA_KEYS: LazyLock<KeySearcher> =
     LazyLock::new(|| KeySearcher::new(&["delta"], TELLING));
 static FINISH: LazyLock<KeySearcher> = LazyLock::new(|| KeySearcher::new(&[], &["finish_reason"]));
 const TELLING: &[&str] = &["usage", "error"];
+
+/// The state that the word of a response names.
+fn object_state(word: &str) -> Option<ObjectState> {
+    match word {
+        "queued" | "in_progress" => Some(ObjectState::Running),
+        "completed" | "incomplete" => Some(ObjectState::Succeeded),
+        "failed" => Some(ObjectState::Failed),
+        "cancelled" => Some(ObjectState::Cancelled),
+        _ => None,
+    }
+}
 
 fn is_end(event: &JsonObject<'_>) -> bool {
     event.text("type").is_some_and(|kind| RESPONSE_ENDS.contains(&kind.as_bytes()))

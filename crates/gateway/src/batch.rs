@@ -1,0 +1,420 @@
+//! Batches: many requests in one call. Each is checked and bounded like the body of a call of its own, and each answer is
+//! priced on its own.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tollgate_domain::admission::{CostBound, Refusal};
+use tollgate_domain::{
+    Issue, MissingPrice, PendingRecord, PricedUsage, PricingTerms, RecordLine, SpendRules,
+    Timestamp, UsageSource,
+};
+use tollgate_pricing::{BaseCost, Overflow, PerUnit, PriceSource, Rate, UnitPrices, Usage};
+use tollgate_provider::Endpoint;
+use tollgate_provider::http::Method;
+use tollgate_usage::{InspectedBody, UsageReading};
+
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::inbound::InboundCall;
+use crate::metrics::ProviderMetrics;
+use crate::outbound::{BatchPlan, OutboundCall};
+use crate::price::{PricedCall, PricedReading, input_estimate, price_reading};
+
+/// The most requests of a batch.
+const MAX_REQUESTS: usize = 50_000;
+/// The number of requests after which other calls have their turn.
+const YIELD_EVERY: usize = 64;
+/// The most issues that a refusal lists.
+const MAX_ISSUES: usize = 100;
+/// The most models and tiers of a batch that are kept apart.
+const MAX_LINES: usize = 64;
+/// The price list's name of the tier.
+const BATCH_TIER: &str = "batch";
+
+/// The body of `POST /messages/batches`.
+#[derive(Deserialize)]
+struct MessageBatch<'a> {
+    #[serde(borrow)]
+    requests: Vec<MessageRequest<'a>>,
+}
+
+#[derive(Deserialize)]
+struct MessageRequest<'a> {
+    #[serde(borrow)]
+    params: &'a RawValue,
+}
+
+/// The model of the first request of a batch.
+pub(crate) fn first_model(body: &[u8]) -> Option<String> {
+    let batch: MessageBatch<'_> = serde_json::from_slice(body).ok()?;
+    InspectedBody::model_of(batch.requests.first()?.params.get().as_bytes(), None)
+}
+
+impl OutboundCall {
+    /// Checks the requests of a batch, and bounds its cost by the sum of theirs. Does nothing for another call.
+    ///
+    /// # Errors
+    /// [`CallError::BodyInvalid`] with the issues of all requests.
+    pub async fn plan_batch(
+        &mut self,
+        inbound: &InboundCall,
+        gateway: &Gateway,
+    ) -> Result<(), CallError> {
+        if !self.endpoint.format.creates_batch() {
+            return Ok(());
+        }
+        let rules = inbound.rules(gateway).await?;
+        if !rules.request_shape.accepts(self.endpoint.shape()) {
+            return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape }.into());
+        }
+        let batch: MessageBatch<'_> = serde_json::from_slice(&self.body).map_err(|_| {
+            let message = "must be a list of objects with custom_id and params";
+            CallError::BodyInvalid(vec![Issue::at(["requests"], message)])
+        })?;
+        let count = batch.requests.len();
+        if !(1..=MAX_REQUESTS).contains(&count) {
+            let message = format!("must have 1 to {MAX_REQUESTS} items");
+            return Err(CallError::BodyInvalid(vec![Issue::at(["requests"], message)]));
+        }
+        let provider = &self.endpoint.provider;
+        let endpoint = gateway.providers.find_below(provider, &Method::POST, "/messages", None);
+        let endpoint = endpoint.ok_or(CallError::RouteNotSupported)?;
+        let mut planner =
+            BatchPlanner::new(gateway, &endpoint, &rules, self.managed, gateway.clock.now());
+        for (index, request) in batch.requests.iter().enumerate() {
+            let number = index.to_string();
+            planner.add(request.params.get().as_bytes(), &["requests", &number, "params"])?;
+            if index.is_multiple_of(YIELD_EVERY) {
+                tokio::task::yield_now().await;
+            }
+        }
+        planner.missing.iter().for_each(|model| {
+            let missing = MissingPrice::of_model(&provider.name, model);
+            gateway.store.report_missing_price(inbound.owner.merchant_id, missing);
+        });
+        let plan = planner.finish()?;
+        self.call_body.model.clone_from(&plan.model);
+        self.batch = Some(Box::new(plan));
+        Ok(())
+    }
+}
+
+/// The objects of batches whose `results_url` leads to `base`. Every other byte stays.
+pub(crate) fn with_results_at(base: &str, objects: &[u8]) -> Bytes {
+    const KEY: &[u8] = b"\"results_url\"";
+    const PATH: &str = "/messages/batches/";
+    // The text up to the end of the next URL, with the URL replaced, and the rest.
+    let step = |rest: &[u8]| {
+        let key = memchr::memmem::find(rest, KEY)?;
+        let text = std::str::from_utf8(rest.get(key.saturating_add(KEY.len())..)?).ok()?;
+        let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        let (url, after) = value.split_once('"')?;
+        let (_, tail) = url.split_once(PATH)?;
+        let before = rest.get(..rest.len().saturating_sub(value.len()))?;
+        let replaced = [before, base.as_bytes(), PATH.as_bytes(), tail.as_bytes(), b"\""].concat();
+        Some((replaced, after.len()))
+    };
+    let (mut all, mut rest) = (Vec::new(), objects);
+    while let Some((replaced, left)) = step(rest) {
+        all.extend(replaced);
+        rest = rest.get(rest.len().saturating_sub(left)..).unwrap_or_default();
+    }
+    all.extend_from_slice(rest);
+    all.into()
+}
+
+/// Adds up the bounds of the requests of a batch.
+struct BatchPlanner<'a> {
+    gateway: &'a Gateway,
+    /// The endpoint of a request that is made alone.
+    endpoint: &'a Endpoint,
+    rules: &'a SpendRules,
+    managed: bool,
+    now: Timestamp,
+    issues: Vec<Issue>,
+    missing: Vec<String>,
+    /// The models of the requests: one, or several.
+    models: Option<Result<String, SeveralModels>>,
+    usage: Usage,
+    base: BaseCost,
+    input_estimate: PricedUsage,
+    is_priced: bool,
+    unbounded: Option<Vec<String>>,
+    is_too_large: bool,
+}
+
+struct SeveralModels;
+
+impl<'a> BatchPlanner<'a> {
+    fn new(
+        gateway: &'a Gateway,
+        endpoint: &'a Endpoint,
+        rules: &'a SpendRules,
+        managed: bool,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            gateway,
+            endpoint,
+            rules,
+            managed,
+            now,
+            issues: Vec::new(),
+            missing: Vec::new(),
+            models: None,
+            usage: Usage::default(),
+            base: BaseCost::default(),
+            input_estimate: PricedUsage::nothing(),
+            is_priced: true,
+            unbounded: None,
+            is_too_large: false,
+        }
+    }
+
+    /// Checks and adds a request. `place` is the path to its body.
+    fn add(&mut self, body: &[u8], place: &[&str]) -> Result<(), CallError> {
+        if self.issues.len() >= MAX_ISSUES {
+            return Ok(());
+        }
+        let within = |path: Vec<String>| {
+            place.iter().map(|step| (*step).to_owned()).chain(path).collect::<Vec<_>>()
+        };
+        let request = match InspectedBody::inspect(body, &self.endpoint.format, self.managed) {
+            Ok(request) => request,
+            Err(issues) => {
+                let issues = issues.into_iter();
+                self.issues.extend(
+                    issues.map(|one| Issue { path: within(one.path), message: one.message }),
+                );
+                return Ok(());
+            }
+        };
+        let model = request.model.clone().unwrap_or_default();
+        let issue =
+            |field: &str, message: String| Issue { path: within(vec![field.to_owned()]), message };
+        if !self.rules.allows_model(&model) {
+            let message = format!("{model:?} is not in the allowed_models of the spend key");
+            self.issues.push(issue("model", message));
+        }
+        if request.stream {
+            self.issues.push(issue("stream", "must not be true in a batch".to_owned()));
+        }
+        let tariff = self.gateway.tariff(self.now);
+        let provider = &self.endpoint.provider.name;
+        let listed = tariff.find(provider, Some(&model));
+        let bound = match tariff.batch_bound(self.endpoint, &request, self.managed, listed) {
+            Ok(bound) => bound,
+            Err(CallError::PriceUnknown(found)) => {
+                if found.path == ["model"] && !self.missing.contains(&model) {
+                    self.missing.push(model);
+                }
+                self.issues.push(Issue { path: within(found.path), message: found.message });
+                return Ok(());
+            }
+            // A request without a bound must not go out.
+            Err(refused) => return Err(refused),
+        };
+        self.models = Some(match self.models.take() {
+            None => Ok(model),
+            Some(Ok(other)) if other == model => Ok(other),
+            Some(_) => Err(SeveralModels),
+        });
+        if let Some(path) = bound.unbounded.clone() {
+            self.unbounded.get_or_insert_with(|| within(path));
+        }
+        self.is_priced &= bound.prices.is_some();
+        self.sum(&bound, &input_estimate(&request, listed));
+        Ok(())
+    }
+
+    fn sum(&mut self, bound: &CostBound, estimate: &PricedUsage) {
+        let terms = PricingTerms {
+            meter: None,
+            counter: 0,
+            service_charge_rate: Rate::ZERO,
+            wallet_pays: true,
+            base_due: true,
+            fee_due: false,
+        };
+        let most =
+            bound.hold(&terms).map(|most| (bound.max_usage(PriceSource::Catalog), most.base));
+        let added = most.ok().and_then(|(most, base)| {
+            self.usage.quantities = PerUnit::sum(&self.usage.quantities, &most.usage.quantities);
+            self.base = add(self.base, base).ok()?;
+            let all = &mut self.input_estimate;
+            all.usage.quantities = PerUnit::sum(&all.usage.quantities, &estimate.usage.quantities);
+            all.usage_source = UsageSource::Estimated;
+            all.price_source = estimate.price_source;
+            all.base = add(all.base, estimate.base).ok()?;
+            Some(())
+        });
+        self.is_too_large |= added.is_none();
+    }
+
+    fn finish(mut self) -> Result<BatchPlan, CallError> {
+        if !self.issues.is_empty() {
+            self.issues.truncate(MAX_ISSUES);
+            return Err(CallError::BodyInvalid(self.issues));
+        }
+        // The whole batch is one unit, at the sum of the most that its requests cost.
+        let total = self.base.total().ok().filter(|_| !self.is_too_large);
+        let total: Rate = total
+            .and_then(|total| total.to_string().parse().ok())
+            .ok_or(CallError::Refused(Refusal::BoundTooLarge))?;
+        let prices = UnitPrices {
+            request: Some(total),
+            input: Some(Rate::ZERO),
+            output: Some(Rate::ZERO),
+            ..UnitPrices::default()
+        };
+        let bound = CostBound {
+            input_tokens: self.usage.input_tokens(),
+            max_tokens: self.usage.output_tokens(),
+            answers: 1,
+            prices: self.is_priced.then_some(prices),
+            unbounded: self.unbounded,
+            ..CostBound::default()
+        };
+        Ok(BatchPlan {
+            bound,
+            model: self.models.and_then(Result::ok),
+            input_estimate: self.input_estimate,
+        })
+    }
+}
+
+fn add(one: BaseCost, other: BaseCost) -> Result<BaseCost, Overflow> {
+    Ok(BaseCost {
+        input: one.input.checked_add(other.input)?,
+        output: one.output.checked_add(other.output)?,
+    })
+}
+
+/// The answers to the requests of a batch, priced one by one.
+#[derive(Default)]
+pub(crate) struct BatchTotals {
+    lines: BTreeMap<(String, String), RecordLine>,
+    usage: Usage,
+    base: BaseCost,
+    answers: u64,
+    is_estimated: bool,
+    price_source: Option<PriceSource>,
+    missing: Option<MissingPrice>,
+    overflows: bool,
+}
+
+impl BatchTotals {
+    /// Adds the answer to a request.
+    pub(crate) fn add(
+        &mut self,
+        mut reading: UsageReading,
+        call: &PendingRecord,
+        gateway: &Gateway,
+        metrics: &ProviderMetrics,
+    ) {
+        if !reading.tiers.iter().any(|tier| tier == BATCH_TIER) {
+            reading.tiers.push(BATCH_TIER.to_owned());
+        }
+        let call = PricedCall {
+            provider: &call.forwarded.provider,
+            // The model of all requests, if they have one.
+            requested: call.forwarded.model.as_deref(),
+            answers: 1,
+            came_in: call.created_at,
+        };
+        let PricedReading { priced, missing, .. } =
+            price_reading(&reading, &call, gateway, metrics);
+        let model = reading.model.unwrap_or_default();
+        let mut key = (model, reading.tiers.join("+"));
+        if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&key) {
+            key = ("other models".to_owned(), BATCH_TIER.to_owned());
+        }
+        let line = self.lines.entry(key.clone()).or_insert_with(|| RecordLine {
+            model: key.0,
+            tier: key.1,
+            requests: 0,
+            usage: Usage::default(),
+            base: BaseCost::default(),
+        });
+        line.requests = line.requests.saturating_add(1);
+        line.usage.quantities = PerUnit::sum(&line.usage.quantities, &priced.usage.quantities);
+        self.usage.quantities = PerUnit::sum(&self.usage.quantities, &priced.usage.quantities);
+        match (add(line.base, priced.base), add(self.base, priced.base)) {
+            (Ok(of_line), Ok(of_all)) => (line.base, self.base) = (of_line, of_all),
+            _ => self.overflows = true,
+        }
+        self.answers = self.answers.saturating_add(1);
+        self.is_estimated |= priced.usage_source == UsageSource::Estimated;
+        // A price that is not known stands for the whole.
+        let source = match (self.price_source, priced.price_source) {
+            (Some(PriceSource::Unpriced), _) | (_, PriceSource::Unpriced) => PriceSource::Unpriced,
+            (_, source) => source,
+        };
+        self.price_source = Some(source);
+        self.missing = self.missing.take().or(missing);
+    }
+
+    /// The number of answers.
+    pub(crate) const fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// The usage and cost of all answers, by model and tier.
+    pub(crate) fn finish(self) -> (PricedReading, Vec<RecordLine>) {
+        if self.overflows {
+            log::error!("a batch costs more than an amount can say");
+        }
+        let base = if self.overflows { BaseCost::default() } else { self.base };
+        let mut usage = self.usage;
+        // The call is one request, whatever its answers count.
+        usage.quantities.request = 1;
+        let priced = PricedUsage {
+            usage,
+            usage_source: match self.is_estimated {
+                true => UsageSource::Estimated,
+                false => UsageSource::Reported,
+            },
+            base,
+            price_source: match self.price_source {
+                Some(_) if self.overflows => PriceSource::Unpriced,
+                source => source.unwrap_or(PriceSource::Catalog),
+            },
+        };
+        let priced = if self.answers > 0 { priced } else { PricedUsage::nothing() };
+        let reading = PricedReading { priced, applied: Vec::new(), missing: self.missing };
+        (reading, self.lines.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_of_results_leads_here_and_every_other_byte_stays() {
+        let replaced = |object: &str| {
+            let bytes = with_results_at("http://here/v1", object.as_bytes());
+            String::from_utf8(bytes.to_vec()).unwrap()
+        };
+        assert_eq!(
+            replaced(
+                r#"{"id":"b","results_url" : "https://api.anthropic.com/v1/messages/batches/b/results","x":1}"#
+            ),
+            r#"{"id":"b","results_url" : "http://here/v1/messages/batches/b/results","x":1}"#
+        );
+        let list = |base: &str| {
+            format!(
+                r#"[{{"results_url":"{base}/messages/batches/a"}},{{"results_url":"{base}/messages/batches/b"}}]"#
+            )
+        };
+        assert_eq!(replaced(&list("https://x.example/v1")), list("http://here/v1"));
+        for same in
+            ["{}", r#"{"results_url":null}"#, r#"{"results_url":"https://elsewhere/b"}"#, "no"]
+        {
+            assert_eq!(replaced(same), same);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Lists of objects with the operator's key. Its account has the objects of all callers, so the provider's own list is not
+//! passed on: the objects of the caller's wallet are retrieved one by one.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tollgate_domain::{Issue, JobKind};
+use tollgate_provider::http::Method;
+use tollgate_provider::{ProviderClient, UpstreamRequest};
+use tollgate_store::provider_objects::{self, ObjectPage};
+use tollgate_usage::dialect::ObjectRole;
+
+use crate::batch::with_results_at;
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::inbound::InboundCall;
+use crate::objects::object_caller;
+use crate::outbound::OutboundCall;
+
+/// The most objects of a page, and their number if the caller states none.
+const MOST: u32 = 100;
+const USUAL: u32 = 20;
+/// The longest object that is shown.
+const MAX_OBJECT_BYTES: usize = 1024 * 1024;
+
+impl OutboundCall {
+    /// The objects of the caller's wallet, as the provider would list them. `None` if the call is no list, or if the
+    /// caller may see all that the provider lists.
+    ///
+    /// # Errors
+    /// The reason why the caller may not see them.
+    pub async fn own_list(
+        &self,
+        inbound: &InboundCall,
+        gateway: &Gateway,
+        client: &ProviderClient,
+    ) -> Result<Option<Value>, CallError> {
+        let checks_owner = self.managed && !self.endpoint.provider.traits.allow_stored_state;
+        if self.endpoint.format.object_role() != ObjectRole::Lists || !checks_owner {
+            return Ok(None);
+        }
+        let now = gateway.clock.now();
+        inbound.rules(gateway).await?.check_usable(now)?;
+        let page = self.page()?;
+        let (caller, provider) = (object_caller(inbound)?, self.endpoint.provider.name.clone());
+        let read = move |conn: &mut _| {
+            provider_objects::list(conn, &caller, &provider, JobKind::Batch, &page)
+        };
+        let (ids, has_more) = gateway.store.read(read).await?;
+        let objects = join_all(ids.iter().map(|id| self.object(id, client))).await;
+        let objects: Vec<Value> = objects.into_iter().flatten().collect();
+        let id = |object: Option<&Value>| object.and_then(|object| object.get("id")).cloned();
+        Ok(Some(json!({
+            "object": "list",
+            "first_id": id(objects.first()),
+            "last_id": id(objects.last()),
+            "has_more": has_more,
+            "data": objects,
+        })))
+    }
+
+    /// The page that the query asks for, in OpenAI's or Anthropic's words.
+    fn page(&self) -> Result<ObjectPage, CallError> {
+        let query = |name: &str| self.endpoint.format.query(name);
+        let named = |name: &str| query(name).filter(|id| !id.is_empty());
+        let limit = match query("limit") {
+            None => USUAL,
+            Some(text) => {
+                text.parse().ok().filter(|limit| (1..=1_000).contains(limit)).ok_or_else(|| {
+                    let message = "must be a number from 1 to 1000";
+                    CallError::ParametersInvalid(vec![Issue::at(["limit"], message)])
+                })?
+            }
+        };
+        Ok(ObjectPage {
+            limit: limit.min(MOST),
+            after: named("after").or_else(|| named("after_id")),
+            before: named("before_id"),
+        })
+    }
+
+    /// An object as the provider shows it. `None` if it does not.
+    async fn object(&self, id: &str, client: &ProviderClient) -> Option<Value> {
+        let path = format!("{}/{id}", self.endpoint.format.path);
+        let endpoint = self.endpoint.provider.endpoint(&Method::GET, &path, None)?;
+        let request = UpstreamRequest {
+            endpoint: &endpoint,
+            method: Method::GET,
+            headers: self.headers.clone(),
+            body: bytes::Bytes::new(),
+            managed: self.managed,
+        };
+        let mut answer = client.send(request).await.ok()?;
+        let mut body = Vec::new();
+        while let Some(piece) = answer.next().await {
+            body.extend_from_slice(&piece.ok()?);
+            if body.len() > MAX_OBJECT_BYTES {
+                return None;
+            }
+        }
+        if let Some(base) = &self.results_base {
+            body = with_results_at(base, &body).to_vec();
+        }
+        serde_json::from_slice(&body).ok().filter(|_| answer.status == 200)
+    }
+}

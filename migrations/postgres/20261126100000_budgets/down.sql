@@ -1,0 +1,12 @@
+DELETE FROM request_index WHERE key IN (':in_budget', ':would_refuse');
+DELETE FROM spend_counters WHERE account_id IN (SELECT budget_id FROM budgets);
+ALTER TABLE spend_counters RENAME COLUMN account_id TO spend_key_id;
+ALTER TABLE spend_counters ADD FOREIGN KEY (spend_key_id) REFERENCES spend_keys;
+ALTER TABLE usage_series DROP COLUMN budgets;
+ALTER TABLE usage_series DROP COLUMN budget_id;
+ALTER TABLE requests DROP COLUMN budgets;
+ALTER TABLE open_calls DROP COLUMN budgets;
+ALTER TABLE connections DROP COLUMN budget_id;
+ALTER TABLE spend_keys DROP COLUMN budget_id;
+DROP TABLE budgets;
+DROP FUNCTION count_new_config;

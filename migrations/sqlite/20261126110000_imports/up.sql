@@ -1,0 +1,10 @@
+-- The spend keys and budgets that come from another service: the rows there, and the spend until the import.
+CREATE TABLE imports (
+    account_id  BLOB NOT NULL PRIMARY KEY REFERENCES spend_counters,
+    merchant_id BLOB NOT NULL REFERENCES merchants,
+    -- The row in the other service, such as "team 7" or "key" and a hash.
+    source      TEXT NOT NULL,
+    spent       BIGINT NOT NULL,
+    imported_at BIGINT NOT NULL
+);
+CREATE INDEX imports_by_source ON imports (source);

@@ -1,0 +1,3 @@
+DROP TABLE provider_events;
+DROP TABLE provider_objects;
+DROP TABLE jobs;
