@@ -21,6 +21,11 @@ with urllib.request.urlopen(BASE + "/openapi.json") as document:
         for path, item in json.load(document)["paths"].items()
         for method, operation in item.items()
     }
+# An uploaded file of one line.
+FORM = (
+    '--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    '--x\r\nContent-Disposition: form-data; name="file"; filename="batch.jsonl"\r\n\r\n{file}\r\n--x--\r\n'
+)
 HELLO = [{"role": "user", "content": "What does a tollgate do?"}]
 
 examples = {}
@@ -41,7 +46,10 @@ class Caller:
         query = {name: value for name, value in parameters.items() if "{" + name + "}" not in path}
         encoded = "?" + urllib.parse.urlencode(query) if query else ""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        kind = "application/json"
+        if operation == "createFile":
+            data, kind, body = FORM.format(file=json.dumps(body)).encode(), "multipart/form-data; boundary=x", None
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": kind}
         request = urllib.request.Request(BASE + path.format(**parameters) + encoded, data, headers, method=method.upper())
         try:
             with urllib.request.urlopen(request) as answer:
@@ -190,6 +198,18 @@ gpt("createEmbedding", {"model": "text-embedding-3-small", "input": "What does a
 gpt("createResponse", {"model": "gpt-4o-mini", "max_output_tokens": 200, "input": "What does a tollgate do?"})
 gpt("createChatCompletion", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO},
     metadata='{"run":"report-1234"}')
+question = {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO}
+line = {"custom_id": "first", "method": "POST", "url": "/v1/chat/completions", "body": question}
+file_id = gpt("createFile", line)["id"]
+gpt("listFiles")
+gpt("getFile", file_id=file_id)
+gpt("getFileContent", file_id=file_id)
+file_batch = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+file_batch_id = gpt("createBatch", file_batch)["id"]
+gpt("listBatches")
+gpt("getBatch", batch_id=file_batch_id)
+gpt("cancelBatch", {}, batch_id=file_batch_id)
+gpt("deleteFile", file_id=file_id)
 gpt("callProvider", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO}, provider="openai",
     path="chat/completions")
 gpt("getOfProvider", provider="openai", path="models")

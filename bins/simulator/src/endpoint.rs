@@ -28,12 +28,14 @@ pub(crate) enum SimulatedEndpoint {
     Messages,
     CountTokens,
     MessageBatches,
+    Files,
+    Batches,
     /// Any other path: answered with 404, and counted, because a call to it is an error of the caller.
     Other,
 }
 
 impl SimulatedEndpoint {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
@@ -42,6 +44,8 @@ impl SimulatedEndpoint {
         Self::Messages,
         Self::CountTokens,
         Self::MessageBatches,
+        Self::Files,
+        Self::Batches,
         Self::Other,
     ];
 
@@ -55,6 +59,8 @@ impl SimulatedEndpoint {
             Self::Messages => "/v1/messages",
             Self::CountTokens => "/v1/messages/count_tokens",
             Self::MessageBatches => "/v1/messages/batches",
+            Self::Files => "/v1/files",
+            Self::Batches => "/v1/batches",
             Self::Other => "other",
         }
     }

@@ -86,6 +86,9 @@
 //! ends, and all of its requests have failed. The tokens of its requests are counted with those of
 //! `/v1/messages/batches` when its end is first seen. A batch that is cancelled costs nothing.
 //!
+//! Files and the batches of OpenAI's format are played alike. A batch that is `failed` has no results: its file could not
+//! be read. The lines of results are in the reverse order of the requests.
+//!
 //! # A receiver of messages
 //!
 //! `POST /webhooks/{name}` is a receiver of webhooks. It keeps each message, and answers with 200
@@ -115,6 +118,7 @@ mod deliver;
 mod embeddings;
 mod endpoint;
 mod error;
+mod file_batches;
 mod jobs;
 mod message_batches;
 mod models;

@@ -20,6 +20,7 @@ use crate::behavior::Behavior;
 use crate::deliver::{ResponseContent, SimulatedResponse, deliver, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
+use crate::file_batches::{self, FileBatches};
 use crate::message_batches::{self, MessageBatches};
 use crate::receiver::{self, Mailbox};
 use crate::refuse::refuse;
@@ -46,6 +47,7 @@ struct SimulatorState {
     counters: Arc<SimulatorCounters>,
     jobs: Data<BackgroundResponses>,
     batches: Data<MessageBatches>,
+    file_batches: Data<FileBatches>,
 }
 
 impl Simulator {
@@ -70,8 +72,10 @@ impl Simulator {
         let counters = Arc::new(SimulatorCounters::default());
         let jobs = Data::new(BackgroundResponses::new(Arc::clone(&counters)));
         let batches = Data::new(MessageBatches::new(Arc::clone(&counters)));
-        let state =
-            Data::new(SimulatorState { behavior, counters: Arc::clone(&counters), jobs, batches });
+        let file_batches = Data::new(FileBatches::new(Arc::clone(&counters)));
+        let counted = Arc::clone(&counters);
+        let state = SimulatorState { behavior, counters: counted, jobs, batches, file_batches };
+        let state = Data::new(state);
         let (started, starting) = mpsc::channel();
         let (ending, ended) = watch::channel(());
         let listen = listen.to_owned();
@@ -146,6 +150,7 @@ fn bind(
             .app_data(state.clone())
             .app_data(state.jobs.clone())
             .app_data(state.batches.clone())
+            .app_data(state.file_batches.clone())
             .app_data(mailbox.clone())
             .configure(routes)
     };
@@ -176,12 +181,15 @@ fn routes(config: &mut ServiceConfig) {
         .route("/v1/embeddings", post(SimulatedEndpoint::Embeddings))
         .route("/v1/messages", post(SimulatedEndpoint::Messages))
         .route("/v1/messages/batches", post(SimulatedEndpoint::MessageBatches))
+        .route("/v1/files", post(SimulatedEndpoint::Files))
+        .route("/v1/batches", post(SimulatedEndpoint::Batches))
         .route("/v1/messages/count_tokens", post(SimulatedEndpoint::CountTokens))
         .route("/v1/models", web::get().to(handler(SimulatedEndpoint::Models)))
         .route("/v1/models/{id:.*}", web::get().to(handler(SimulatedEndpoint::Models)))
         .route("/stats", web::get().to(stats))
         .configure(background::routes)
         .configure(message_batches::routes)
+        .configure(file_batches::routes)
         .configure(receiver::routes)
         .default_service(web::to(handler(SimulatedEndpoint::Other)));
 }
@@ -255,6 +263,8 @@ async fn respond<'a>(
         SimulatedEndpoint::MessageBatches => {
             message_batches::begin(http, body, &behavior, &state.batches)?
         }
+        SimulatedEndpoint::Files => file_batches::upload(http, body, &state.file_batches)?,
+        SimulatedEndpoint::Batches => file_batches::begin(body, &behavior, &state.file_batches)?,
         SimulatedEndpoint::Models => match http.match_info().get("id") {
             Some(id) => models::get(id, dialect),
             None => models::list(dialect),

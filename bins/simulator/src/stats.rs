@@ -61,6 +61,8 @@ pub(crate) struct SimulatorCounters {
     messages: EndpointCounters,
     count_tokens: EndpointCounters,
     message_batches: EndpointCounters,
+    files: EndpointCounters,
+    batches: EndpointCounters,
     other: EndpointCounters,
 }
 
@@ -75,6 +77,8 @@ impl SimulatorCounters {
             SimulatedEndpoint::Messages => &self.messages,
             SimulatedEndpoint::CountTokens => &self.count_tokens,
             SimulatedEndpoint::MessageBatches => &self.message_batches,
+            SimulatedEndpoint::Files => &self.files,
+            SimulatedEndpoint::Batches => &self.batches,
             SimulatedEndpoint::Other => &self.other,
         }
     }

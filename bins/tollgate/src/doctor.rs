@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use actix_web::http::Method;
 use actix_web::http::header::HeaderMap;
-use actix_web::web::Bytes;
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use time::format_description::well_known::Rfc2822;
 use time::{Date, OffsetDateTime};
 use tollgate_domain::{Clock, MerchantId, Timestamp};
 use tollgate_provider::{
-    Provider, ProviderClient, ProviderKey, Timeouts, UpstreamRequest, WebhookClient,
+    Provider, ProviderClient, ProviderKey, RequestBody, Timeouts, UpstreamRequest, WebhookClient,
     request_headers,
 };
 use tollgate_store::{DatabaseUrl, Page, Store, StoreError, merchants, webhooks};
@@ -221,7 +220,7 @@ async fn check_provider(
         endpoint: &endpoint,
         method: Method::GET,
         headers,
-        body: Bytes::new(),
+        body: RequestBody::default(),
         managed: true,
     };
     let answer = match client.send(request).await {

@@ -366,7 +366,7 @@ async fn provoke_errors(scene: &mut CanarySite<'_>, node: &ServiceProcess, token
     scene.assert_refused(chat(&format!("tgs_{STRAY_FIELD}")), "auth_invalid").await;
     scene.assert_refused(chat(&format!("tgk_{STRAY_FIELD}")), "auth_invalid").await;
     let hidden = format!("https://{USER_INFO}:{USER_INFO}@api.openai.com/v1/chat/completions");
-    let unlisted = format!("{house}/files?token={QUERY_KEY}");
+    let unlisted = format!("{house}/uploads?token={QUERY_KEY}");
     let elsewhere = format!("https://evil.example/{QUERY_KEY}/x?access_token={QUERY_KEY}");
     for u in [hidden, unlisted, elsewhere, format!("{house}/chat/completions%23{QUERY_KEY}")] {
         scene

@@ -92,7 +92,7 @@ fn each_library_lives_in_its_room() {
         (&["actix-tls", "rustls"], &["crates/provider", "crates/api"]),
         (&["anyhow", "clap", "env_logger", "toml"], &["bins/tollgate", "bins/bench"]),
         (&["clap_complete"], &["bins/tollgate"]),
-        (&["tokio-util"], &["crates/gateway"]),
+        (&["tokio-util"], &["crates/provider", "crates/gateway"]),
         (&["prometheus-client"], &["crates/store", "crates/gateway", "crates/api"]),
         (
             &["tokio"],

@@ -13,6 +13,9 @@ use crate::http::rate_limits::RateLimits;
 use crate::metrics::counts::Metrics;
 use crate::settings::Settings;
 
+/// The number of the longest uploads for which there is room at a time.
+const UPLOADS_AT_ONCE: usize = 8;
+
 /// The state behind the operations, beside the [`Gateway`] that forwards calls.
 pub struct App {
     /// The gateway that forwards calls.
@@ -25,6 +28,8 @@ pub struct App {
     pub clock: Clock,
     pub(crate) rate_limits: RateLimits<SecretKeyId>,
     pub(crate) body_memory: Arc<Semaphore>,
+    /// The room in the temporary folder for uploads, in KiB.
+    pub(crate) upload_room: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
 }
 
@@ -34,6 +39,7 @@ impl App {
         Self {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
             body_memory: body_memory(settings.body_memory_bytes),
+            upload_room: body_memory(settings.job_file_limit_bytes.saturating_mul(UPLOADS_AT_ONCE)),
             metrics: Metrics::new(settings.commit),
             store: gateway.store.clone(),
             clock: gateway.clock.clone(),

@@ -67,6 +67,8 @@ pub struct Settings {
     pub body_limit_bytes: usize,
     /// The most memory for all bodies in flight together.
     pub body_memory_bytes: usize,
+    /// The most bytes of an uploaded file for a batch.
+    pub job_file_limit_bytes: usize,
     /// The operations other than forwards that a key may call in a minute; 0 is no limit.
     pub standard_rate_per_minute: u32,
     /// The bounds on waits for clients.
@@ -92,6 +94,7 @@ impl Default for Settings {
             forward_body_limit_bytes: 32 * 1024 * 1024,
             body_limit_bytes: 1024 * 1024,
             body_memory_bytes: 512 * 1024 * 1024,
+            job_file_limit_bytes: 200 * 1024 * 1024,
             standard_rate_per_minute: 1_000,
             clients: ClientLimits::default(),
             workers: one_less_than_cores(),

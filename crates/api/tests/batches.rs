@@ -10,7 +10,7 @@ use crate::support::{Gateway, TestSpendKey, each_gateway_by_the_stores_clock, na
 
 const NOTHING: &str = "0.0000000000";
 
-fn request(custom_id: &str, model: &str) -> Value {
+pub(crate) fn request(custom_id: &str, model: &str) -> Value {
     let params = json!({"model": model, "max_tokens": 1000,
         "messages": [{"role": "user", "content": "Hello"}]});
     json!({"custom_id": custom_id, "params": params})
@@ -28,7 +28,7 @@ fn create(gateway: &Gateway<'_>, key: &TestSpendKey, requests: &[Value]) -> Test
 }
 
 /// A batch of three requests, with these counts of `succeeded`, `errored`, `canceled` and `expired`.
-fn batch(
+pub(crate) fn batch(
     id: &str,
     status: &str,
     [succeeded, errored, canceled, expired]: [u64; 4],
@@ -47,7 +47,7 @@ fn batch(
 }
 
 /// The results of a batch, one in each line.
-fn results(lines: &[Value]) -> ScriptedResponse {
+pub(crate) fn results(lines: &[Value]) -> ScriptedResponse {
     let lines: Vec<_> = lines.iter().map(|line| format!("{line}\n")).collect();
     ScriptedResponse::bytes(200, "application/x-jsonl", lines.concat())
 }

@@ -23,7 +23,7 @@ const USED: &str = "0.0040000000";
 /// The pause between two looks of a test at a job.
 const PAUSE: Duration = Duration::from_millis(20);
 
-fn body() -> Value {
+pub(crate) fn body() -> Value {
     json!({"model": "m-1", "input": "Write a report.", "max_output_tokens": 1000, "background": true})
 }
 
@@ -39,7 +39,7 @@ fn response(id: &str, status: &str) -> Value {
     })
 }
 
-fn answer(id: &str, status: &str) -> ScriptedResponse {
+pub(crate) fn answer(id: &str, status: &str) -> ScriptedResponse {
     ScriptedResponse::json(200, response(id, status))
 }
 

@@ -271,15 +271,15 @@ fn what_opens_the_operators_account_is_refused_at_every_provider() {
         for path in [
             "/google/v1beta/cachedContents",
             "/google/v1beta/models/gemini-2.5-pro:batchGenerateContent",
-            "/openai/v1/files",
-            "/openai/v1/batches",
+            "/openai/v1/uploads",
+            "/openai/v1/vector_stores",
             "/openai/v1/videos",
             "/bedrock/model/m/async-invoke",
             "/mistral/v1/fine_tuning/jobs",
             "/cohere/v1/datasets",
             "/elevenlabs/v1/voices/add",
             "/deepgram/v1/projects",
-            "/groq/openai/v1/batches",
+            "/groq/openai/v1/fine_tunings",
         ] {
             let refused = to(gateway, path).json(&json!({"model": "m"})).send().await;
             assert_eq!(refused.error(), "forward_endpoint_not_supported", "{path}");

@@ -278,7 +278,7 @@ fn a_call_that_would_be_refused_has_no_hold() {
             ),
             ("nonsense", chat_body(), "forward_endpoint_not_supported", &["url"]),
             (
-                &gateway.provider.url("/v1/files"),
+                &gateway.provider.url("/v1/uploads"),
                 chat_body(),
                 "forward_endpoint_not_supported",
                 &["url"],

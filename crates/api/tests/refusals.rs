@@ -187,9 +187,12 @@ fn a_url_that_is_no_providers_is_refused() {
 fn a_managed_key_opens_only_the_listed_endpoints_and_no_stored_state() {
     each_gateway(async |gateway| {
         let managed = gateway.token(&json!({}));
-        for path in
-            ["/v1/files", "/v1/batches", "/v1/fine_tuning/jobs", "/v1/responses/resp_1/other"]
-        {
+        for path in [
+            "/v1/uploads",
+            "/v1/vector_stores",
+            "/v1/fine_tuning/jobs",
+            "/v1/responses/resp_1/other",
+        ] {
             let u = gateway.provider.url(path);
             let answer = gateway.forward_to(&u).bearer(&managed).json(&chat_body()).send().await;
             assert_eq!(

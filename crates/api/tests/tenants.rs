@@ -203,8 +203,17 @@ impl Tenant {
 }
 
 /// The beginnings of routes whose answers are the operator's or a provider's.
-const NOT_OF_A_MERCHANT: [&str; 7] =
-    ["/operator", "/forward", "/models", "/prices", "/providers", "/responses", "/messages"];
+const NOT_OF_A_MERCHANT: [&str; 9] = [
+    "/operator",
+    "/forward",
+    "/models",
+    "/prices",
+    "/providers",
+    "/responses",
+    "/messages",
+    "/files",
+    "/batches",
+];
 
 /// A body that is valid for a route, with this tenant's own ids.
 fn body(method: &str, route: &str, of: &Tenant) -> Option<Value> {

@@ -3,6 +3,7 @@
 //! The call that creates a job is admitted like any other, and its hold stays until the job has ended. The first
 //! observation of its end settles the call.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -226,16 +227,58 @@ impl JobEnd {
     }
 }
 
+/// The kind of an object that a provider keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectKind {
+    /// A response.
+    Response,
+    /// A batch of requests.
+    Batch,
+    /// A file.
+    File,
+}
+
 /// An object at a provider that belongs to the wallet that paid for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderObject {
     /// The provider's id of the object.
     pub object_id: String,
+    /// The kind.
+    pub kind: ObjectKind,
+    /// The requests in a file for a batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<BatchRequests>,
     /// The tokens that it has as the beginning of another call, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// The time at which the provider deletes it.
     pub expires_at: Timestamp,
+}
+
+/// The requests of a batch together, as they were checked one by one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchRequests {
+    /// The path of each request below the version of the API, such as `/chat/completions`.
+    pub path: String,
+    /// The models, each with the fingerprint of the prices by which it is bounded. Empty for one without a price.
+    pub models: BTreeMap<String, String>,
+    /// The most that the requests can use, with its base cost.
+    pub at_most: PricedUsage,
+    /// The estimated input of the requests, with its base cost.
+    pub input_estimate: PricedUsage,
+    /// Whether all models have a price.
+    pub is_priced: bool,
+    /// The path to the field that leaves the cost without a bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbounded: Option<Vec<String>>,
+}
+
+impl BatchRequests {
+    /// The model of all requests. `None` if there are several.
+    pub fn model(&self) -> Option<&String> {
+        self.models.keys().next().filter(|_| self.models.len() == 1)
+    }
 }
 
 #[cfg(test)]

@@ -69,7 +69,8 @@ pub use id::{
 };
 pub use issue::Issue;
 pub use job::{
-    JOB_LIFE_MILLIS, Job, JobEnd, JobKind, JobObserver, JobState, JobTerms, ProviderObject,
+    BatchRequests, JOB_LIFE_MILLIS, Job, JobEnd, JobKind, JobObserver, JobState, JobTerms,
+    ObjectKind, ProviderObject,
 };
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
 pub use limit::LimitOwner;

@@ -107,9 +107,9 @@ pub struct CallReport {
     /// The requests of a batch, by model and tier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<RecordLine>,
-    /// The object that the provider keeps of the answer, which belongs to the wallet that pays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub object: Option<ProviderObject>,
+    /// The objects that the provider keeps, which belong to the wallet that pays.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ProviderObject>,
     /// The failure of the call, and its times.
     #[serde(default)]
     pub details: CallDetails,
@@ -133,7 +133,7 @@ impl CallReport {
             suspicious: false,
             job: None,
             lines: Vec::new(),
-            object: None,
+            objects: Vec::new(),
             details: CallDetails::default(),
         }
     }
@@ -152,7 +152,7 @@ impl CallReport {
             suspicious: false,
             job: None,
             lines: Vec::new(),
-            object: None,
+            objects: Vec::new(),
             details: CallDetails::default(),
         }
     }

@@ -2,16 +2,20 @@
 //! priced on its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 use tollgate_domain::admission::{CostBound, Refusal};
 use tollgate_domain::{
-    Issue, MissingPrice, PendingRecord, PricedUsage, PricingTerms, RecordLine, SpendRules,
-    Timestamp, UsageSource,
+    BatchRequests, Issue, MissingPrice, PendingRecord, PricedUsage, PricingTerms, RecordLine,
+    SpendRules, Timestamp, UsageSource,
 };
-use tollgate_pricing::{BaseCost, Overflow, PerUnit, PriceSource, Rate, UnitPrices, Usage};
+use tollgate_pricing::{
+    BaseCost, Overflow, PerUnit, PriceMatch, PriceSource, Rate, UnitPrices, Usage,
+};
 use tollgate_provider::Endpoint;
 use tollgate_provider::http::Method;
 use tollgate_usage::{InspectedBody, UsageReading};
@@ -24,13 +28,15 @@ use crate::outbound::{BatchPlan, OutboundCall};
 use crate::price::{PricedCall, PricedReading, input_estimate, price_reading};
 
 /// The most requests of a batch.
-const MAX_REQUESTS: usize = 50_000;
+pub(crate) const MAX_REQUESTS: usize = 50_000;
 /// The number of requests after which other calls have their turn.
-const YIELD_EVERY: usize = 64;
+pub(crate) const YIELD_EVERY: usize = 64;
 /// The most issues that a refusal lists.
 const MAX_ISSUES: usize = 100;
 /// The most models and tiers of a batch that are kept apart.
 const MAX_LINES: usize = 64;
+/// The bytes of a digest by which the prices of a model are compared.
+const FINGERPRINT_BYTES: usize = 8;
 /// The price list's name of the tier.
 const BATCH_TIER: &str = "batch";
 
@@ -70,7 +76,23 @@ impl OutboundCall {
         if !rules.request_shape.accepts(self.endpoint.shape()) {
             return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape }.into());
         }
-        let batch: MessageBatch<'_> = serde_json::from_slice(&self.body).map_err(|_| {
+        let requests = match self.endpoint.format.creates_batch_of_file() {
+            true => self.requests_of_file(inbound, &rules, gateway).await?,
+            false => self.requests_of_body(inbound, &rules, gateway).await?,
+        };
+        self.call_body.model = requests.model().cloned();
+        self.batch = Some(Box::new(BatchPlan::of(requests)?));
+        Ok(())
+    }
+
+    /// Checks the requests in the body of a batch of messages.
+    async fn requests_of_body(
+        &self,
+        inbound: &InboundCall,
+        rules: &SpendRules,
+        gateway: &Gateway,
+    ) -> Result<BatchRequests, CallError> {
+        let batch: MessageBatch<'_> = serde_json::from_slice(&inbound.body).map_err(|_| {
             let message = "must be a list of objects with custom_id and params";
             CallError::BodyInvalid(vec![Issue::at(["requests"], message)])
         })?;
@@ -82,8 +104,7 @@ impl OutboundCall {
         let provider = &self.endpoint.provider;
         let endpoint = gateway.providers.find_below(provider, &Method::POST, "/messages", None);
         let endpoint = endpoint.ok_or(CallError::RouteNotSupported)?;
-        let mut planner =
-            BatchPlanner::new(gateway, &endpoint, &rules, self.managed, gateway.clock.now());
+        let mut planner = BatchPlanner::new(gateway, endpoint, rules, self.managed);
         for (index, request) in batch.requests.iter().enumerate() {
             let number = index.to_string();
             planner.add(request.params.get().as_bytes(), &["requests", &number, "params"])?;
@@ -91,14 +112,31 @@ impl OutboundCall {
                 tokio::task::yield_now().await;
             }
         }
-        planner.missing.iter().for_each(|model| {
-            let missing = MissingPrice::of_model(&provider.name, model);
-            gateway.store.report_missing_price(inbound.owner.merchant_id, missing);
-        });
-        let plan = planner.finish()?;
-        self.call_body.model.clone_from(&plan.model);
-        self.batch = Some(Box::new(plan));
-        Ok(())
+        planner.finish(inbound)
+    }
+}
+
+impl BatchPlan {
+    /// The plan of a batch of these requests. The whole batch is one unit, at the sum of the most that they cost.
+    fn of(requests: BatchRequests) -> Result<Self, CallError> {
+        let BatchRequests { at_most, input_estimate, is_priced, unbounded, .. } = requests;
+        let total = at_most.base.total().ok().and_then(|total| total.to_string().parse().ok());
+        let total: Rate = total.ok_or(CallError::Refused(Refusal::BoundTooLarge))?;
+        let prices = UnitPrices {
+            request: Some(total),
+            input: Some(Rate::ZERO),
+            output: Some(Rate::ZERO),
+            ..UnitPrices::default()
+        };
+        let bound = CostBound {
+            input_tokens: at_most.usage.input_tokens(),
+            max_tokens: at_most.usage.output_tokens(),
+            answers: 1,
+            prices: is_priced.then_some(prices),
+            unbounded,
+            ..CostBound::default()
+        };
+        Ok(Self { bound, input_estimate })
     }
 }
 
@@ -126,57 +164,61 @@ pub(crate) fn with_results_at(base: &str, objects: &[u8]) -> Bytes {
     all.into()
 }
 
-/// Adds up the bounds of the requests of a batch.
-struct BatchPlanner<'a> {
+/// Checks the requests of a batch, and adds up their bounds.
+pub(crate) struct BatchPlanner<'a> {
     gateway: &'a Gateway,
     /// The endpoint of a request that is made alone.
-    endpoint: &'a Endpoint,
+    endpoint: Arc<Endpoint>,
     rules: &'a SpendRules,
     managed: bool,
     now: Timestamp,
     issues: Vec<Issue>,
     missing: Vec<String>,
-    /// The models of the requests: one, or several.
-    models: Option<Result<String, SeveralModels>>,
-    usage: Usage,
-    base: BaseCost,
-    input_estimate: PricedUsage,
-    is_priced: bool,
-    unbounded: Option<Vec<String>>,
+    requests: BatchRequests,
     is_too_large: bool,
 }
 
-struct SeveralModels;
-
 impl<'a> BatchPlanner<'a> {
-    fn new(
+    pub(crate) fn new(
         gateway: &'a Gateway,
-        endpoint: &'a Endpoint,
+        endpoint: Arc<Endpoint>,
         rules: &'a SpendRules,
         managed: bool,
-        now: Timestamp,
     ) -> Self {
+        let requests = BatchRequests {
+            path: endpoint.format.path.clone(),
+            models: BTreeMap::new(),
+            at_most: PricedUsage::nothing(),
+            input_estimate: PricedUsage::nothing(),
+            is_priced: true,
+            unbounded: None,
+        };
         Self {
             gateway,
             endpoint,
             rules,
             managed,
-            now,
+            now: gateway.clock.now(),
             issues: Vec::new(),
             missing: Vec::new(),
-            models: None,
-            usage: Usage::default(),
-            base: BaseCost::default(),
-            input_estimate: PricedUsage::nothing(),
-            is_priced: true,
-            unbounded: None,
+            requests,
             is_too_large: false,
         }
     }
 
+    /// Whether the issues are as many as a refusal lists. Then no more requests are checked.
+    pub(crate) fn is_full(&self) -> bool {
+        self.issues.len() >= MAX_ISSUES
+    }
+
+    /// Adds an issue of a request that cannot be read.
+    pub(crate) fn refuse(&mut self, issue: Issue) {
+        self.issues.push(issue);
+    }
+
     /// Checks and adds a request. `place` is the path to its body.
-    fn add(&mut self, body: &[u8], place: &[&str]) -> Result<(), CallError> {
-        if self.issues.len() >= MAX_ISSUES {
+    pub(crate) fn add(&mut self, body: &[u8], place: &[&str]) -> Result<(), CallError> {
+        if self.is_full() {
             return Ok(());
         }
         let within = |path: Vec<String>| {
@@ -199,13 +241,19 @@ impl<'a> BatchPlanner<'a> {
             let message = format!("{model:?} is not in the allowed_models of the spend key");
             self.issues.push(issue("model", message));
         }
-        if request.stream {
-            self.issues.push(issue("stream", "must not be true in a batch".to_owned()));
+        for (field, is_set) in [("stream", request.stream), ("background", request.background)] {
+            if is_set {
+                self.issues.push(issue(field, "must not be true in a batch".to_owned()));
+            }
+        }
+        if request.previous_response_id.is_some() {
+            let message = "is not possible in a batch with the managed key";
+            self.issues.push(issue("previous_response_id", message.to_owned()));
         }
         let tariff = self.gateway.tariff(self.now);
         let provider = &self.endpoint.provider.name;
         let listed = tariff.find(provider, Some(&model));
-        let bound = match tariff.batch_bound(self.endpoint, &request, self.managed, listed) {
+        let bound = match tariff.batch_bound(&self.endpoint, &request, self.managed, listed) {
             Ok(bound) => bound,
             Err(CallError::PriceUnknown(found)) => {
                 if found.path == ["model"] && !self.missing.contains(&model) {
@@ -217,15 +265,12 @@ impl<'a> BatchPlanner<'a> {
             // A request without a bound must not go out.
             Err(refused) => return Err(refused),
         };
-        self.models = Some(match self.models.take() {
-            None => Ok(model),
-            Some(Ok(other)) if other == model => Ok(other),
-            Some(_) => Err(SeveralModels),
-        });
+        let models = &mut self.requests.models;
+        models.entry(model).or_insert_with(|| price_fingerprint(listed));
         if let Some(path) = bound.unbounded.clone() {
-            self.unbounded.get_or_insert_with(|| within(path));
+            self.requests.unbounded.get_or_insert_with(|| within(path));
         }
-        self.is_priced &= bound.prices.is_some();
+        self.requests.is_priced &= bound.prices.is_some();
         self.sum(&bound, &input_estimate(&request, listed));
         Ok(())
     }
@@ -242,48 +287,45 @@ impl<'a> BatchPlanner<'a> {
         let most =
             bound.hold(&terms).map(|most| (bound.max_usage(PriceSource::Catalog), most.base));
         let added = most.ok().and_then(|(most, base)| {
-            self.usage.quantities = PerUnit::sum(&self.usage.quantities, &most.usage.quantities);
-            self.base = add(self.base, base).ok()?;
-            let all = &mut self.input_estimate;
-            all.usage.quantities = PerUnit::sum(&all.usage.quantities, &estimate.usage.quantities);
-            all.usage_source = UsageSource::Estimated;
-            all.price_source = estimate.price_source;
-            all.base = add(all.base, estimate.base).ok()?;
+            let most = PricedUsage { base, ..most };
+            let BatchRequests { at_most, input_estimate, .. } = &mut self.requests;
+            for (all, one) in [(at_most, &most), (input_estimate, estimate)] {
+                all.usage.quantities = PerUnit::sum(&all.usage.quantities, &one.usage.quantities);
+                all.usage_source = UsageSource::Estimated;
+                all.price_source = one.price_source;
+                all.base = add(all.base, one.base).ok()?;
+            }
             Some(())
         });
         self.is_too_large |= added.is_none();
     }
 
-    fn finish(mut self) -> Result<BatchPlan, CallError> {
+    /// The requests together.
+    ///
+    /// # Errors
+    /// [`CallError::BodyInvalid`] with the issues of all requests.
+    pub(crate) fn finish(mut self, inbound: &InboundCall) -> Result<BatchRequests, CallError> {
+        for model in &self.missing {
+            let missing = MissingPrice::of_model(&self.endpoint.provider.name, model);
+            self.gateway.store.report_missing_price(inbound.owner.merchant_id, missing);
+        }
         if !self.issues.is_empty() {
             self.issues.truncate(MAX_ISSUES);
             return Err(CallError::BodyInvalid(self.issues));
         }
-        // The whole batch is one unit, at the sum of the most that its requests cost.
-        let total = self.base.total().ok().filter(|_| !self.is_too_large);
-        let total: Rate = total
-            .and_then(|total| total.to_string().parse().ok())
-            .ok_or(CallError::Refused(Refusal::BoundTooLarge))?;
-        let prices = UnitPrices {
-            request: Some(total),
-            input: Some(Rate::ZERO),
-            output: Some(Rate::ZERO),
-            ..UnitPrices::default()
-        };
-        let bound = CostBound {
-            input_tokens: self.usage.input_tokens(),
-            max_tokens: self.usage.output_tokens(),
-            answers: 1,
-            prices: self.is_priced.then_some(prices),
-            unbounded: self.unbounded,
-            ..CostBound::default()
-        };
-        Ok(BatchPlan {
-            bound,
-            model: self.models.and_then(Result::ok),
-            input_estimate: self.input_estimate,
-        })
+        match self.is_too_large {
+            true => Err(CallError::Refused(Refusal::BoundTooLarge)),
+            false => Ok(self.requests),
+        }
     }
+}
+
+/// A short text that differs if the prices of a model differ. Empty for a model without a price.
+pub(crate) fn price_fingerprint(listed: Option<PriceMatch<'_>>) -> String {
+    let row = listed.and_then(|listed| serde_json::to_vec(listed.row).ok());
+    let digest = row.map(|row| Sha256::digest(row));
+    let digits = digest.iter().flat_map(|digest| digest.iter().take(FINGERPRINT_BYTES));
+    digits.map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn add(one: BaseCost, other: BaseCost) -> Result<BaseCost, Overflow> {

@@ -11,13 +11,14 @@ use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
     AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, JobEnd, JobId,
-    JobObserver, PendingRecord, RequestId, Timestamp,
+    JobObserver, ObjectKind, PendingRecord, ProviderObject, RequestId, Timestamp,
 };
 use tollgate_provider::http::header::{CONTENT_LENGTH, HeaderMap};
 use tollgate_provider::{
     AnswerHeaders, BodyError, ProviderClient, SendError, UpstreamRequest, UpstreamResponse,
     response_headers,
 };
+use tollgate_store::jobs::OpenJob;
 use tollgate_store::{Conn, Store, StoreError, provider_objects};
 use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{MemoryReservation, ObjectState, ResponseEnd, ResponseMeter, UsageReading};
@@ -35,7 +36,7 @@ use crate::price::{PricedCall, PricedReading};
 use crate::relay::{ClientLeft, RelayReceiver, RelaySender, RelayedHead, request_id_header};
 use crate::settings::OnDisconnect;
 use crate::settlement::ChargeFacts;
-use crate::{batch, price, relay, settlement};
+use crate::{batch, poller, price, relay, settlement};
 
 /// The longest wait for an admission; after it the database counts as away.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -146,7 +147,7 @@ impl<O: CallObserver> CallTask<O> {
                 admitted.metrics.first_byte.observe(sent_at.elapsed().as_secs_f64());
                 let timings = CallTimings { first_byte_at: Some(gateway.clock.now()), ..timings };
                 let sent = SentCall { admitted, in_flight, sent_at, timings };
-                let answer = RelayedResponse::new(&gateway, &outbound, sent, incoming);
+                let answer = RelayedResponse::new(&gateway, &client, &outbound, sent, incoming);
                 answer.relay(to_client).await;
             }
             Err(why) => end_unanswered(&gateway, admitted, timings, why, to_client).await,
@@ -243,7 +244,8 @@ struct SentCall<'a, O: CallObserver> {
 
 /// A provider's answer that is being relayed to the client.
 struct RelayedResponse<'a, O: CallObserver> {
-    gateway: &'a Gateway,
+    gateway: &'a Arc<Gateway>,
+    client: &'a Arc<ProviderClient>,
     outbound: &'a OutboundCall,
     /// The call and its meter until the settlement, which may be before the provider's last byte.
     unsettled: Option<(AdmittedCall<'a, O>, ResponseMeter)>,
@@ -294,7 +296,8 @@ impl RelayEvent {
 
 impl<'a, O: CallObserver> RelayedResponse<'a, O> {
     fn new(
-        gateway: &'a Gateway,
+        gateway: &'a Arc<Gateway>,
+        client: &'a Arc<ProviderClient>,
         outbound: &'a OutboundCall,
         sent: SentCall<'a, O>,
         incoming: UpstreamResponse,
@@ -324,6 +327,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             cost: None,
             disconnect: None,
             gateway,
+            client,
             outbound,
             incoming,
             in_flight,
@@ -595,9 +599,11 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         }
         let is_accepted = (200..300).contains(&self.incoming.status);
         let is_metered = self.outbound.endpoint.format.metered();
+        let mut objects = Vec::new();
         if !is_metered {
             if is_accepted {
                 self.observe_object(&reading).await;
+                objects = self.objects_of(&reading);
             }
             // The facts of an object are those of the call that created it.
             let UsageReading { complete, error, .. } = reading;
@@ -651,8 +657,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         let PricedReading { priced, applied, missing } = facts.charged(read, &admitted.bound);
         let keeps_answer =
             is_accepted && self.outbound.managed && self.outbound.call_body.keeps_answer;
-        let object = reading.response_id.as_deref().filter(|_| keeps_answer);
-        let object = object.map(|id| job::kept_response(id, Some(&priced), now));
+        let response = reading.response_id.as_deref().filter(|_| keeps_answer);
+        objects.extend(response.map(|id| job::kept_response(id, &priced, now)));
         if let Some(end) = job {
             admitted.metrics.job_ended(end);
         }
@@ -668,7 +674,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             suspicious: is_suspicious,
             job,
             lines: Vec::new(),
-            object,
+            objects,
             details: CallDetails {
                 failure,
                 provider_request_id: self.provider_request_id.take(),
@@ -678,13 +684,37 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         self.cost = admitted.settle(report).await;
     }
 
+    /// The file that was uploaded, and the files of results that a retrieved batch names.
+    fn objects_of(&self, reading: &UsageReading) -> Vec<ProviderObject> {
+        let now = self.gateway.clock.now();
+        let mut objects = match self.outbound.managed {
+            true => job::kept_files(reading, now),
+            false => Vec::new(),
+        };
+        if let (Some(requests), Some(id)) = (&self.outbound.file, &reading.response_id) {
+            let expires_at = reading.expires_at.as_deref().and_then(job::provider_time);
+            let file = job::kept_object(ObjectKind::File, id, now);
+            objects.push(ProviderObject {
+                requests: Some((**requests).clone()),
+                expires_at: expires_at.unwrap_or(file.expires_at),
+                ..file
+            });
+        }
+        objects
+    }
+
     /// Settles the job whose object was retrieved, or forgets an object that was deleted.
     async fn observe_object(&self, reading: &UsageReading) {
         let format = &self.outbound.endpoint.format;
         if let Some(open) = &self.outbound.observed
             && reading.complete
         {
-            job::observe(self.gateway, open, reading).await;
+            let has_results = job::observe(self.gateway, open, reading).await;
+            let key = job::key_of(open, self.gateway.settings.job_keys.as_ref());
+            if has_results && key.is_none() {
+                let announced_by = Some(JobObserver::Client);
+                self.read_results(OpenJob { announced_by, ..OpenJob::clone(open) });
+            }
         }
         if format.object_role() == ObjectRole::Deletes
             && let Some(id) = format.object_id()
@@ -697,6 +727,18 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
                 log::warn!("{}: a deleted object is not forgotten: {cause}", self.request_id);
             }
         }
+    }
+
+    /// Reads the results of a batch with the caller's own provider key, which no other task has.
+    fn read_results(&self, open: OpenJob) {
+        let (gateway, client) = (Arc::clone(self.gateway), Arc::clone(self.client));
+        let key = self.outbound.provider_key.clone();
+        tokio::task::spawn_local(async move {
+            let look = poller::look_with(&gateway, &client, &open, Some(&key));
+            if let Err(cause) = look.await {
+                log::warn!("{}: a look is not written: {cause}", open.job.job_id);
+            }
+        });
     }
 
     /// The outcome of a call that asks for its answer later.

@@ -1,6 +1,7 @@
 //! The drop-in routes, with the paths of the providers' own SDKs. They share the forward path, but the path
 //! is the provider's, and the model names the provider.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -10,9 +11,11 @@ use tollgate_pricing::PriceMatch;
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::CONTENT_TYPE;
 use tollgate_provider::{Endpoint, Provider};
+use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{Dialect, EndpointFormat, InspectedBody};
 
 use crate::batch::first_model;
+use crate::batch_file::file_of_batch;
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
@@ -80,7 +83,20 @@ impl DropInRoute {
     /// The route of a request.
     pub fn of(head: &RequestHead<'_>) -> Self {
         let PassthroughQuery { query, metadata } = PassthroughQuery::of(head);
-        Self { query, metadata, ..Self::at(head.method, head.path) }
+        let mut route = Self { query, metadata, ..Self::at(head.method, head.path) };
+        // Three vendors have these paths. A header, or the place of the credential, says whose SDK it is.
+        let is_shared = ["/files", "/batches"].iter().any(|shared| {
+            let below = route.path.strip_prefix(shared);
+            below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+        });
+        let names_google =
+            head.headers.contains_key("x-goog-api-key") || head.parameter("key").is_some();
+        if is_shared && names_google {
+            route.family = SdkFamily::Google;
+        } else if is_shared && head.headers.contains_key("anthropic-version") {
+            route.family = SdkFamily::Anthropic;
+        }
+        route
     }
 
     /// The route at a path, without a query.
@@ -115,22 +131,38 @@ impl DropInRoute {
         }
     }
 
-    /// Whether it creates a batch of messages.
-    fn is_batch(&self) -> bool {
-        self.method == Method::POST && self.path == "/messages/batches"
+    /// Whether the call has requests with a model each, as a batch of messages or a file of requests.
+    fn has_requests(&self) -> bool {
+        self.method == Method::POST && ["/messages/batches", "/files"].contains(&&*self.path)
     }
 
-    /// The requested model. Google has it in the path, and a batch in each request: then the first chooses the provider.
-    fn model(&self, head: &RequestHead<'_>, body: &[u8]) -> Option<String> {
-        if self.family == SdkFamily::Google {
-            let (model, _) = self.path.strip_prefix("/models/")?.rsplit_once(':')?;
-            return Some(percent_decode_str(model).decode_utf8().ok()?.into_owned());
+    /// Whether the call names the file of a batch.
+    fn names_file(&self) -> bool {
+        self.method == Method::POST && self.path == "/batches"
+    }
+
+    /// The requested model. Google has it in the path. If there are several requests, the first chooses the provider.
+    async fn model(
+        &self,
+        head: &RequestHead<'_>,
+        inbound: &InboundCall,
+    ) -> Result<Option<String>, CallError> {
+        if let Some(upload) = &inbound.upload {
+            return upload.first_model().await;
         }
-        if self.is_batch() {
-            return first_model(body);
+        if self.family == SdkFamily::Google {
+            let model = self.path.strip_prefix("/models/").and_then(|path| path.rsplit_once(':'));
+            let model = model.and_then(|(model, _)| percent_decode_str(model).decode_utf8().ok());
+            return Ok(model.map(Cow::into_owned));
+        }
+        if self.names_file() {
+            return Ok(None);
+        }
+        if self.has_requests() {
+            return Ok(first_model(&inbound.body));
         }
         let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        InspectedBody::model_of(body, content_type)
+        Ok(InspectedBody::model_of(&inbound.body, content_type))
     }
 
     /// The outgoing call, checked, to the provider of the model.
@@ -145,11 +177,11 @@ impl DropInRoute {
     ) -> Result<OutboundCall, CallError> {
         let metadata = metadata(head, self.metadata.as_deref())?;
         let managed = inbound.credential.is_managed();
-        let requested = self.model(head, &inbound.body);
+        let requested = self.model(head, inbound).await?;
         let named = match &requested {
             Some(model) => match self.endpoints_for(model, managed, gateway) {
                 // The check of its requests names the place of the model.
-                none if none.is_empty() && self.is_batch() => {
+                none if none.is_empty() && self.has_requests() => {
                     self.default_endpoint(managed, gateway)
                 }
                 served => served,
@@ -164,9 +196,14 @@ impl DropInRoute {
                 named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
-        let model = requested.filter(|model| *model != served.model && !self.is_batch());
+        let model = requested.filter(|model| *model != served.model && !self.has_requests());
         let model = model.map(|_| &*served.model);
-        OutboundCall::for_endpoint(head, inbound, served.endpoint.clone(), metadata, model)
+        let endpoint = Arc::clone(&served.endpoint);
+        let mut call = OutboundCall::for_endpoint(head, inbound, endpoint, metadata, model)?;
+        if call.endpoint.format.object_role() == ObjectRole::Lists {
+            call.listed_at = self.all_endpoints(managed, gateway).collect();
+        }
+        Ok(call)
     }
 
     /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because
@@ -195,7 +232,7 @@ impl DropInRoute {
         found.into_iter().map(|(_, served)| served).collect()
     }
 
-    /// The endpoint at the provider whose object the path names, or else at the first provider that has the route.
+    /// The endpoint at the provider whose object the call names, or else at the first provider that has the route.
     async fn endpoints_of_object(
         &self,
         inbound: &InboundCall,
@@ -204,7 +241,11 @@ impl DropInRoute {
         let managed = inbound.credential.is_managed();
         let default = self.default_endpoint(managed, gateway);
         let format = default.first().map(|served| &served.endpoint.format);
-        let Some(id) = format.and_then(EndpointFormat::object_id) else { return Ok(default) };
+        let id = match self.names_file() {
+            true => file_of_batch(&inbound.body),
+            false => format.and_then(EndpointFormat::object_id),
+        };
+        let Some(id) = id else { return Ok(default) };
         let owned = owned_objects(&id, inbound, gateway).await?;
         let endpoints = owned.iter().filter_map(|object| {
             let provider = gateway.providers.get(&object.provider)?;
@@ -216,11 +257,20 @@ impl DropInRoute {
 
     /// The first provider that has the route. A body without a model is refused later, by its inspection.
     fn default_endpoint(&self, managed: bool, gateway: &Gateway) -> Vec<ModelEndpoint> {
-        let endpoints = gateway
+        let endpoints = self.all_endpoints(managed, gateway);
+        endpoints.take(1).map(ModelEndpoint::without_model).collect()
+    }
+
+    /// This route at each provider that has it.
+    fn all_endpoints(
+        &self,
+        managed: bool,
+        gateway: &Gateway,
+    ) -> impl Iterator<Item = Arc<Endpoint>> {
+        gateway
             .providers
             .iter()
-            .filter_map(|provider| self.endpoint(provider, managed, gateway));
-        endpoints.take(1).map(ModelEndpoint::without_model).collect()
+            .filter_map(move |provider| self.endpoint(provider, managed, gateway))
     }
 
     /// This route at a provider that speaks its format and may be called with this kind of key.

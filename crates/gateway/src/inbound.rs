@@ -11,6 +11,7 @@ use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::in_flight::InFlightGuard;
 use crate::keys::KeyOwner;
+use crate::upload::Upload;
 
 /// A call as it came in. Its caller is known; the rest is not checked yet.
 pub struct InboundCall {
@@ -20,8 +21,10 @@ pub struct InboundCall {
     pub credential: Credential,
     /// The owner of its key.
     pub owner: KeyOwner,
-    /// The whole body.
+    /// The whole body; empty for an upload.
     pub body: Bytes,
+    /// The body of an upload.
+    pub upload: Option<Upload>,
     /// The time of its arrival, moved by the time that its body took, which is not the gateway's.
     pub began: Instant,
 }

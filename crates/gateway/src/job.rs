@@ -8,8 +8,8 @@ use std::time::Duration;
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
     CallDetails, CallFailure, FailureSource, JOB_LIFE_MILLIS, Job, JobEnd, JobId, JobKind,
-    JobObserver, JobState, JobTerms, PendingRecord, PricedUsage, ProviderObject, Timestamp,
-    UsageSource,
+    JobObserver, JobState, JobTerms, ObjectKind, PendingRecord, PricedUsage, ProviderObject,
+    Timestamp, UsageSource,
 };
 use tollgate_pricing::{PerUnit, Usage};
 use tollgate_provider::ProviderKey;
@@ -26,6 +26,8 @@ use crate::settlement::ChargeFacts;
 
 /// The time for which OpenAI keeps a response.
 const RESPONSE_KEPT_MILLIS: i64 = 30 * JOB_LIFE_MILLIS;
+/// The time for which objects are kept that have no expiry: a hundred years.
+const ALWAYS_KEPT_MILLIS: i64 = 36_500 * JOB_LIFE_MILLIS;
 /// The longest time that the answer of a call waits until its job is written.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a job that is not written is written again.
@@ -42,17 +44,28 @@ pub(crate) enum JobBeginning {
     Known,
 }
 
-/// The response that a call keeps at its provider, with its reported usage. It belongs to the wallet of the call.
-pub(crate) fn kept_response(
-    id: &str,
-    priced: Option<&PricedUsage>,
-    now: Timestamp,
-) -> ProviderObject {
-    let reported = priced.filter(|priced| priced.usage_source == UsageSource::Reported);
+/// An object that a call keeps at its provider. It belongs to the wallet of the call.
+pub(crate) fn kept_object(kind: ObjectKind, id: &str, now: Timestamp) -> ProviderObject {
+    let kept_for = match kind {
+        ObjectKind::Response => RESPONSE_KEPT_MILLIS,
+        ObjectKind::Batch | ObjectKind::File => ALWAYS_KEPT_MILLIS,
+    };
+    let object_id = id.to_owned();
+    let expires_at = now.plus_millis(kept_for);
+    ProviderObject { object_id, kind, requests: None, tokens: None, expires_at }
+}
+
+/// The response that a call keeps at its provider, with its reported usage.
+pub(crate) fn kept_response(id: &str, priced: &PricedUsage, now: Timestamp) -> ProviderObject {
+    let reported = (priced.usage_source == UsageSource::Reported).then_some(&priced.usage);
     let sum = |usage: &Usage| usage.input_tokens().saturating_add(usage.output_tokens());
-    let tokens = reported.map(|priced| sum(&priced.usage));
-    let expires_at = now.plus_millis(RESPONSE_KEPT_MILLIS);
-    ProviderObject { object_id: id.to_owned(), tokens, expires_at }
+    ProviderObject { tokens: reported.map(sum), ..kept_object(ObjectKind::Response, id, now) }
+}
+
+/// The files of an answer's object that belong to the wallet of the call, as the object itself.
+pub(crate) fn kept_files(reading: &UsageReading, now: Timestamp) -> Vec<ProviderObject> {
+    let files = reading.result_files.iter();
+    files.map(|id| kept_object(ObjectKind::File, id, now)).collect()
 }
 
 /// The job that a call becomes with its answer. `None` if the object has no usable id.
@@ -64,6 +77,10 @@ pub(crate) fn job_of(
     gateway: &Gateway,
 ) -> Option<NewJob> {
     let now = gateway.clock.now();
+    let (kind, object_kind) = match outbound.batch {
+        Some(_) => (JobKind::Batch, ObjectKind::Batch),
+        None => (JobKind::Response, ObjectKind::Response),
+    };
     let url = object_url(outbound.endpoint.recorded_url(), object_id)?;
     let key = match &outbound.provider_key {
         ProviderKey::Managed => None,
@@ -74,7 +91,7 @@ pub(crate) fn job_of(
             job_id: JobId::generate(now),
             request_id: call.request_id,
             merchant_id: call.merchant_id,
-            kind: if outbound.batch.is_some() { JobKind::Batch } else { JobKind::Response },
+            kind,
             provider: call.forwarded.provider.clone(),
             provider_object_id: object_id.to_owned(),
             spend_key_id: call.spend_key_id,
@@ -93,7 +110,7 @@ pub(crate) fn job_of(
             is_strict: call.enforcement == Some(tollgate_domain::Enforcement::Strict),
         },
         call: call.clone(),
-        object: kept_response(object_id, None, now),
+        object: kept_object(object_kind, object_id, now),
         provider_key: key,
         look_at: Job::next_look(now, now, tollgate_domain::Jitter::random()),
     })
@@ -180,14 +197,14 @@ pub(crate) async fn settle(
 }
 
 /// Takes note of the object of a job that the client has retrieved. A response that has ended is settled. The results of
-/// a batch are read by the poller, for which the client does not wait.
-pub(crate) async fn observe(gateway: &Gateway, open: &OpenJob, reading: &UsageReading) {
+/// a batch are read later, for which the client does not wait: returns whether they must be.
+pub(crate) async fn observe(gateway: &Gateway, open: &OpenJob, reading: &UsageReading) -> bool {
     if open.job.kind != JobKind::Batch {
         settle(gateway, open, reading, JobObserver::Client).await;
-        return;
+        return false;
     }
     if observed_end(open.job.job_id, reading, JobObserver::Client).is_none() {
-        return;
+        return false;
     }
     let (job_id, now) = (open.job.job_id, gateway.clock.now());
     let hurry = move |conn: &mut Conn| jobs::announce(conn, job_id, JobObserver::Client, now);
@@ -195,13 +212,14 @@ pub(crate) async fn observe(gateway: &Gateway, open: &OpenJob, reading: &UsageRe
     if let Err(cause) = hurried {
         log::warn!("{job_id} is looked at later: {cause}");
     }
+    true
 }
 
 /// Settles a batch by the answers to its requests.
 pub(crate) async fn settle_batch(
     gateway: &Gateway,
     open: &OpenJob,
-    totals: BatchTotals,
+    (reading, totals): (&UsageReading, BatchTotals),
     end: JobEnd,
 ) {
     let now = gateway.clock.now();
@@ -222,7 +240,7 @@ pub(crate) async fn settle_batch(
         response_id: Some(open.job.provider_object_id.clone()),
         job: Some(end),
         lines,
-        object: Some(kept_response(&open.job.provider_object_id, None, now)),
+        objects: kept_files(reading, now),
         details: CallDetails {
             failure: failure(end.state, &UsageReading::nothing(), true),
             ..CallDetails::default()
@@ -317,7 +335,7 @@ fn report(gateway: &Gateway, open: &OpenJob, reading: &UsageReading, end: JobEnd
         timestamp: stated.unwrap_or(now),
         suspicious: is_suspicious,
         job: Some(end),
-        object: Some(kept_response(&job.provider_object_id, Some(&priced), now)),
+        objects: vec![kept_response(&job.provider_object_id, &priced, now)],
         details: CallDetails {
             failure: failure(end.state, reading, gateway.settings.keep_error_messages),
             ..CallDetails::default()

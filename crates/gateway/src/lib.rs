@@ -19,7 +19,7 @@
 //! | `request`, `credential`, `keys`, `inbound` | the caller |
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
 //! | `objects`, `lists` | whether the caller owns what the call names |
-//! | `batch`, `job`, `poller`, `key_seal` | calls whose cost is known later |
+//! | `upload`, `batch`, `batch_file`, `job`, `poller`, `key_seal` | calls whose cost is known later |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
 //! | `call_task`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
@@ -32,6 +32,7 @@
 //! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
 mod batch;
+mod batch_file;
 mod call_task;
 mod cost_report;
 mod credential;
@@ -57,6 +58,7 @@ mod run;
 mod settings;
 mod settlement;
 mod tariff;
+mod upload;
 
 pub use call_task::spawn_call;
 pub use cost_report::{COST_TRAILERS, cost_headers};
@@ -78,3 +80,4 @@ pub use relay::{RelayReceiver, RelayedBytes, RelayedHead, request_id_header};
 pub use request::RequestHead;
 pub use settings::{CallSettings, OnDisconnect, UnpricedPolicy};
 pub use tariff::{CallBound, Tariff};
+pub use upload::{Upload, UploadSpool};

@@ -3,10 +3,11 @@
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tollgate_domain::{Issue, JobKind};
+use tollgate_domain::{Issue, MerchantId, ObjectKind};
 use tollgate_provider::http::Method;
-use tollgate_provider::{ProviderClient, UpstreamRequest};
-use tollgate_store::provider_objects::{self, ObjectPage};
+use tollgate_provider::http::header::HeaderMap;
+use tollgate_provider::{ProviderClient, RequestBody, UpstreamRequest, request_headers};
+use tollgate_store::provider_objects::{self, ListedObject, ObjectPage};
 use tollgate_usage::dialect::ObjectRole;
 
 use crate::batch::with_results_at;
@@ -41,13 +42,17 @@ impl OutboundCall {
         let now = gateway.clock.now();
         inbound.rules(gateway).await?.check_usable(now)?;
         let page = self.page()?;
-        let (caller, provider) = (object_caller(inbound)?, self.endpoint.provider.name.clone());
-        let read = move |conn: &mut _| {
-            provider_objects::list(conn, &caller, &provider, JobKind::Batch, &page)
-        };
-        let (ids, has_more) = gateway.store.read(read).await?;
-        let objects = join_all(ids.iter().map(|id| self.object(id, client))).await;
-        let objects: Vec<Value> = objects.into_iter().flatten().collect();
+        let is_of_files = self.endpoint.format.path.ends_with("/files");
+        let kind = if is_of_files { ObjectKind::File } else { ObjectKind::Batch };
+        let caller = object_caller(inbound)?;
+        let at = self.listed_at.iter().map(|endpoint| endpoint.provider.name.clone());
+        let providers: Vec<String> = at.collect();
+        let read =
+            move |conn: &mut _| provider_objects::list(conn, &caller, &providers, kind, &page, now);
+        let (listed, has_more) = gateway.store.read(read).await?;
+        let merchant_id = inbound.owner.merchant_id;
+        let objects = listed.iter().map(|listed| self.object(listed, merchant_id, client));
+        let objects: Vec<Value> = join_all(objects).await.into_iter().flatten().collect();
         let id = |object: Option<&Value>| object.and_then(|object| object.get("id")).cloned();
         Ok(Some(json!({
             "object": "list",
@@ -78,15 +83,28 @@ impl OutboundCall {
         })
     }
 
-    /// An object as the provider shows it. `None` if it does not.
-    async fn object(&self, id: &str, client: &ProviderClient) -> Option<Value> {
-        let path = format!("{}/{id}", self.endpoint.format.path);
-        let endpoint = self.endpoint.provider.endpoint(&Method::GET, &path, None)?;
+    /// An object as its provider shows it. `None` if it does not.
+    async fn object(
+        &self,
+        listed: &ListedObject,
+        merchant_id: MerchantId,
+        client: &ProviderClient,
+    ) -> Option<Value> {
+        let list = self.listed_at.iter().find(|list| list.provider.name == listed.provider)?;
+        let path = format!("{}/{}", list.format.path, listed.object_id);
+        let endpoint = list.provider.endpoint(&Method::GET, &path, None)?;
+        let headers = match list.provider.name == self.endpoint.provider.name {
+            true => self.headers.clone(),
+            false => {
+                let none = HeaderMap::new();
+                request_headers(&none, &endpoint, &self.provider_key, merchant_id, false)
+            }
+        };
         let request = UpstreamRequest {
             endpoint: &endpoint,
             method: Method::GET,
-            headers: self.headers.clone(),
-            body: bytes::Bytes::new(),
+            headers,
+            body: RequestBody::default(),
             managed: self.managed,
         };
         let mut answer = client.send(request).await.ok()?;

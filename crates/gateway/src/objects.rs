@@ -59,7 +59,7 @@ impl OutboundCall {
     }
 
     /// The object with this id at the provider of the call, if it belongs to the caller.
-    async fn owned(
+    pub(crate) async fn owned(
         &self,
         id: &str,
         inbound: &InboundCall,

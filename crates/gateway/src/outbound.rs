@@ -1,15 +1,17 @@
 //! The outgoing call: its endpoint, headers and body, each checked.
 
+use std::any::Any;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tollgate_domain::admission::CostBound;
-use tollgate_domain::{CallRun, Issue, Metadata, MetadataError, PricedUsage, RunId};
+use tollgate_domain::{BatchRequests, CallRun, Issue, Metadata, MetadataError, PricedUsage, RunId};
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
-use tollgate_provider::{Endpoint, ProviderKey, request_headers};
+use tollgate_provider::{Endpoint, ProviderKey, RequestBody, request_headers};
 use tollgate_store::jobs::OpenJob;
 use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{BodyRefusal, InspectedBody};
@@ -28,15 +30,21 @@ pub struct OutboundCall {
     /// The headers that go to the provider.
     pub(crate) headers: HeaderMap,
     /// The body that goes to the provider.
-    pub(crate) body: Bytes,
+    pub(crate) body: RequestBody,
     /// The fields that were read of the caller's body.
     pub(crate) call_body: InspectedBody,
     pub(crate) managed: bool,
     pub(crate) provider_key: ProviderKey,
     /// The base URL of this service, by which the URLs of results in the answer are replaced.
     pub(crate) results_base: Option<String>,
+    /// The endpoints whose objects are listed together. Empty for another call.
+    pub(crate) listed_at: Vec<Arc<Endpoint>>,
     /// The requests of a batch.
     pub(crate) batch: Option<Box<BatchPlan>>,
+    /// The room of the upload that is sent.
+    pub(crate) _upload_room: Option<Rc<dyn Any>>,
+    /// The requests in the file that is uploaded.
+    pub(crate) file: Option<Box<BatchRequests>>,
     /// The running job whose object the answer is.
     pub(crate) observed: Option<Box<OpenJob>>,
     pub(crate) metadata: Metadata,
@@ -78,8 +86,6 @@ const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata"
 /// The most that a batch can cost, and what is known of its requests.
 pub(crate) struct BatchPlan {
     pub(crate) bound: CostBound,
-    /// The model of all requests; `None` if there are several.
-    pub(crate) model: Option<String>,
     /// The estimated input of all requests.
     pub(crate) input_estimate: PricedUsage,
 }
@@ -165,6 +171,8 @@ impl OutboundCall {
         // The body of a GET or DELETE is dropped: a provider might read it as a part of the call.
         let (mut call_body, body) = match *head.method {
             Method::GET | Method::DELETE => (InspectedBody::empty(), Bytes::new()),
+            // The body of an upload is checked when its file is.
+            _ if inbound.upload.is_some() => (InspectedBody::empty(), Bytes::new()),
             // A cancellation needs none.
             _ if body.is_empty() && endpoint.format.object_id().is_some() => {
                 (InspectedBody::empty(), Bytes::new())
@@ -175,13 +183,17 @@ impl OutboundCall {
             call_body.set_model(model);
         }
         let asks_usage = call_body.inserts_usage();
+        let lists = endpoint.format.object_role() == ObjectRole::Lists;
         Ok(Self {
             headers: request_headers(head.headers, &endpoint, key, owner.merchant_id, asks_usage),
-            body: call_body.apply_edits(&body).unwrap_or(body),
+            body: call_body.apply_edits(&body).unwrap_or(body).into(),
             managed,
             provider_key: key.clone(),
             results_base: None,
+            listed_at: lists.then(|| Arc::clone(&endpoint)).into_iter().collect(),
             batch: None,
+            _upload_room: None,
+            file: None,
             observed: None,
             endpoint,
             call_body,

@@ -13,8 +13,8 @@ use tollgate_domain::{Jitter, Job, JobId, JobKind, JobObserver};
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::HeaderMap;
 use tollgate_provider::{
-    AnswerHeaders, Endpoint, ProviderClient, ProviderKey, UpstreamRequest, UpstreamResponse,
-    request_headers,
+    AnswerHeaders, Endpoint, ProviderClient, ProviderKey, RequestBody, UpstreamRequest,
+    UpstreamResponse, request_headers,
 };
 use tollgate_store::StoreError;
 use tollgate_store::jobs::{self, JobLook, OpenJob};
@@ -97,16 +97,28 @@ pub async fn look(
     client: &ProviderClient,
     open: &OpenJob,
 ) -> Result<(), StoreError> {
+    let key = job::key_of(open, gateway.settings.job_keys.as_ref());
+    look_with(gateway, client, open, key.as_ref()).await
+}
+
+/// As [`look`], with a key. Without one, the end of the job is observed by the client's own retrieval only.
+pub(crate) async fn look_with(
+    gateway: &Gateway,
+    client: &ProviderClient,
+    open: &OpenJob,
+    key: Option<&ProviderKey>,
+) -> Result<(), StoreError> {
+    let asker = Asker { gateway, client, open, key };
     let observer = open.announced_by.unwrap_or(JobObserver::Poll);
-    let asked = tokio::time::timeout(LOOK_TIMEOUT, ask(gateway, client, open)).await;
+    let asked = tokio::time::timeout(LOOK_TIMEOUT, asker.ask()).await;
     let mut answer = asked.unwrap_or(LookAnswer::Unclear);
     if let LookAnswer::Object(reading) = &answer
         && open.job.kind == JobKind::Batch
         && let Some(end) = job::observed_end(open.job.job_id, reading, observer)
     {
-        match read_results(gateway, client, open, reading).await {
+        match asker.read_results(reading).await {
             Some(totals) => {
-                job::settle_batch(gateway, open, totals, end).await;
+                job::settle_batch(gateway, open, (reading, totals), end).await;
                 return Ok(());
             }
             // The results are read again at the next look.
@@ -147,58 +159,116 @@ async fn write(gateway: &Gateway, job_id: JobId, look: JobLook) -> Result<(), St
     gateway.store.write_outside_calls(move |conn| jobs::looked(conn, job_id, &look)).await
 }
 
-/// Retrieves the object of a job.
-async fn ask(gateway: &Gateway, client: &ProviderClient, open: &OpenJob) -> LookAnswer {
-    let (endpoint, mut answer) = match get(gateway, client, open, &open.terms.url).await {
-        Some(asked) => asked,
-        None => return LookAnswer::Unclear,
-    };
-    match answer.status {
-        200 => {}
-        404 | 410 => return LookAnswer::Missing,
-        status => {
-            log::debug!("{}: the provider answers {status}", open.job.job_id);
-            return LookAnswer::Unclear;
-        }
-    }
-    let headers = AnswerHeaders(&answer.headers);
-    let body = InspectedBody::empty();
-    let meter = ResponseMeter::new(&endpoint.format, answer.status, &headers, &body, false);
-    let mut meter = meter.with_memory(&gateway.answer_memory);
-    while let Some(piece) = answer.next().await {
-        let Ok(piece) = piece else { return LookAnswer::Unclear };
-        meter.feed(piece);
-    }
-    LookAnswer::Object(Box::new(meter.finish(ResponseEnd::Complete)))
+/// Asks the provider of a job.
+struct Asker<'a> {
+    gateway: &'a Gateway,
+    client: &'a ProviderClient,
+    open: &'a OpenJob,
+    key: Option<&'a ProviderKey>,
 }
 
-/// Sends a GET with the key of a job. `None` if it has no answer, or if there is no key: then the client's own retrieval
-/// shows the end.
-async fn get(
-    gateway: &Gateway,
-    client: &ProviderClient,
-    open: &OpenJob,
-    url: &str,
-) -> Option<(Arc<Endpoint>, UpstreamResponse)> {
-    let key = job::key_of(open, gateway.settings.job_keys.as_ref())?;
-    let Some(endpoint) = endpoint_of(gateway, &open.job.provider, url) else {
-        log::warn!("{}: {} has no such URL any more", open.job.job_id, open.job.provider);
-        return None;
-    };
-    let merchant_id = open.job.merchant_id;
-    let request = UpstreamRequest {
-        endpoint: &endpoint,
-        method: Method::GET,
-        headers: request_headers(&HeaderMap::new(), &endpoint, &key, merchant_id, true),
-        body: bytes::Bytes::new(),
-        managed: key == ProviderKey::Managed,
-    };
-    match client.send(request).await {
-        Ok(answer) => Some((endpoint, answer)),
-        Err(why) => {
-            log::debug!("{}: {why}", open.job.job_id);
-            None
+impl Asker<'_> {
+    /// Retrieves the object of the job.
+    async fn ask(&self) -> LookAnswer {
+        let (endpoint, mut answer) = match self.get(&self.open.terms.url).await {
+            Some(asked) => asked,
+            None => return LookAnswer::Unclear,
+        };
+        match answer.status {
+            200 => {}
+            404 | 410 => return LookAnswer::Missing,
+            status => {
+                log::debug!("{}: the provider answers {status}", self.open.job.job_id);
+                return LookAnswer::Unclear;
+            }
         }
+        let headers = AnswerHeaders(&answer.headers);
+        let body = InspectedBody::empty();
+        let meter = ResponseMeter::new(&endpoint.format, answer.status, &headers, &body, false);
+        let mut meter = meter.with_memory(&self.gateway.answer_memory);
+        while let Some(piece) = answer.next().await {
+            let Ok(piece) = piece else { return LookAnswer::Unclear };
+            meter.feed(piece);
+        }
+        LookAnswer::Object(Box::new(meter.finish(ResponseEnd::Complete)))
+    }
+
+    /// Sends a GET. `None` if it has no answer, or if there is no key.
+    async fn get(&self, url: &str) -> Option<(Arc<Endpoint>, UpstreamResponse)> {
+        let Self { gateway, client, open, key } = self;
+        let key = (*key)?;
+        let Some(endpoint) = endpoint_of(gateway, &open.job.provider, url) else {
+            log::warn!("{}: {} has no such URL any more", open.job.job_id, open.job.provider);
+            return None;
+        };
+        let merchant_id = open.job.merchant_id;
+        let request = UpstreamRequest {
+            endpoint: &endpoint,
+            method: Method::GET,
+            headers: request_headers(&HeaderMap::new(), &endpoint, key, merchant_id, true),
+            body: RequestBody::default(),
+            managed: *key == ProviderKey::Managed,
+        };
+        match client.send(request).await {
+            Ok(answer) => Some((endpoint, answer)),
+            Err(why) => {
+                log::debug!("{}: {why}", open.job.job_id);
+                None
+            }
+        }
+    }
+
+    /// Reads the results of a batch that has ended. Meanwhile no other node looks at it. `None` if they cannot be read now.
+    async fn read_results(&self, reading: &UsageReading) -> Option<BatchTotals> {
+        let Self { gateway, open, .. } = self;
+        let results = async {
+            let mut totals = BatchTotals::default();
+            let path = request_path(open, reading);
+            for url in result_urls(open, reading)? {
+                self.add_results(&url, path, &mut totals).await?;
+            }
+            let (read, stated) = (totals.answers(), reading.answered_requests.unwrap_or(0));
+            if read < stated {
+                log::warn!("{}: {read} of {stated} answers are in its results", open.job.job_id);
+                return None;
+            }
+            Some(totals)
+        };
+        let lease = async {
+            loop {
+                let until = gateway.clock.now().plus_millis(LEASE_MILLIS);
+                let look = JobLook { next_at: until, ..JobLook::default() };
+                if let Err(cause) = write(gateway, open.job.job_id, look).await {
+                    log::debug!("{}: {cause}", open.job.job_id);
+                }
+                tokio::time::sleep(LEASE_EVERY).await;
+            }
+        };
+        tokio::select! {
+            totals = results => totals,
+            () = lease => None,
+        }
+    }
+
+    /// Reads and prices the results at a URL, of requests to a path.
+    async fn add_results(&self, url: &str, path: &str, totals: &mut BatchTotals) -> Option<()> {
+        let Self { gateway, open, .. } = self;
+        let (endpoint, mut answer) = self.get(url).await?;
+        if answer.status != 200 {
+            log::warn!("{}: its results are answered with {}", open.job.job_id, answer.status);
+            return None;
+        }
+        let answers =
+            gateway.providers.find_below(&endpoint.provider, &Method::POST, path, None)?;
+        let mut reader = BatchResultReader::new(&answers.format);
+        let metrics = gateway.metrics.of(&open.job.provider);
+        while let Some(piece) = answer.next().await {
+            let piece = piece.ok()?;
+            reader.feed(&piece, |reading| totals.add(reading, &open.call, gateway, metrics));
+            // Other looks have their turn between two pieces.
+            tokio::task::yield_now().await;
+        }
+        Some(())
     }
 }
 
@@ -214,41 +284,6 @@ fn endpoint_of(gateway: &Gateway, provider: &str, url: &str) -> Option<Arc<Endpo
     provider.endpoint_at(&Method::GET, path, query).ok().map(Arc::new)
 }
 
-/// Reads the results of a batch that has ended. Meanwhile no other node looks at it. `None` if they cannot be read now.
-async fn read_results(
-    gateway: &Gateway,
-    client: &ProviderClient,
-    open: &OpenJob,
-    reading: &UsageReading,
-) -> Option<BatchTotals> {
-    let reading = async {
-        let mut totals = BatchTotals::default();
-        for url in result_urls(open, reading)? {
-            add_results(gateway, client, open, &url, &mut totals).await?;
-        }
-        let (read, stated) = (totals.answers(), reading.answered_requests.unwrap_or(0));
-        if read < stated {
-            log::warn!("{}: {read} of {stated} answers are in its results", open.job.job_id);
-            return None;
-        }
-        Some(totals)
-    };
-    let lease = async {
-        loop {
-            let until = gateway.clock.now().plus_millis(LEASE_MILLIS);
-            let look = JobLook { next_at: until, ..JobLook::default() };
-            if let Err(cause) = write(gateway, open.job.job_id, look).await {
-                log::debug!("{}: {cause}", open.job.job_id);
-            }
-            tokio::time::sleep(LEASE_EVERY).await;
-        }
-    };
-    tokio::select! {
-        totals = reading => totals,
-        () = lease => None,
-    }
-}
-
 /// The URLs of the results of a batch: those of its files, or the one below its own.
 fn result_urls(open: &OpenJob, reading: &UsageReading) -> Option<Vec<String>> {
     let url = &open.terms.url;
@@ -262,28 +297,11 @@ fn result_urls(open: &OpenJob, reading: &UsageReading) -> Option<Vec<String>> {
     }
 }
 
-/// Reads and prices the results at a URL.
-async fn add_results(
-    gateway: &Gateway,
-    client: &ProviderClient,
-    open: &OpenJob,
-    url: &str,
-    totals: &mut BatchTotals,
-) -> Option<()> {
-    let (endpoint, mut answer) = get(gateway, client, open, url).await?;
-    if answer.status != 200 {
-        log::warn!("{}: its results are answered with {}", open.job.job_id, answer.status);
-        return None;
+/// The path of the requests of a batch, below the version of the API. Anthropic's object does not state it.
+fn request_path<'a>(open: &OpenJob, reading: &'a UsageReading) -> &'a str {
+    match reading.request_path.as_deref() {
+        Some(path) => path.strip_prefix("/v1").unwrap_or(path),
+        None if open.terms.url.contains("/messages/batches/") => "/messages",
+        None => "/chat/completions",
     }
-    let path = if url.contains("/messages/") { "/messages" } else { "/chat/completions" };
-    let answers = gateway.providers.find_below(&endpoint.provider, &Method::POST, path, None)?;
-    let mut reader = BatchResultReader::new(&answers.format);
-    let metrics = gateway.metrics.of(&open.job.provider);
-    while let Some(piece) = answer.next().await {
-        let piece = piece.ok()?;
-        reader.feed(&piece, |reading| totals.add(reading, &open.call, gateway, metrics));
-        // Other looks have their turn between two pieces.
-        tokio::task::yield_now().await;
-    }
-    Some(())
 }

@@ -42,9 +42,9 @@ pub mod http {
 }
 
 pub use client::{
-    BodyError, NameServer, NotSentReason, ProviderClient, Resolver, SendError, Timeouts,
-    UpstreamRequest, UpstreamResponse, WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError,
-    WebhookUrlPolicy,
+    BodyError, FileBody, NameServer, NotSentReason, ProviderClient, RequestBody, Resolver,
+    SendError, Timeouts, UpstreamRequest, UpstreamResponse, WebhookClient, WebhookResponse,
+    WebhookUrl, WebhookUrlError, WebhookUrlPolicy,
 };
 pub use headers::{AnswerHeaders, ProviderKey, request_headers, response_headers};
 pub use table::{

@@ -61,7 +61,13 @@ async fn send(
     let body = Bytes::copy_from_slice(body.as_bytes());
     let endpoint = endpoint(base, &method);
     client
-        .send(UpstreamRequest { endpoint: &endpoint, method, headers, body, managed: false })
+        .send(UpstreamRequest {
+            endpoint: &endpoint,
+            method,
+            headers,
+            body: body.into(),
+            managed: false,
+        })
         .await
 }
 
@@ -410,7 +416,7 @@ fn a_provider_that_may_not_be_private_is_not_connected_to_there() {
                 endpoint: &endpoint,
                 method: Method::POST,
                 headers: HeaderMap::new(),
-                body: Bytes::from_static(b"{}"),
+                body: Bytes::from_static(b"{}").into(),
                 managed: false,
             };
             let error = client.send(call).await.err();
@@ -457,7 +463,7 @@ fn a_name_that_is_public_at_first_is_not_followed_inside() {
                 endpoint: &endpoint,
                 method: Method::POST,
                 headers: HeaderMap::new(),
-                body: Bytes::from_static(b"{}"),
+                body: Bytes::from_static(b"{}").into(),
                 managed: false,
             };
             errors.push(client.send(call).await.err());

@@ -12,7 +12,7 @@ fn table() -> ProviderTable {
         base_url: Some("http://127.0.0.1:9100/v1/".to_owned()),
         dialect: Some("openai".to_owned()),
         allow_private_network: Some(true),
-        managed_endpoints: vec!["POST /files".to_owned(), "GET /files/{id}".to_owned()],
+        managed_endpoints: vec!["POST /containers".to_owned(), "GET /containers/{id}".to_owned()],
         ..key("sk-house")
     };
     let nested = ProviderSettings {
@@ -166,6 +166,12 @@ fn the_endpoints_of_a_dialect_are_known_as_metered_or_free() {
         (Method::POST, "https://api.openai.com/v1/responses/resp_1/cancel", Some(false)),
         (Method::GET, "https://api.openai.com/v1/responses/resp_1/input_items", Some(false)),
         (Method::POST, "https://api.openai.com/v1/responses/resp_1", None),
+        (Method::POST, "https://api.openai.com/v1/files", Some(false)),
+        (Method::GET, "https://api.openai.com/v1/files/file-1/content", Some(false)),
+        (Method::POST, "https://api.openai.com/v1/batches", Some(true)),
+        (Method::GET, "https://api.openai.com/v1/batches?limit=2", Some(false)),
+        (Method::POST, "https://api.openai.com/v1/batches/b/cancel", Some(false)),
+        (Method::DELETE, "https://api.openai.com/v1/batches/b", None),
         (Method::POST, "https://api.anthropic.com/v1/messages/batches", Some(true)),
         (Method::GET, "https://api.anthropic.com/v1/messages/batches?limit=2", Some(false)),
         (Method::GET, "https://api.anthropic.com/v1/messages/batches/b/results", Some(false)),
@@ -174,8 +180,8 @@ fn the_endpoints_of_a_dialect_are_known_as_metered_or_free() {
         (Method::GET, "https://api.openai.com/v1/chat/completions", None),
         (Method::GET, "https://api.openai.com/v1/chat/completions/chatcmpl-1", None),
         (Method::POST, "https://api.openai.com/v1/responses/", None),
-        (Method::POST, "https://api.openai.com/v1/files", None),
-        (Method::POST, "https://api.openai.com/v1/batches", None),
+        (Method::POST, "https://api.openai.com/v1/vector_stores", None),
+        (Method::POST, "https://api.openai.com/v1/fine_tuning/jobs", None),
         (Method::POST, "https://api.openai.com/v1/organization/admin_api_keys", None),
         (Method::DELETE, "https://api.openai.com/v1/models/ft%3Agpt-4o", None),
     ];
@@ -194,13 +200,13 @@ fn the_endpoints_of_a_dialect_are_known_as_metered_or_free() {
 
 #[test]
 fn an_operator_may_widen_the_managed_key() {
-    let files = resolve(Method::POST, "http://127.0.0.1:9100/v1/files").unwrap();
+    let files = resolve(Method::POST, "http://127.0.0.1:9100/v1/containers").unwrap();
     assert!(
         files.allows_managed_key() && files.format.metered() && files.format.operation.is_none()
     );
-    let file = resolve(Method::GET, "http://127.0.0.1:9100/v1/files/f_1").unwrap();
+    let file = resolve(Method::GET, "http://127.0.0.1:9100/v1/containers/f_1").unwrap();
     assert!(file.allows_managed_key() && !file.format.metered());
-    for other in ["/v1/files/f_1/content", "/v1/files/", "/v1/filesystem"] {
+    for other in ["/v1/containers/f_1/content", "/v1/containers/", "/v1/containersystem"] {
         let u = format!("http://127.0.0.1:9100{other}");
         assert!(!resolve(Method::GET, &u).unwrap().allows_managed_key(), "{u}");
     }
@@ -349,7 +355,6 @@ fn a_route_leads_below_the_base_url_and_nowhere_else() {
         "chat/completions",
         "/chat/completions/",
         "/messages",
-        "/files",
         "/models",
         "@evil.com/chat/completions",
         ".evil.com/chat/completions",

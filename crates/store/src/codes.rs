@@ -9,7 +9,7 @@ use diesel::serialize::{self, Output, ToSql};
 use diesel::sql_types::SmallInt;
 use serde::{Serialize, Serializer};
 use tollgate_domain::{
-    JobKind, JobObserver, JobState, LedgerAccount, RequestStatus, TransactionKind,
+    JobKind, JobObserver, JobState, LedgerAccount, ObjectKind, RequestStatus, TransactionKind,
 };
 
 /// A value of an enum in a row.
@@ -65,6 +65,11 @@ coded! {
         Rollover = 6,
         BundlePurchase = 7,
         Correction = 8,
+    }
+    ObjectKind {
+        Response = 1,
+        Batch = 2,
+        File = 3,
     }
     JobKind {
         Response = 1,

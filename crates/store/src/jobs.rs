@@ -128,7 +128,10 @@ pub fn begin(conn: &mut Conn, new: &NewJob) -> Result<bool, StoreError> {
     };
     let is_new = dialect::insert_job(conn, &row)?;
     if is_new {
-        dialect::insert_provider_objects(conn, &[ProviderObjectRow::new(call, object)])?;
+        dialect::insert_provider_objects(
+            conn,
+            &[ProviderObjectRow::new(call, object, job.created_at)],
+        )?;
         if take_event(conn, &job.provider, &job.provider_object_id)? {
             let job = jobs::table.find(Id(job.job_id));
             let soon = JobAnnounced::by(JobObserver::Webhook, new.job.created_at);

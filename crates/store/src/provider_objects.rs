@@ -2,14 +2,14 @@
 
 use diesel::prelude::*;
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{ConnectionId, JobId, JobKind, MerchantId, Timestamp, WalletId};
+use tollgate_domain::{BatchRequests, ConnectionId, MerchantId, ObjectKind, Timestamp, WalletId};
 
 use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::rows::ProviderObjectRow;
-use crate::schema::{connections, jobs, merchants, provider_objects, spend_keys};
+use crate::rows::{ProviderObjectRow, from_json};
+use crate::schema::{connections, merchants, provider_objects, spend_keys};
 
 /// The caller of a call that names an object.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct OwnedObject {
     pub provider: String,
     /// The tokens that it has as the beginning of another call, if they are known.
     pub tokens: Option<u64>,
+    /// The requests in a file for a batch.
+    pub requests: Option<BatchRequests>,
 }
 
 /// Returns the objects with this id that belong to the wallet of a caller. Ids of two providers may be equal.
@@ -52,12 +54,19 @@ pub fn owned(
     }
     let Some(wallet_id) = wallet_of(conn, caller)? else { return Ok(Vec::new()) };
     let owned = rows.into_iter().filter(|row| row.wallet_id.get() == wallet_id);
-    Ok(owned
-        .map(|row| OwnedObject {
-            provider: row.provider,
-            tokens: row.tokens.and_then(|tokens| u64::try_from(tokens).ok()),
+    owned
+        .map(|row| {
+            Ok(OwnedObject {
+                provider: row.provider,
+                tokens: row.tokens.and_then(|tokens| u64::try_from(tokens).ok()),
+                requests: row
+                    .requests
+                    .as_deref()
+                    .map(|requests| from_json("the requests of a file", requests))
+                    .transpose()?,
+            })
         })
-        .collect())
+        .collect()
 }
 
 /// A page of objects. Both neighbours are provider's ids.
@@ -71,56 +80,74 @@ pub struct ObjectPage {
     pub before: Option<String>,
 }
 
-/// Returns the ids of the objects of jobs that belong to the wallet of a caller, newest first, and whether there are more.
+/// An object in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    /// The provider's name.
+    pub provider: String,
+    /// The provider's id of the object.
+    pub object_id: String,
+}
+
+/// Returns the objects of a kind at one of the providers that belong to the wallet of a caller, newest first, and whether
+/// there are more.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
     caller: &ObjectCaller,
-    provider: &str,
-    kind: JobKind,
+    providers: &[String],
+    kind: ObjectKind,
     page: &ObjectPage,
-) -> Result<(Vec<String>, bool), StoreError> {
+    now: Timestamp,
+) -> Result<(Vec<ListedObject>, bool), StoreError> {
     let nothing = (Vec::new(), false);
     let Some(wallet_id) = wallet_of(conn, caller)? else { return Ok(nothing) };
     let own = || {
-        jobs::table
-            .inner_join(
-                provider_objects::table.on(provider_objects::object_id
-                    .eq(jobs::object_id)
-                    .and(provider_objects::provider.eq(jobs::provider))),
-            )
-            .filter(jobs::merchant_id.eq(Id(caller.merchant_id)))
-            .filter(jobs::kind.eq(EnumCode(kind)))
-            .filter(jobs::provider.eq(provider))
+        provider_objects::table
             .filter(provider_objects::wallet_id.eq(Id(wallet_id)))
+            .filter(provider_objects::kind.eq(EnumCode(kind)))
+            .filter(provider_objects::provider.eq_any(providers))
+            .filter(provider_objects::expires_at.gt(now.unix_micros()))
     };
     let neighbour = page.after.as_ref().or(page.before.as_ref());
-    let mut place: Option<Id<JobId>> = None;
+    let mut place: Option<(i64, String)> = None;
     if let Some(object_id) = neighbour {
-        let job = own().filter(jobs::object_id.eq(object_id)).select(jobs::job_id);
-        place = job.first(conn).optional()?;
+        let found = own()
+            .filter(provider_objects::object_id.eq(object_id))
+            .select((provider_objects::created_at, provider_objects::object_id));
+        place = found.first(conn).optional()?;
         // The object of another wallet is one that does not exist.
         if place.is_none() {
             return Ok(nothing);
         }
     }
     let is_backwards = page.after.is_none() && page.before.is_some();
-    let mut query = own().limit(i64::from(page.limit) + 1).select(jobs::object_id).into_boxed();
+    let (created_at, object_id) = (provider_objects::created_at, provider_objects::object_id);
+    let mut query = own()
+        .limit(i64::from(page.limit) + 1)
+        .select((provider_objects::provider, provider_objects::object_id))
+        .into_boxed();
     query = match (place, is_backwards) {
-        (Some(place), true) => query.filter(jobs::job_id.gt(place)).order(jobs::job_id.asc()),
-        (Some(place), false) => query.filter(jobs::job_id.lt(place)).order(jobs::job_id.desc()),
-        (None, _) => query.order(jobs::job_id.desc()),
+        (Some((at, id)), true) => query
+            .filter(created_at.gt(at).or(created_at.eq(at).and(object_id.gt(id))))
+            .order((created_at.asc(), object_id.asc())),
+        (Some((at, id)), false) => query
+            .filter(created_at.lt(at).or(created_at.eq(at).and(object_id.lt(id))))
+            .order((created_at.desc(), object_id.desc())),
+        (None, _) => query.order((created_at.desc(), object_id.desc())),
     };
-    let mut ids: Vec<String> = query.load(conn)?;
+    let rows: Vec<(String, String)> = query.load(conn)?;
+    let listed = rows.into_iter().map(|(provider, object_id)| ListedObject { provider, object_id });
+    let mut listed: Vec<_> = listed.collect();
     let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
-    let has_more = ids.len() > limit;
-    ids.truncate(limit);
+    let has_more = listed.len() > limit;
+    listed.truncate(limit);
     if is_backwards {
-        ids.reverse();
+        listed.reverse();
     }
-    Ok((ids, has_more))
+    Ok((listed, has_more))
 }
 
 /// The wallet of a caller: that of the customer, else that of the spend key, else the merchant's own.

@@ -455,7 +455,10 @@ diesel::table! {
         provider -> Text,
         merchant_id -> Binary,
         wallet_id -> Binary,
+        kind -> SmallInt,
         tokens -> Nullable<BigInt>,
+        requests -> Nullable<Text>,
+        created_at -> BigInt,
         expires_at -> BigInt,
     }
 }
@@ -608,7 +611,6 @@ diesel::allow_tables_to_appear_in_same_query!(merchants, usage_series);
 diesel::allow_tables_to_appear_in_same_query!(imports, budgets);
 diesel::allow_tables_to_appear_in_same_query!(jobs, open_calls);
 diesel::allow_tables_to_appear_in_same_query!(jobs, requests);
-diesel::allow_tables_to_appear_in_same_query!(jobs, provider_objects);
 diesel::joinable!(runs -> spend_counters (account_id));
 diesel::allow_tables_to_appear_in_same_query!(runs, spend_counters);
 diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription_config_versions);

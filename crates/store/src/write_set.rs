@@ -315,7 +315,7 @@ impl WriteSet {
 
     /// Adds an object that a settled call made.
     pub(crate) fn own_object(&mut self, call: &PendingRecord, object: &ProviderObject) {
-        self.provider_objects.push(ProviderObjectRow::new(call, object));
+        self.provider_objects.push(ProviderObjectRow::new(call, object, self.now));
     }
 
     /// Adds the record of a settled call.

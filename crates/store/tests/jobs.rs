@@ -44,6 +44,8 @@ fn new_job(call: &PendingRecord, object_id: &str) -> NewJob {
         call: call.clone(),
         object: ProviderObject {
             object_id: object_id.to_owned(),
+            kind: ObjectKind::Response,
+            requests: None,
             tokens: None,
             expires_at: created_at.plus_millis(30 * JOB_LIFE_MILLIS),
         },
@@ -231,13 +233,15 @@ fn an_object_belongs_to_the_wallet_that_paid_for_it_until_it_expires() {
         let (own_key, own_secret) = store.spend_key(merchant_id, None, SpendRules::default()).await;
         let object = ProviderObject {
             object_id: "resp_9".to_owned(),
+            kind: ObjectKind::Response,
+            requests: None,
             tokens: Some(77),
             expires_at: START.plus_millis(1_000),
         };
         let call = store.call_with(&key, &secret);
         let request_id = call.request_id;
         store.store.admit(Box::new(call)).await.unwrap().unwrap();
-        let report = CallReport { object: Some(object), ..answered(1, "0.5") };
+        let report = CallReport { objects: vec![object], ..answered(1, "0.5") };
         store.store.settle(request_id, report).await;
 
         let owned = async |merchant: &NewMerchant, key, connection_id, at| {

@@ -379,7 +379,7 @@ pub fn answered(tokens: u64, base: &str) -> CallReport {
         suspicious: false,
         job: None,
         lines: Vec::new(),
-        object: None,
+        objects: Vec::new(),
         details: CallDetails::default(),
     }
 }

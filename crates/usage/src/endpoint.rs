@@ -75,9 +75,24 @@ impl EndpointFormat {
         self.operation.map_or(ObjectRole::None, |operation| operation.object)
     }
 
+    /// Whether its answer is an object that the provider keeps.
+    pub(crate) fn answers_object(&self) -> bool {
+        matches!(self.object_role(), ObjectRole::Creates | ObjectRole::Retrieves)
+    }
+
     /// Whether it creates a batch of requests.
     pub fn creates_batch(&self) -> bool {
         self.object_role() == ObjectRole::Creates && self.api() == Api::Batch
+    }
+
+    /// Whether it creates a batch of the requests in an uploaded file.
+    pub fn creates_batch_of_file(&self) -> bool {
+        self.creates_batch() && self.matches_operation("/batches")
+    }
+
+    /// Whether it uploads a file.
+    pub fn creates_file(&self) -> bool {
+        self.api() == Api::File
     }
 
     /// Whether its answers are a batch of requests.
@@ -186,6 +201,7 @@ impl EndpointFormat {
             | Api::ElevenLabs
             | Api::Deepgram
             | Api::Batch
+            | Api::File
             | Api::Opaque => &[],
         }
     }

@@ -14,7 +14,8 @@ pub use endpoint::{EndpointFormat, ProviderTraits};
 pub use headers::Headers;
 pub use issue::Issue;
 pub use request::{
-    BodyRefusal, InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UsageBound,
+    BodyRefusal, InspectedBody, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge, UploadForm,
+    UploadReader, UsageBound,
 };
 pub use response::{
     AnswerForm, BatchResultReader, ErrorWords, MemoryReservation, MeteredPiece, ObjectState,

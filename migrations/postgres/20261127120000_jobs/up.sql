@@ -37,11 +37,16 @@ CREATE TABLE provider_objects (
     provider    TEXT COLLATE "C" NOT NULL,
     merchant_id BYTEA NOT NULL,
     wallet_id   BYTEA NOT NULL,
+    kind        SMALLINT NOT NULL,
     tokens      BIGINT,
+    -- JSON: the requests in a file for a batch.
+    requests    TEXT,
+    created_at  BIGINT NOT NULL,
     expires_at  BIGINT NOT NULL,
     PRIMARY KEY (object_id, provider)
 );
 CREATE INDEX provider_objects_by_expiry ON provider_objects (expires_at);
+CREATE INDEX provider_objects_by_wallet ON provider_objects (wallet_id, kind, created_at);
 
 -- Events of providers about objects that were not known yet.
 CREATE TABLE provider_events (

@@ -257,6 +257,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
         limit("forward_body_limit_bytes", default.forward_body_limit_bytes);
     let body_limit_bytes = limit("body_limit_bytes", default.body_limit_bytes);
     let body_memory_bytes = limit("body_memory_bytes", default.body_memory_bytes);
+    let job_file_limit_bytes = limit("job_file_limit_bytes", default.job_file_limit_bytes);
     let answer_memory_bytes = limit("answer_memory_bytes", default.calls.answer_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
     let workers = limit("workers", default.workers.get());
@@ -295,6 +296,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
         forward_body_limit_bytes,
         body_limit_bytes,
         body_memory_bytes,
+        job_file_limit_bytes,
         standard_rate_per_minute: root
             .take("standard_rate_per_minute")
             .unwrap_or(default.standard_rate_per_minute),
@@ -570,6 +572,7 @@ mod tests {
             "max_connections",
             "workers",
             "forward_body_limit_bytes",
+            "job_file_limit_bytes",
         ] {
             let ConfigErrors(errors) = read(&format!("{key} = 0"), &[]).unwrap_err();
             assert_eq!(errors, [format!("{key}: must be at least 1")]);

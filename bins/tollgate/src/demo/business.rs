@@ -412,7 +412,7 @@ impl Business<'_> {
             suspicious: false,
             job: None,
             lines: Vec::new(),
-            object: None,
+            objects: Vec::new(),
             details: CallDetails {
                 failure: failed.then(overloaded),
                 provider_request_id: None,

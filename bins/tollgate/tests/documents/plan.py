@@ -77,6 +77,10 @@ SUBSTITUTIONS = [
         "docs/guides/batches.md", "python",
         '"http://127.0.0.1:8080", api_key="tgk_…"', '"{BASE}", api_key="{SPEND_KEY}"',
     ),
+    (
+        "docs/guides/batches.md", "python",
+        '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"',
+    ),
     ("*", "*", "http://127.0.0.1:8080", "http://127.0.0.1:{PORT}"),
     ("docs/features/providers/index.md", "toml", '"…"', '"simulated"'),
     ("pricing", "sh", "=sk-…", "=sk-simulated"),

@@ -21,9 +21,18 @@ URL, SIMULATOR, OPERATOR = (
 )
 
 
-def send(method, path, key, body=None):
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
+# The form of a file of one line, around that line.
+FORM = (
+    '--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    '--x\r\nContent-Disposition: form-data; name="file"; filename="batch.jsonl"\r\n\r\n',
+    "\r\n--x--\r\n",
+)
+
+
+def send(method, path, key, body=None, around=None):
+    kind = "multipart/form-data; boundary=x" if around else "application/json"
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": kind}
+    data = None if body is None else json.dumps(body).join(around or ("", "")).encode()
     request = urllib.request.Request(URL + path, data, headers, method=method)
     with urllib.request.urlopen(request) as response:
         return json.load(response)
@@ -64,6 +73,11 @@ def one_of_each(key):
     job = send("GET", "/v1/jobs?limit=1", key)["data"][0]
     message = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
     batch = send("POST", "/v1/messages/batches", key, {"requests": [{"custom_id": "fuzz", "params": message}]})
+    line = {"custom_id": "fuzz", "method": "POST", "url": "/v1/chat/completions"}
+    line["body"] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
+    file = send("POST", "/v1/files", key, line, FORM)
+    new = {"input_file_id": file["id"], "endpoint": line["url"], "completion_window": "24h"}
+    file_batch = send("POST", "/v1/batches", key, new)
     ids = {
         "connection_id": connection["connection_id"],
         "meter_id": meter["meter_id"],
@@ -79,6 +93,9 @@ def one_of_each(key):
         "request_id": request["request_id"],
         "response_id": response["id"],
         "message_batch_id": batch["id"],
+        "file_id": file["id"],
+        "input_file_id": file["id"],
+        "batch_id": file_batch["id"],
         "job_id": job["job_id"],
     }
     return ids, spend_key["key"]

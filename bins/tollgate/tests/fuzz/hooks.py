@@ -47,7 +47,7 @@ TEXTS = {
 }
 CALLS = {f"POST /v1/{path}" for path in (
     "forward", "chat/completions", "completions", "responses", "responses/input_tokens", "embeddings", "messages",
-    "messages/count_tokens", "messages/batches",
+    "messages/count_tokens", "messages/batches", "batches",
 )}
 MODELS = {
     "completions": "gpt-3.5-turbo-instruct",
@@ -139,8 +139,10 @@ def before_call(context, case, kwargs):
     if "response_id" in (case.path_parameters or {}) and often():
         fresh = spare_response() if case.method == "DELETE" else None
         case.path_parameters["response_id"] = fresh or IDS["response_id"]
-    if "message_batch_id" in (case.path_parameters or {}) and often():
-        case.path_parameters["message_batch_id"] = IDS["message_batch_id"]
+    for name in {"message_batch_id", "batch_id", "file_id"} & (case.path_parameters or {}).keys():
+        # The file must stay.
+        if often() and label != "DELETE /v1/files/{file_id}":
+            case.path_parameters[name] = IDS[name]
     for place in (case.query, case.headers):
         for name in (place or {}).keys() & TEXTS.keys():
             if often():
@@ -169,6 +171,8 @@ def before_call(context, case, kwargs):
             case.headers = {name: value for name, value in case.headers.items() if not is_of_service(name)}
             case.query.pop("metadata", None)
         case.body = case.body | {"model": MODELS.get(first, "gpt-4o-mini")}
+        if label == "POST /v1/batches":
+            case.body = {"input_file_id": IDS["input_file_id"], "endpoint": "/v1/chat/completions"}
         if label == "POST /v1/messages/batches":
             case.body = {"requests": [{"custom_id": "fuzz", "params": PROMPT | {"model": MODELS["messages"]}}]}
     # One that has no subscription yet.

@@ -224,7 +224,7 @@ class Errors(AnthropicTestCase):
 
     def test_404_a_route_that_is_not_there(self):
         with self.assertRaises(anthropic.NotFoundError) as raised:
-            self.client(max_retries=0).beta.files.list()
+            self.client(max_retries=0).get("/v1/nothing", cast_to=object)
         self.assert_explained(raised.exception, "route_not_found")
 
     def test_400_a_model_that_nobody_serves(self):

@@ -148,6 +148,62 @@ class Calls(OpenAITestCase):
         usages = (events[-1].response.usage, final.usage)
         self.assert_recorded(*((usage.input_tokens, usage.output_tokens) for usage in usages))
 
+    def test_a_batch_of_a_file(self):
+        client = self.client(default_headers={"x-simulate-job-ms": "300", "x-simulate-failed-requests": "1"})
+        body = {"model": OPENAI_MODEL, "max_tokens": 64, "messages": MESSAGES}
+        lines = [
+            {"custom_id": f"question-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+            for number in range(3)
+        ]
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        uploaded = client.files.create(file=("questions.jsonl", content), purpose="batch")
+        self.assertEqual((uploaded.filename, uploaded.bytes), ("questions.jsonl", len(content)))
+        self.assertEqual(client.files.content(uploaded.id).read(), content)
+        self.assertIn(uploaded.id, [one.id for one in client.files.list()])
+        created = client.batches.create(
+            input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        [job] = self.merchant.send("GET", "/v1/jobs?kind=batch&state=running")["data"]
+        self.assertEqual(job["provider_object_id"], created.id)
+        self.assertEqual([one.id for one in client.batches.list()], [created.id])
+        while (batch := client.batches.retrieve(created.id)).status != "completed":
+            time.sleep(0.1)
+        answers = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+        errors = [json.loads(line) for line in client.files.content(batch.error_file_id).text.splitlines()]
+        self.assertEqual(sorted(one["custom_id"] for one in answers), ["question-0", "question-1"])
+        self.assertEqual([one["custom_id"] for one in errors], ["question-2"])
+        used = [one["response"]["body"]["usage"] for one in answers]
+
+        # The job ends when its results are read, also without the client.
+        until = time.monotonic() + 10
+        while (job := self.merchant.send("GET", f"/v1/jobs/{job['job_id']}"))["state"] == "running":
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.1)
+        self.assertEqual(job["state"], "succeeded")
+        record = self.merchant.send("GET", f"/v1/requests/{job['request_id']}")
+        [line] = record["lines"]
+        self.assertEqual((line["requests"], line["tier"], line["cost"]), (2, "batch", record["model_usage"]["total_cost"]))
+        self.assertEqual(
+            (line["usage"]["input_tokens"], line["usage"]["output_tokens"]),
+            (sum(one["prompt_tokens"] for one in used), sum(one["completion_tokens"] for one in used)),
+        )
+
+        cancelled = client.batches.create(
+            input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        self.assertEqual(client.batches.cancel(cancelled.id).status, "cancelled")
+        self.assertTrue(client.files.delete(uploaded.id).deleted)
+        with self.assertRaises(openai.NotFoundError) as gone:
+            client.files.retrieve(uploaded.id)
+        self.assertEqual(gone.exception.body["code"], "provider_object_not_found")
+
+    def test_a_file_with_a_wrong_line(self):
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-unheard-of"}}
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client(max_retries=0).files.create(file=("a.jsonl", json.dumps(line).encode()), purpose="batch")
+        self.assert_explained(raised.exception, "forward_token_json_invalid")
+        self.assertIn("file.1.body.model", raised.exception.message)
+
     def test_a_response_in_the_background(self):
         client = self.client()
 
@@ -288,7 +344,7 @@ class Errors(OpenAITestCase):
 
     def test_404_a_route_that_is_not_there(self):
         with self.assertRaises(openai.NotFoundError) as raised:
-            self.client(max_retries=0).files.list()
+            self.client(max_retries=0).vector_stores.list()
         self.assert_explained(raised.exception, "route_not_found")
 
     def test_400_a_model_that_nobody_serves(self):

@@ -1,8 +1,12 @@
 //! The incoming call: its caller and its whole body.
 
+use std::rc::Rc;
+
+use actix_web::dev::Payload;
 use actix_web::{HttpRequest, web};
+use bytes::Bytes;
 use tokio::time::Instant;
-use tollgate_gateway::{CallError, Credential, InboundCall, RequestHead};
+use tollgate_gateway::{CallError, Credential, InboundCall, RequestHead, Upload, UploadSpool};
 
 use super::refused::CallFacts;
 use crate::access::AccessEntry;
@@ -54,7 +58,25 @@ pub(crate) fn request_head(http: &HttpRequest) -> RequestHead<'_> {
     }
 }
 
-/// Reads a call: its credential, the owner of its key, and its whole body.
+/// The bytes of the form around an uploaded file.
+const FORM_BYTES: usize = 64 * 1024;
+
+/// Reads an upload into a temporary file.
+async fn read_upload(
+    http: &HttpRequest,
+    payload: &mut Payload,
+    app: &App,
+) -> Result<Upload, ApiError> {
+    let mut spool = UploadSpool::begin(&request_head(http))?;
+    let limit = app.settings.job_file_limit_bytes.saturating_add(FORM_BYTES);
+    let room = body::read_pieces(http, payload, limit, &app.upload_room, async |piece| {
+        Ok(spool.write(&piece).await?)
+    });
+    let room = room.await?;
+    Ok(spool.finish(Rc::new(room)).await?)
+}
+
+/// Reads a call: its credential, the owner of its key, and its whole body. An upload is kept in a temporary file.
 pub(super) async fn read_call(
     http: &HttpRequest,
     payload: web::Payload,
@@ -70,11 +92,17 @@ pub(super) async fn read_call(
     facts.owned(owner, credential.connection_id());
     mark_authenticated(http);
     AccessEntry::of(http).caller(owner.merchant_id, owner.key);
-    let limit = app.settings.forward_body_limit_bytes;
     let before_body = Instant::now();
-    let body = body::read(http, &mut payload.into_inner(), limit).await?;
+    let mut payload = payload.into_inner();
+    let (body, upload) = match UploadSpool::is_upload(&request_head(http)) {
+        true => (Bytes::new(), Some(read_upload(http, &mut payload, app).await?)),
+        false => {
+            let limit = app.settings.forward_body_limit_bytes;
+            (body::read(http, &mut payload, limit).await?, None)
+        }
+    };
     let began = came_in + before_body.elapsed();
-    let inbound = InboundCall { in_flight, credential, owner, body, began };
+    let inbound = InboundCall { in_flight, credential, owner, body, upload, began };
     facts.read(&inbound);
     Ok(inbound)
 }

@@ -256,6 +256,10 @@ drop_ins! {
     ///
     /// The batch is a job. It holds the most that all of its requests can cost, at the prices of batches.
     create_message_batch = "/messages/batches" "createMessageBatch" CallInput ShapeBErrors;
+    /// Begin a batch of the requests in a file, in OpenAI's format (format a).
+    ///
+    /// The batch is a job. It holds the most that all of its requests can cost, at the prices of batches.
+    create_batch = "/batches" "createBatch" CallInput ShapeAErrors;
 }
 
 /// The routes of SDKs that have a version of their own in the path.
@@ -455,6 +459,79 @@ kept_objects! { "The id of a batch of this wallet" "message_batch_id" ShapeBErro
         get "/messages/batches/{message_batch_id}/results" "getMessageBatchResults";
 } }
 
+kept_objects! { "The id of a batch of this wallet" "batch_id" ShapeAErrors {
+    /// Get a batch, in OpenAI's format (format a).
+    ///
+    /// The retrieval of a batch that has ended lets its job be settled.
+    retrieve_batch = get "/batches/{batch_id}" "getBatch";
+    /// Cancel a batch, in OpenAI's format (format a).
+    cancel_batch = post "/batches/{batch_id}/cancel" "cancelBatch";
+} }
+
+kept_objects! { "The id of a file of this wallet" "file_id" ShapeAErrors {
+    /// Get a file, in OpenAI's format (format a).
+    retrieve_file = get "/files/{file_id}" "getFile";
+    /// Delete a file, in OpenAI's format (format a).
+    delete_file = delete "/files/{file_id}" "deleteFile";
+    /// Get the content of a file, in OpenAI's format (format a).
+    file_content = get "/files/{file_id}/content" "getFileContent";
+} }
+
+/// Upload a file of requests for a batch, in OpenAI's format (format a).
+///
+/// Each line is checked like the body of a call. The provider has the file only if all lines are right.
+#[utoipa::path(
+    post,
+    path = "/files",
+    operation_id = "createFile",
+    params(DropInQuery, MetadataHeader, ReportHeader, RunHeaders),
+    request_body(content(("multipart/form-data"))),
+    responses(CallResponses, ShapeAErrors),
+    security(("credential" = [])),
+)]
+pub(crate) async fn create_file(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    drop_in(http, payload, app, client).await
+}
+
+/// The lists of OpenAI's objects.
+macro_rules! lists {
+    ($( $(#[$doc:meta])* $name:ident = $path:literal $id:literal; )*) => { $(
+        $(#[$doc])*
+        #[utoipa::path(
+            get,
+            path = $path,
+            operation_id = $id,
+            params(
+                ("limit" = Option<u32>, Query, description = "From 1 to 1000. A page has at most 100."),
+                ("after" = Option<String>, Query, description = "The objects after this one"),
+                DropInQuery, MetadataHeader, RunHeaders,
+            ),
+            responses(CallResponses, ShapeAErrors),
+            security(("credential" = [])),
+        )]
+        pub(crate) async fn $name(
+            http: HttpRequest,
+            payload: web::Payload,
+            app: web::Data<App>,
+            client: web::Data<ProviderClient>,
+        ) -> Result<HttpResponse, ApiError> {
+            drop_in(http, payload, app, client).await
+        }
+    )* };
+}
+
+lists! {
+    /// List the batches of this wallet, in OpenAI's format (format a).
+    list_batches = "/batches" "listBatches";
+    /// List the files of this wallet, in OpenAI's format (format a).
+    list_files = "/files" "listFiles";
+}
+
 /// List the batches of messages of this wallet, in Anthropic's format (format b).
 #[utoipa::path(
     get,
@@ -561,6 +638,7 @@ async fn relay(
         return Ok(HttpResponse::Ok().json(list));
     }
     outbound.check_objects(&inbound, &app.gateway).await?;
+    outbound.plan_file(&inbound, &app.gateway).await?;
     outbound.plan_batch(&inbound, &app.gateway).await?;
     let (client, access) = (client.into_inner(), AccessEntry::of(http));
     let from_call = spawn_call(inbound, outbound, &app.gateway, &client, access)?;

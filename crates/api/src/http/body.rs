@@ -1,5 +1,6 @@
 //! The body of a request: read within its bounds, after the caller is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::Payload;
@@ -10,6 +11,7 @@ use deserr::Deserr;
 use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tollgate_domain::Issue;
 use tollgate_store::idempotency::{IdempotencyKey, IdempotencyScope};
@@ -87,12 +89,8 @@ where
     }
 }
 
-/// Reads a whole body of at most `limit` bytes.
-pub async fn read(
-    http: &HttpRequest,
-    payload: &mut Payload,
-    limit: usize,
-) -> Result<Bytes, ApiError> {
+/// Returns the announced length of a body of at most `limit` bytes, or 0.
+fn announced(http: &HttpRequest, limit: usize) -> Result<usize, ApiError> {
     let upgrade = http.headers().get(UPGRADE).and_then(|value| value.to_str().ok());
     if upgrade.is_some_and(|to| to.trim().eq_ignore_ascii_case("websocket")) {
         // The server would take everything that follows on the connection for this body, whatever its stated
@@ -100,19 +98,51 @@ pub async fn read(
         let message = "Connections are not upgraded. Leave `Upgrade: websocket` out.";
         return Err(ApiError::new(ErrorCode::ValidationFailed, message));
     }
-    let too_large = || {
-        ApiError::new(ErrorCode::BodyTooLarge, format!("The body may have at most {limit} bytes."))
-    };
     let announced = http.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let announced: usize = announced.and_then(|length| length.parse().ok()).unwrap_or(0);
-    if announced > limit {
-        return Err(too_large());
+    if announced > limit { Err(too_large(limit)) } else { Ok(announced) }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError::new(ErrorCode::BodyTooLarge, format!("The body may have at most {limit} bytes."))
+}
+
+/// Reads a body of at most `limit` bytes, and passes on its pieces. The room for it is taken from `room`.
+pub(crate) async fn read_pieces(
+    http: &HttpRequest,
+    payload: &mut Payload,
+    limit: usize,
+    room: &Arc<Semaphore>,
+    mut take: impl AsyncFnMut(Bytes) -> Result<(), ApiError>,
+) -> Result<BodyReservation, ApiError> {
+    let mut length = announced(http, limit)?;
+    let mut reservation = BodyReservation::of(room);
+    reservation.reserve(length)?;
+    length = 0;
+    let mut pieces = BodyPieces::of(payload, app(http)?.settings.clients.body_timeout);
+    while let Some(piece) = pieces.next().await? {
+        length = length.saturating_add(piece.len());
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        reservation.reserve(length)?;
+        take(piece).await?;
     }
+    Ok(reservation)
+}
+
+/// Reads a whole body of at most `limit` bytes.
+pub async fn read(
+    http: &HttpRequest,
+    payload: &mut Payload,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    let announced = announced(http, limit)?;
     let mut pieces = BodyPieces::of(payload, app(http)?.settings.clients.body_timeout);
     // Most bodies arrive in one piece, which is passed on without a copy.
     let Some(first) = pieces.next().await? else { return Ok(Bytes::new()) };
     let Some(second) = pieces.next().await? else {
-        return if first.len() > limit { Err(too_large()) } else { Ok(first) };
+        return if first.len() > limit { Err(too_large(limit)) } else { Ok(first) };
     };
     let mut reservation = BodyReservation::of(&app(http)?.body_memory);
     reservation.reserve(announced.max(first.len() * 2))?;
@@ -121,7 +151,7 @@ pub async fn read(
     let mut next = Some(second);
     while let Some(piece) = next {
         if body.len() + piece.len() > limit {
-            return Err(too_large());
+            return Err(too_large(limit));
         }
         reservation.reserve(body.len() + piece.len())?;
         body.extend_from_slice(&piece);

@@ -1,4 +1,4 @@
-//! The memory that all bodies together may take.
+//! The memory that all bodies together may take, and the room for uploads.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(crate) fn body_memory(bytes: usize) -> Arc<Semaphore> {
 }
 
 /// The memory of one body, given back when it is dropped.
-pub(super) struct BodyReservation {
+pub(crate) struct BodyReservation {
     all: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
@@ -33,7 +33,7 @@ impl BodyReservation {
         // A buffer that grows doubles.
         let more = u32::try_from(needs.max(has * 2) - has).unwrap_or(u32::MAX);
         let more = Arc::clone(&self.all).try_acquire_many_owned(more).map_err(|_| {
-            let message = "The bodies of other calls take all memory that bodies may. Try again.";
+            let message = "The bodies of other calls take all the room that bodies may. Try again.";
             ApiError::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
         })?;
         match &mut self.taken {

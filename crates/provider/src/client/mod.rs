@@ -13,6 +13,7 @@ mod awc_workarounds;
 mod connect;
 mod error;
 mod mask;
+mod request_body;
 mod resolver;
 mod webhook;
 
@@ -36,6 +37,7 @@ use self::connect::{ConnectionClass, client};
 use self::error::send_error;
 pub use self::error::{BodyError, NotSentReason, SendError};
 use self::mask::KeyMask;
+pub use self::request_body::{FileBody, RequestBody};
 pub use self::resolver::{NameServer, Resolver};
 pub use self::webhook::{
     WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError, WebhookUrlPolicy,
@@ -71,8 +73,8 @@ pub struct UpstreamRequest<'a> {
     pub method: Method,
     /// The headers, as [`request_headers`](crate::request_headers) makes them.
     pub headers: HeaderMap,
-    /// The body; empty for none.
-    pub body: Bytes,
+    /// The body.
+    pub body: RequestBody,
     /// Whether the operator's key is sent. It is then blanked in the answer.
     pub managed: bool,
 }
@@ -122,7 +124,7 @@ impl ProviderClient {
         *request.headers_mut() = call.headers;
         request.headers_mut().insert(header::HOST, host);
 
-        let (sending, deadline) = if call.body.is_empty() {
+        let (sending, deadline) = if call.body.len() == 0 {
             // A connection is ready after `connect` at most. After both times, only the answer can
             // be missing.
             (request.send(), HeadDeadline::After(self.timeouts.connect + self.timeouts.first_byte))

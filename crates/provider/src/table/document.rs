@@ -141,7 +141,7 @@ fn usage_words(operation: &Operation) -> &'static str {
         }
         Api::Deepgram => "`metadata.duration` × channels; header `dg-char-count`",
         Api::Batch => "`usage` of each result, at the prices of the tier `batch`",
-        Api::Opaque => "estimated",
+        Api::File | Api::Opaque => "estimated",
     }
 }
 

@@ -192,7 +192,7 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> CallReport {
         suspicious: false,
         job: None,
         lines: Vec::new(),
-        object: None,
+        objects: Vec::new(),
         details: CallDetails::default(),
     }
 }

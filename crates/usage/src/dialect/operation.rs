@@ -41,6 +41,8 @@ pub enum Api {
     Deepgram,
     /// OpenAI's `/batches` and Anthropic's `/messages/batches`: requests that are answered within a day.
     Batch,
+    /// OpenAI's `/files`: a file that is uploaded.
+    File,
     /// Any other: its answers report no usage in a known form.
     Opaque,
 }
@@ -109,6 +111,18 @@ pub(super) const fn metered(path: &'static str, api: Api) -> Operation {
 /// As [`metered_by`], for an endpoint whose answer is an object that the provider keeps.
 pub(super) const fn creates(path: &'static str, api: Api, model: ModelLocation) -> Operation {
     Operation { method: Method::POST, path, metered: true, api, model, object: ObjectRole::Creates }
+}
+
+/// As [`creates`], for an object that costs nothing.
+pub(super) const fn keeps(path: &'static str, api: Api) -> Operation {
+    Operation {
+        method: Method::POST,
+        path,
+        metered: false,
+        api,
+        model: ModelLocation::Nowhere,
+        object: ObjectRole::Creates,
+    }
 }
 
 /// An endpoint of an object that the path names as `{object}`. It is free: the call that created the object is billed.

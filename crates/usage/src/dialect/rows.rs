@@ -1,11 +1,11 @@
 //! The endpoints on which a managed key may be used. A row is either metered by an extractor, or
-//! free and harmless, or concerns an object that belongs to the caller. Files, batches, fine-tuning
-//! and administration have no rows.
+//! free and harmless, or concerns an object that belongs to the caller. Fine-tuning and
+//! administration have no rows.
 
 use http::Method;
 
 use super::operation::{
-    Api, ModelLocation, ObjectRole, Operation, creates, free, metered, metered_by, of_object,
+    Api, ModelLocation, ObjectRole, Operation, creates, free, keeps, metered, metered_by, of_object,
 };
 
 /// Sets of rows, in the order in which they are tried.
@@ -59,6 +59,18 @@ static MESSAGE_BATCH_ROWS: [Operation; 6] = [
     of_object(Method::POST, "/messages/batches/{object}/cancel", Api::Batch, ObjectRole::Retrieves),
     of_object(Method::GET, "/messages/batches/{object}/results", Api::Opaque, ObjectRole::Uses),
     of_object(Method::DELETE, "/messages/batches/{object}", Api::Opaque, ObjectRole::Deletes),
+];
+/// Files for batches, and batches of the requests in a file.
+static FILE_BATCH_ROWS: [Operation; 9] = [
+    keeps("/files", Api::File),
+    of_object(Method::GET, "/files", Api::Opaque, ObjectRole::Lists),
+    of_object(Method::GET, "/files/{object}", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::GET, "/files/{object}/content", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::DELETE, "/files/{object}", Api::Opaque, ObjectRole::Deletes),
+    creates("/batches", Api::Batch, NO_MODEL),
+    of_object(Method::GET, "/batches", Api::Opaque, ObjectRole::Lists),
+    of_object(Method::GET, "/batches/{object}", Api::Batch, ObjectRole::Retrieves),
+    of_object(Method::POST, "/batches/{object}/cancel", Api::Batch, ObjectRole::Retrieves),
 ];
 static MODEL_ROWS: [Operation; 2] =
     [free(Method::GET, "/models", NO_MODEL), free(Method::GET, "/models/{model}", NO_MODEL)];
@@ -177,6 +189,7 @@ pub const OPENAI: OperationSets = &[
     &SPEECH_ROWS,
     &IMAGE_ROWS,
     &MODERATION_ROWS,
+    &FILE_BATCH_ROWS,
 ];
 /// Chat at siblings of OpenAI.
 pub const CHAT: OperationSets = &[&CHAT_ROWS];
@@ -196,6 +209,7 @@ pub const AZURE_V1: OperationSets = &[
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
     &IMAGE_GENERATION_ROWS,
+    &FILE_BATCH_ROWS,
 ];
 /// Google.
 pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS];
@@ -211,7 +225,8 @@ pub const DEEPGRAM: OperationSets = &[&DEEPGRAM_ROWS];
 pub const MISTRAL: OperationSets =
     &[&CHAT_ROWS, &EMBEDDINGS_ROWS, &MISTRAL_ROWS, &TRANSCRIPTION_ROWS];
 /// Groq.
-pub const GROQ: OperationSets = &[&CHAT_ROWS, &RESPONSES_ROWS, &TRANSCRIPTION_ROWS, &SPEECH_ROWS];
+pub const GROQ: OperationSets =
+    &[&CHAT_ROWS, &RESPONSES_ROWS, &TRANSCRIPTION_ROWS, &SPEECH_ROWS, &FILE_BATCH_ROWS];
 /// xAI.
 pub const XAI: OperationSets =
     &[&CHAT_ROWS, &KEPT_RESPONSES_ROWS, &EMBEDDINGS_ROWS, &IMAGE_GENERATION_ROWS, &MESSAGES_ROWS];

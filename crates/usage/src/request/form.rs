@@ -150,7 +150,12 @@ fn parts<'a>(body: &'a [u8], boundary: &str) -> Option<Vec<FormPart<'a>>> {
 fn read_part(part: &[u8]) -> Option<FormPart<'_>> {
     let end = memchr::memmem::find(part, b"\r\n\r\n")?;
     let (head, content) = (part.get(..end)?, part.get(end..)?.strip_prefix(b"\r\n\r\n")?);
-    let head = std::str::from_utf8(head).ok()?;
+    let (name, is_file) = read_head(std::str::from_utf8(head).ok()?)?;
+    Some(FormPart { name, is_file, content })
+}
+
+/// The name of a part, and whether it is a file, by its head.
+pub(super) fn read_head(head: &str) -> Option<(String, bool)> {
     let (mut disposition, mut content_type) = (None, "");
     for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
@@ -179,7 +184,7 @@ fn read_part(part: &[u8]) -> Option<FormPart<'_>> {
     if !is_file && charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("charset=utf-8")) {
         return None;
     }
-    Some(FormPart { name, is_file, content })
+    Some((name, is_file))
 }
 
 /// Fields that are files in every form of a provider.

@@ -10,6 +10,7 @@ mod inspect;
 mod native;
 mod scan;
 mod tools;
+mod upload;
 
 use crate::issue::Issue;
 use serde::Deserialize;
@@ -19,6 +20,7 @@ pub use self::body::InspectedBody;
 pub use self::bound::{OutputBound, TOKENS_PER_IMAGE_MADE, UsageBound};
 pub use self::tools::ToolCharge;
 pub(crate) use self::tools::image_model;
+pub use self::upload::{UploadForm, UploadReader};
 use crate::endpoint::EndpointFormat;
 
 /// The longest name of a model, which is kept with the record of every call. No provider has a

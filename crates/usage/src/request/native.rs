@@ -26,7 +26,13 @@ pub(super) fn read(
     let api = endpoint.api();
     if matches!(
         api,
-        Api::Chat | Api::Responses | Api::Messages | Api::Embeddings | Api::Batch | Api::Opaque
+        Api::Chat
+            | Api::Responses
+            | Api::Messages
+            | Api::Embeddings
+            | Api::Batch
+            | Api::File
+            | Api::Opaque
     ) {
         return;
     }

@@ -1,4 +1,4 @@
-//! The object of a batch.
+//! The object of a batch, and that of an uploaded file.
 
 use serde_json::value::RawValue;
 
@@ -6,7 +6,7 @@ use super::extractor::{ExtractedUsage, ResponseFacts, StreamEventKind, UsageExtr
 use super::reading::ObjectState;
 use crate::object::JsonObject;
 
-/// Reads the object of a batch, in OpenAI's or Anthropic's format.
+/// Reads the object of a batch or of a file, in OpenAI's or Anthropic's format.
 #[derive(Default)]
 pub(super) struct BatchExtractor {
     facts: ResponseFacts,
@@ -28,6 +28,7 @@ impl BatchExtractor {
             "ended" => Some(ended_state(batch)),
             _ => None,
         });
+        batch.update_text("endpoint", &mut facts.request_path);
         facts.expires_at = batch.get("expires_at").and_then(scalar);
         let files = ["output_file_id", "error_file_id"].iter();
         let counts = batch.object("request_counts");
@@ -115,12 +116,12 @@ mod tests {
             assert_eq!(extractor.facts.object_state, state, "{body}");
         }
         let mut extractor = BatchExtractor::default();
-        let body = br#"{"id":"b","expires_at":17,"output_file_id":"file-1","error_file_id":null}"#;
+        let body = br#"{"id":"b","expires_at":17,"endpoint":"/v1/responses","output_file_id":"file-1","error_file_id":null}"#;
         extractor.body(body);
         let facts = extractor.facts;
         assert_eq!(
-            (facts.expires_at.as_deref(), facts.result_files),
-            (Some("17"), vec!["file-1".to_owned()])
+            (facts.expires_at.as_deref(), facts.request_path.as_deref(), facts.result_files),
+            (Some("17"), Some("/v1/responses"), vec!["file-1".to_owned()])
         );
     }
 }

@@ -103,6 +103,8 @@ pub(super) struct ResponseFacts {
     pub(super) object_state: Option<ObjectState>,
     /// The time at which the object expires, as it is written.
     pub(super) expires_at: Option<String>,
+    /// The path of the requests of a batch.
+    pub(super) request_path: Option<String>,
     /// The files with the results of the object.
     pub(super) result_files: Vec<String>,
     /// The number of requests of a batch that were answered.

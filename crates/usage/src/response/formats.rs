@@ -31,7 +31,7 @@ pub(super) fn extractor(
         Api::Transcription | Api::Speech | Api::Images => {
             Box::new(MediaExtractor::new(api, request))
         }
-        Api::Batch => Box::new(BatchExtractor::default()),
+        Api::Batch | Api::File => Box::new(BatchExtractor::default()),
         Api::Messages => Box::new(AnthropicExtractor::new(request.hour_cache)),
         Api::GenerateContent | Api::EmbedContent | Api::Predict => {
             Box::new(GoogleExtractor::new(api, headers, asked(), request.choices))

@@ -21,7 +21,7 @@ use super::formats::extractor;
 use super::frames::FrameReader;
 use super::objects::ObjectReader;
 use super::reading::{AnswerForm, MeteredPiece, ObjectState, ResponseEnd, UsageReading};
-use crate::dialect::{Api, ObjectRole};
+use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
 use crate::request::InspectedBody;
 
@@ -144,7 +144,7 @@ impl ResponseMeter {
             decoder: None,
             unread_bytes: 0,
             status,
-            metered: endpoint.metered() || endpoint.object_role() == ObjectRole::Retrieves,
+            metered: endpoint.metered() || endpoint.answers_object(),
             states_cost: STATE_COSTS.contains(&endpoint.provider.price_list.as_str()),
             input_bytes: request.input_bytes,
             most_output: most_output(endpoint.api(), request),
@@ -265,6 +265,7 @@ impl ResponseMeter {
             provider_error: found.facts.provider_error && self.accepted(),
             object_state,
             expires_at: found.facts.expires_at,
+            request_path: found.facts.request_path,
             result_files: found.facts.result_files,
             answered_requests: found.facts.answered_requests,
             error,

@@ -55,6 +55,7 @@ impl UsageReading {
             error: None,
             object_state: None,
             expires_at: None,
+            request_path: None,
             result_files: Vec::new(),
             answered_requests: None,
             complete: false,
@@ -107,6 +108,8 @@ pub struct UsageReading {
     pub object_state: Option<ObjectState>,
     /// The time at which the object expires, as the provider writes it.
     pub expires_at: Option<String>,
+    /// The path of the requests of a batch, such as `/v1/chat/completions`, if its object states it.
+    pub request_path: Option<String>,
     /// The provider's ids of the files with the results of the object.
     pub result_files: Vec<String>,
     /// The number of requests of a batch that were answered, if its object states it.

@@ -172,7 +172,7 @@ impl GroupDecision<'_> {
         if let Some(end) = report.job {
             self.changes.end_job(call, end);
         }
-        if let Some(object) = &report.object {
+        for object in &report.objects {
             self.changes.own_object(call, object);
         }
         let record = Arc::new(record);
