@@ -210,6 +210,13 @@ gpt("listBatches")
 gpt("getBatch", batch_id=file_batch_id)
 gpt("cancelBatch", {}, batch_id=file_batch_id)
 gpt("deleteFile", file_id=file_id)
+film = Caller(call("createSpendKey", {"name": "Films", "wallet_id": wallet_id})["key"])
+video_id = film("createVideo", {"model": "sora-2", "prompt": "A gate opens.", "seconds": "4", "size": "1280x720"})["id"]
+film("listVideos")
+until = time.monotonic() + 20
+while film("getVideo", video_id=video_id)["status"] != "completed" and time.monotonic() < until:
+    time.sleep(0.2)
+film("deleteVideo", video_id=video_id)
 gpt("callProvider", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO}, provider="openai",
     path="chat/completions")
 gpt("getOfProvider", provider="openai", path="models")

@@ -30,12 +30,13 @@ pub(crate) enum SimulatedEndpoint {
     MessageBatches,
     Files,
     Batches,
+    Videos,
     /// Any other path: answered with 404, and counted, because a call to it is an error of the caller.
     Other,
 }
 
 impl SimulatedEndpoint {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
@@ -46,6 +47,7 @@ impl SimulatedEndpoint {
         Self::MessageBatches,
         Self::Files,
         Self::Batches,
+        Self::Videos,
         Self::Other,
     ];
 
@@ -61,6 +63,7 @@ impl SimulatedEndpoint {
             Self::MessageBatches => "/v1/messages/batches",
             Self::Files => "/v1/files",
             Self::Batches => "/v1/batches",
+            Self::Videos => "/v1/videos",
             Self::Other => "other",
         }
     }

@@ -14,6 +14,7 @@ use crate::behavior::{Behavior, JobOutcome};
 use crate::deliver::{ResponseContent, SimulatedResponse, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
+use crate::form::Form;
 use crate::jobs::{JobState, SimulatedJob, not_found};
 use crate::refuse::refuse;
 use crate::request::SimulatedRequest;
@@ -55,11 +56,13 @@ struct FileBatch {
     /// The ids of the files with answers and with errors, and the lines that they have if it ends by itself.
     answers: (String, Vec<Value>),
     errors: (String, Vec<Value>),
+    /// Whether its files are among those that are stored.
+    has_stored_files: bool,
 }
 
 impl FileBatch {
     /// The files with results that it has now, each with its id.
-    fn files(&self) -> Vec<(&String, StoredFile)> {
+    fn files(&self) -> Vec<(String, StoredFile)> {
         if self.has_no_results() {
             return Vec::new();
         }
@@ -72,7 +75,7 @@ impl FileBatch {
             let name = format!("{}_output.jsonl", self.id);
             StoredFile { name, purpose: "batch_output".to_owned(), created_at: now(), content }
         };
-        files.map(|(id, lines)| (id, file(lines))).collect()
+        files.map(|(id, lines)| (id.clone(), file(lines))).collect()
     }
 
     /// Whether it has no files of results: it runs, was cancelled, or its file could not be read.
@@ -156,11 +159,12 @@ impl FileBatches {
 
     /// The files, with the results of batches that have ended.
     fn files(&self) -> MutexGuard<'_, BTreeMap<String, StoredFile>> {
-        let batches = self.batches();
-        let results: Vec<_> = batches.values().flat_map(FileBatch::files).collect();
+        let mut batches = self.batches();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, file) in results {
-            files.entry(id.clone()).or_insert(file);
+        for batch in batches.values_mut().filter(|batch| !batch.has_stored_files) {
+            let results = batch.files();
+            batch.has_stored_files = !results.is_empty();
+            files.extend(results);
         }
         files
     }
@@ -172,12 +176,12 @@ pub(crate) fn upload(
     body: &[u8],
     stored: &FileBatches,
 ) -> Result<SimulatedResponse, SimulatedError> {
-    let content_type = http.headers().get("content-type").and_then(|value| value.to_str().ok());
-    let boundary = content_type.and_then(|text| text.split_once("boundary=")).map(|(_, it)| it);
+    let form = Form::parse(http, body);
     let not_a_form = || SimulatedError::new(400, "the body is not a form with a file");
-    let form = Form::parse(body, boundary.ok_or_else(not_a_form)?.trim_matches('"'));
-    let (name, content) = form.file.ok_or_else(not_a_form)?;
-    let purpose = form.purpose.ok_or_else(|| SimulatedError::new(400, "purpose is required"))?;
+    let (name, content) = form.file.as_ref().ok_or_else(not_a_form)?;
+    let purpose = form.field("purpose");
+    let purpose = purpose.ok_or_else(|| SimulatedError::new(400, "purpose is required"))?;
+    let (name, purpose) = (name.clone(), purpose.to_owned());
     let id = new_id("file-");
     let content = Bytes::copy_from_slice(content);
     let file = StoredFile { name, purpose, created_at: now(), content };
@@ -185,46 +189,6 @@ pub(crate) fn upload(
     stored.files().insert(id, file);
     let content = ResponseContent::Json(object);
     Ok(SimulatedResponse { content, tokens: TokenCounts::default() })
-}
-
-/// The parts of a form.
-#[derive(Default)]
-struct Form<'a> {
-    purpose: Option<String>,
-    file: Option<(String, &'a [u8])>,
-}
-
-impl<'a> Form<'a> {
-    fn parse(mut body: &'a [u8], boundary: &str) -> Self {
-        let mut form = Self::default();
-        let delimiter = format!("\r\n--{boundary}");
-        let find =
-            |body: &[u8], text: &[u8]| body.windows(text.len()).position(|part| part == text);
-        body = body.strip_prefix(delimiter.trim_start().as_bytes()).unwrap_or_default();
-        while let Some(part) = body.strip_prefix(b"\r\n") {
-            let Some(end) = find(part, delimiter.as_bytes()) else { break };
-            let (whole, rest) = part.split_at(end);
-            body = rest.strip_prefix(delimiter.as_bytes()).unwrap_or_default();
-            let Some(head_end) = find(whole, b"\r\n\r\n") else { break };
-            let (head, content) = whole.split_at(head_end);
-            let (head, content) = (String::from_utf8_lossy(head), content.get(4..).unwrap_or(&[]));
-            let quoted = |key: &str| {
-                let (_, value) = head.split_once(&format!(" {key}=\""))?;
-                value.split('"').next().map(str::to_owned)
-            };
-            match quoted("name").as_deref() {
-                Some("purpose") => {
-                    form.purpose = Some(String::from_utf8_lossy(content).into_owned())
-                }
-                Some("file") => {
-                    let name = quoted("filename").unwrap_or_else(|| "file".to_owned());
-                    form.file = Some((name, content));
-                }
-                _ => {}
-            }
-        }
-        form
-    }
 }
 
 #[derive(Deserialize)]
@@ -304,6 +268,7 @@ pub(crate) fn begin(
         created_at: now(),
         answers: (new_id("file-"), answers),
         errors: (new_id("file-"), errors),
+        has_stored_files: false,
     };
     let object = to_json(&batch.object());
     stored.batches().insert(id, batch);

@@ -89,6 +89,9 @@
 //! Files and the batches of OpenAI's format are played alike. A batch that is `failed` has no results: its file could not
 //! be read. The lines of results are in the reverse order of the requests.
 //!
+//! A video is `queued`, and `completed` after `job-ms`. Its content is a few bytes that are no video. Its seconds are not
+//! counted.
+//!
 //! # A receiver of messages
 //!
 //! `POST /webhooks/{name}` is a receiver of webhooks. It keeps each message, and answers with 200
@@ -119,6 +122,7 @@ mod embeddings;
 mod endpoint;
 mod error;
 mod file_batches;
+mod form;
 mod jobs;
 mod message_batches;
 mod models;
@@ -129,6 +133,7 @@ mod request;
 mod responses;
 mod server;
 mod stats;
+mod videos;
 
 pub use behavior::{Behavior, Encoding, InvalidSetting, JobOutcome, UsageReport};
 pub use server::Simulator;

@@ -26,6 +26,7 @@ use crate::receiver::{self, Mailbox};
 use crate::refuse::refuse;
 use crate::request::SimulatedRequest;
 use crate::stats::{SimulatorCounters, Stats};
+use crate::videos::{self, Videos};
 use crate::{anthropic, background, chat, completions, embeddings, models, responses};
 
 /// Longer than any client keeps an idle connection, so that the server never closes one that is about to be used.
@@ -48,6 +49,7 @@ struct SimulatorState {
     jobs: Data<BackgroundResponses>,
     batches: Data<MessageBatches>,
     file_batches: Data<FileBatches>,
+    videos: Data<Videos>,
 }
 
 impl Simulator {
@@ -73,8 +75,10 @@ impl Simulator {
         let jobs = Data::new(BackgroundResponses::new(Arc::clone(&counters)));
         let batches = Data::new(MessageBatches::new(Arc::clone(&counters)));
         let file_batches = Data::new(FileBatches::new(Arc::clone(&counters)));
+        let videos = Data::new(Videos::default());
         let counted = Arc::clone(&counters);
-        let state = SimulatorState { behavior, counters: counted, jobs, batches, file_batches };
+        let state =
+            SimulatorState { behavior, counters: counted, jobs, batches, file_batches, videos };
         let state = Data::new(state);
         let (started, starting) = mpsc::channel();
         let (ending, ended) = watch::channel(());
@@ -151,6 +155,7 @@ fn bind(
             .app_data(state.jobs.clone())
             .app_data(state.batches.clone())
             .app_data(state.file_batches.clone())
+            .app_data(state.videos.clone())
             .app_data(mailbox.clone())
             .configure(routes)
     };
@@ -183,6 +188,7 @@ fn routes(config: &mut ServiceConfig) {
         .route("/v1/messages/batches", post(SimulatedEndpoint::MessageBatches))
         .route("/v1/files", post(SimulatedEndpoint::Files))
         .route("/v1/batches", post(SimulatedEndpoint::Batches))
+        .route("/v1/videos", post(SimulatedEndpoint::Videos))
         .route("/v1/messages/count_tokens", post(SimulatedEndpoint::CountTokens))
         .route("/v1/models", web::get().to(handler(SimulatedEndpoint::Models)))
         .route("/v1/models/{id:.*}", web::get().to(handler(SimulatedEndpoint::Models)))
@@ -190,6 +196,7 @@ fn routes(config: &mut ServiceConfig) {
         .configure(background::routes)
         .configure(message_batches::routes)
         .configure(file_batches::routes)
+        .configure(videos::routes)
         .configure(receiver::routes)
         .default_service(web::to(handler(SimulatedEndpoint::Other)));
 }
@@ -265,6 +272,7 @@ async fn respond<'a>(
         }
         SimulatedEndpoint::Files => file_batches::upload(http, body, &state.file_batches)?,
         SimulatedEndpoint::Batches => file_batches::begin(body, &behavior, &state.file_batches)?,
+        SimulatedEndpoint::Videos => videos::begin(http, body, &behavior, &state.videos)?,
         SimulatedEndpoint::Models => match http.match_info().get("id") {
             Some(id) => models::get(id, dialect),
             None => models::list(dialect),

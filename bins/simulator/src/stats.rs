@@ -63,6 +63,7 @@ pub(crate) struct SimulatorCounters {
     message_batches: EndpointCounters,
     files: EndpointCounters,
     batches: EndpointCounters,
+    videos: EndpointCounters,
     other: EndpointCounters,
 }
 
@@ -79,6 +80,7 @@ impl SimulatorCounters {
             SimulatedEndpoint::MessageBatches => &self.message_batches,
             SimulatedEndpoint::Files => &self.files,
             SimulatedEndpoint::Batches => &self.batches,
+            SimulatedEndpoint::Videos => &self.videos,
             SimulatedEndpoint::Other => &self.other,
         }
     }

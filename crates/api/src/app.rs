@@ -7,14 +7,11 @@ use tollgate_domain::{Clock, SecretKeyId, Timestamp};
 use tollgate_gateway::Gateway;
 use tollgate_store::Store;
 
-use crate::http::body_memory::body_memory;
+use crate::http::body_memory::{UploadRoom, body_memory};
 use crate::http::error::ApiError;
 use crate::http::rate_limits::RateLimits;
 use crate::metrics::counts::Metrics;
 use crate::settings::Settings;
-
-/// The number of the longest uploads for which there is room at a time.
-const UPLOADS_AT_ONCE: usize = 8;
 
 /// The state behind the operations, beside the [`Gateway`] that forwards calls.
 pub struct App {
@@ -28,8 +25,8 @@ pub struct App {
     pub clock: Clock,
     pub(crate) rate_limits: RateLimits<SecretKeyId>,
     pub(crate) body_memory: Arc<Semaphore>,
-    /// The room in the temporary folder for uploads, in KiB.
-    pub(crate) upload_room: Arc<Semaphore>,
+    /// The room in the temporary folder for uploads.
+    pub(crate) upload_room: UploadRoom,
     pub(crate) metrics: Metrics,
 }
 
@@ -39,7 +36,7 @@ impl App {
         Self {
             rate_limits: RateLimits::new(settings.standard_rate_per_minute),
             body_memory: body_memory(settings.body_memory_bytes),
-            upload_room: body_memory(settings.job_file_limit_bytes.saturating_mul(UPLOADS_AT_ONCE)),
+            upload_room: UploadRoom::of(settings.job_file_limit_bytes),
             metrics: Metrics::new(settings.commit),
             store: gateway.store.clone(),
             clock: gateway.clock.clone(),

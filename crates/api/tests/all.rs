@@ -40,4 +40,5 @@ mod support;
 mod tenants;
 mod transparency;
 mod usage;
+mod videos;
 mod wallets;

@@ -141,6 +141,13 @@ fn a_batch_of_a_file_holds_the_sum_of_its_lines_and_costs_the_sum_of_its_answers
         let expected: Vec<_> = ["c", "a"].map(|id| format!("{}\n", answered(id))).into();
         assert_eq!((read.status, read.text()), (200, expected.concat().as_str()));
 
+        let calls = gateway.provider.calls();
+        for id in ["file-out", "file-err"] {
+            let early = call(gateway, &key, "DELETE", &format!("/files/{id}")).send().await;
+            assert_eq!((early.status, early.error().as_str()), (409, "job_running"), "{id}");
+        }
+        gateway.provider.assert_calls(calls);
+
         gateway.provider.push(whole());
         gateway.provider.push(results(&[answered("c"), answered("a")]));
         gateway.provider.push(results(&[failed("b")]));
@@ -211,6 +218,8 @@ fn each_line_of_a_file_is_checked_before_its_provider_has_it() {
         };
         let mut background = line("b", "m-1");
         background["body"]["previous_response_id"] = json!("resp_1");
+        let mut misspelt = line("b", "m-1");
+        misspelt["Body"] = json!({"model": "m-2"});
         let lines = [
             line("a", "m-1"),
             line("b", "m-2"),
@@ -218,6 +227,7 @@ fn each_line_of_a_file_is_checked_before_its_provider_has_it() {
             changed("/method", json!("GET")),
             changed("/url", json!("/v1/embeddings")),
             changed("/custom_id", json!("")),
+            misspelt,
             json!({"custom_id": "a"}),
             background,
         ];
@@ -230,8 +240,9 @@ fn each_line_of_a_file_is_checked_before_its_provider_has_it() {
                 "file.4.method",
                 "file.5.url",
                 "file.6.custom_id",
-                "file.7",
-                "file.8.body.previous_response_id",
+                "file.7.Body",
+                "file.8",
+                "file.9.body.previous_response_id",
             ],
         );
         let good = line("a", "m-1").to_string();
@@ -285,8 +296,14 @@ fn a_file_is_checked_again_against_the_key_that_creates_the_batch() {
         for file in ["file-other", ""] {
             assert_body_issues(&create(gateway, &any, file).send().await, &["input_file_id"]);
         }
-        let nothing = call(gateway, &any, "POST", "/batches").json(&json!({"endpoint": "x"}));
-        assert_body_issues(&nothing.send().await, &["input_file_id"]);
+        for (body, path) in [
+            (json!({"endpoint": "x"}), "input_file_id"),
+            (json!({"input_file_id": "file-in", "endpoint": "/v1/embeddings"}), "endpoint"),
+            (json!({"input_file_id": "file-in", "Input_File_Id": "file-other"}), "Input_File_Id"),
+        ] {
+            let refused = call(gateway, &any, "POST", "/batches").json(&body).send().await;
+            assert_body_issues(&refused, &[path]);
+        }
         gateway.provider.assert_calls(1);
         assert_eq!(gateway.get("/jobs").await.expect(200)["data"], json!([]));
     });
@@ -331,6 +348,10 @@ fn files_and_batches_belong_to_their_wallet() {
         gateway.provider.push(file("file-1"));
         let next = call(gateway, &own, "GET", "/files?after=file-2").send().await.expect(200);
         assert_eq!((&next["first_id"], &next["has_more"]), (&json!("file-1"), &json!(false)));
+        gateway.provider.push(file("file-1"));
+        let oldest = call(gateway, &own, "GET", "/files?limit=1&order=asc").send().await;
+        let oldest = oldest.expect(200);
+        assert_eq!((&oldest["first_id"], &oldest["has_more"]), (&json!("file-1"), &json!(true)));
         gateway.provider.push(batch("batch_1", "in_progress", [None; 2]));
         let listed = call(gateway, &own, "GET", "/batches").send().await.expect(200);
         assert_eq!(listed["data"][0]["id"], "batch_1");

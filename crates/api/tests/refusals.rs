@@ -226,7 +226,7 @@ fn a_managed_key_opens_only_the_listed_endpoints_and_no_stored_state() {
 
         gateway.provider.push(ScriptedResponse::json(200, json!({"id": "batch_1"})));
         let own = gateway.token(&json!({"provider_key": "sk-own"}));
-        let u = gateway.provider.url("/v1/batches");
+        let u = gateway.provider.url("/v1/vector_stores");
         gateway.forward_to(&u).bearer(&own).json(&chat_body()).send().await.expect(200);
     });
 }

@@ -203,7 +203,7 @@ impl Tenant {
 }
 
 /// The beginnings of routes whose answers are the operator's or a provider's.
-const NOT_OF_A_MERCHANT: [&str; 9] = [
+const NOT_OF_A_MERCHANT: [&str; 10] = [
     "/operator",
     "/forward",
     "/models",
@@ -213,6 +213,7 @@ const NOT_OF_A_MERCHANT: [&str; 9] = [
     "/messages",
     "/files",
     "/batches",
+    "/videos",
 ];
 
 /// A body that is valid for a route, with this tenant's own ids.

@@ -237,6 +237,8 @@ pub enum ObjectKind {
     Batch,
     /// A file.
     File,
+    /// A video.
+    Video,
 }
 
 /// An object at a provider that belongs to the wallet that paid for it.
@@ -249,6 +251,9 @@ pub struct ProviderObject {
     /// The requests in a file for a batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<BatchRequests>,
+    /// The provider's id of the batch of which a file has results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_of: Option<String>,
     /// The tokens that it has as the beginning of another call, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::{BatchRequests, Issue, PricedUsage, SpendRules};
 use tollgate_provider::http::Method;
-use tollgate_usage::InspectedBody;
 use tollgate_usage::dialect::Api;
+use tollgate_usage::{InspectedBody, MISSPELT, misspelt_key};
 
 use crate::batch::{BatchPlanner, MAX_REQUESTS, YIELD_EVERY, price_fingerprint};
 use crate::error::CallError;
@@ -28,10 +28,14 @@ struct BatchLine<'a> {
     body: &'a RawValue,
 }
 
+/// The keys of a line.
+const LINE_KEYS: [&str; 4] = ["custom_id", "method", "url", "body"];
+
 /// The body of `POST /batches`.
 #[derive(Deserialize)]
 struct FileBatch {
     input_file_id: String,
+    endpoint: Option<String>,
 }
 
 /// The purpose of a file for a batch.
@@ -130,6 +134,9 @@ impl OutboundCall {
             };
             match parsed {
                 Err(why) => planner.refuse(unreadable(&number, &why)),
+                Ok(_) if let Some(key) = misspelt_key(line, &LINE_KEYS) => {
+                    planner.refuse(at(&key, MISSPELT.to_owned()));
+                }
                 Ok(line) if line.method != "POST" => {
                     planner.refuse(at("method", "must be POST".to_owned()));
                 }
@@ -162,7 +169,7 @@ impl OutboundCall {
         rules: &'a SpendRules,
         gateway: &'a Gateway,
     ) -> Option<BatchPlanner<'a>> {
-        let path = url.strip_prefix("/v1").unwrap_or(url);
+        let path = below_version(url);
         let provider = &self.endpoint.provider;
         let endpoint = gateway.providers.find_below(provider, &Method::POST, path, None)?;
         let api = endpoint.format.operation.filter(|operation| operation.metered)?.api;
@@ -181,10 +188,14 @@ impl OutboundCall {
         let refuse = |message: String| {
             Err(CallError::BodyInvalid(vec![Issue::at(["input_file_id"], message)]))
         };
-        let Some(input_file_id) = file_of_batch(&inbound.body) else {
-            return refuse("required once: the id of the file of requests".to_owned());
+        if let Some(key) = misspelt_key(&inbound.body, &["input_file_id", "endpoint"]) {
+            return Err(CallError::BodyInvalid(vec![Issue::at([&key], MISSPELT)]));
+        }
+        let batch = serde_json::from_slice::<FileBatch>(&inbound.body).ok();
+        let owned = match &batch {
+            Some(batch) => self.owned(&batch.input_file_id, inbound, gateway).await?,
+            None => None,
         };
-        let owned = self.owned(&input_file_id, inbound, gateway).await?;
         let Some(requests) = owned.and_then(|file| file.requests) else {
             let checks_owner = self.managed && !self.endpoint.provider.traits.allow_stored_state;
             return match checks_owner || rules.allowed_models.is_some() {
@@ -194,6 +205,11 @@ impl OutboundCall {
                 false => Ok(unknown_requests()),
             };
         };
+        let endpoint = batch.and_then(|batch| batch.endpoint);
+        if endpoint.is_some_and(|endpoint| below_version(&endpoint) != requests.path) {
+            let message = format!("must be that of the lines of the file, {}", requests.path);
+            return Err(CallError::BodyInvalid(vec![Issue::at(["endpoint"], message)]));
+        }
         let tariff = gateway.tariff(gateway.clock.now());
         for (model, fingerprint) in &requests.models {
             if !rules.allows_model(model) {
@@ -211,6 +227,11 @@ impl OutboundCall {
         let unbounded = requests.unbounded.as_ref().map(|_| vec!["input_file_id".to_owned()]);
         Ok(BatchRequests { unbounded, ..requests })
     }
+}
+
+/// The path of a request below the version of the API.
+fn below_version(path: &str) -> &str {
+    path.strip_prefix("/v1").unwrap_or(path)
 }
 
 fn unreadable(number: &str, why: &serde_json::Error) -> Issue {

@@ -89,11 +89,12 @@ impl DropInRoute {
             let below = route.path.strip_prefix(shared);
             below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
         });
-        let names_google =
-            head.headers.contains_key("x-goog-api-key") || head.parameter("key").is_some();
+        let has = |name: &str| head.headers.contains_key(name);
+        let names_google = has("x-goog-api-key")
+            || (head.parameter("key").is_some() && !has("authorization") && !has("x-api-key"));
         if is_shared && names_google {
             route.family = SdkFamily::Google;
-        } else if is_shared && head.headers.contains_key("anthropic-version") {
+        } else if is_shared && has("anthropic-version") {
             route.family = SdkFamily::Anthropic;
         }
         route

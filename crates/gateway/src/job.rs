@@ -48,11 +48,11 @@ pub(crate) enum JobBeginning {
 pub(crate) fn kept_object(kind: ObjectKind, id: &str, now: Timestamp) -> ProviderObject {
     let kept_for = match kind {
         ObjectKind::Response => RESPONSE_KEPT_MILLIS,
-        ObjectKind::Batch | ObjectKind::File => ALWAYS_KEPT_MILLIS,
+        ObjectKind::Batch | ObjectKind::Video | ObjectKind::File => ALWAYS_KEPT_MILLIS,
     };
     let object_id = id.to_owned();
     let expires_at = now.plus_millis(kept_for);
-    ProviderObject { object_id, kind, requests: None, tokens: None, expires_at }
+    ProviderObject { object_id, kind, requests: None, result_of: None, tokens: None, expires_at }
 }
 
 /// The response that a call keeps at its provider, with its reported usage.
@@ -65,7 +65,11 @@ pub(crate) fn kept_response(id: &str, priced: &PricedUsage, now: Timestamp) -> P
 /// The files of an answer's object that belong to the wallet of the call, as the object itself.
 pub(crate) fn kept_files(reading: &UsageReading, now: Timestamp) -> Vec<ProviderObject> {
     let files = reading.result_files.iter();
-    files.map(|id| kept_object(ObjectKind::File, id, now)).collect()
+    let file = |id: &String| ProviderObject {
+        result_of: reading.response_id.clone(),
+        ..kept_object(ObjectKind::File, id, now)
+    };
+    files.map(file).collect()
 }
 
 /// The job that a call becomes with its answer. `None` if the object has no usable id.
@@ -79,6 +83,7 @@ pub(crate) fn job_of(
     let now = gateway.clock.now();
     let (kind, object_kind) = match outbound.batch {
         Some(_) => (JobKind::Batch, ObjectKind::Batch),
+        None if outbound.endpoint.format.creates_video() => (JobKind::Video, ObjectKind::Video),
         None => (JobKind::Response, ObjectKind::Response),
     };
     let url = object_url(outbound.endpoint.recorded_url(), object_id)?;
@@ -307,7 +312,14 @@ fn report(gateway: &Gateway, open: &OpenJob, reading: &UsageReading, end: JobEnd
                 answers: 1,
                 came_in: call.created_at,
             };
-            price_reading(&with_input(reading, call), &priced, gateway, metrics)
+            match (job.kind, reading.source) {
+                (JobKind::Video, source) if source != UsageSource::Reported => PricedReading {
+                    // It is delivered, and its length is that of the request.
+                    priced: PricedUsage { usage_source: UsageSource::Estimated, ..terms.at_most },
+                    ..PricedReading::nothing()
+                },
+                _ => price_reading(&with_input(reading, call), &priced, gateway, metrics),
+            }
         }
         _ => PricedReading::nothing(),
     };
@@ -335,7 +347,10 @@ fn report(gateway: &Gateway, open: &OpenJob, reading: &UsageReading, end: JobEnd
         timestamp: stated.unwrap_or(now),
         suspicious: is_suspicious,
         job: Some(end),
-        objects: vec![kept_response(&job.provider_object_id, &priced, now)],
+        objects: match job.kind {
+            JobKind::Response => vec![kept_response(&job.provider_object_id, &priced, now)],
+            JobKind::Batch | JobKind::Video => Vec::new(),
+        },
         details: CallDetails {
             failure: failure(end.state, reading, gateway.settings.keep_error_messages),
             ..CallDetails::default()

@@ -42,8 +42,11 @@ impl OutboundCall {
         let now = gateway.clock.now();
         inbound.rules(gateway).await?.check_usable(now)?;
         let page = self.page()?;
-        let is_of_files = self.endpoint.format.path.ends_with("/files");
-        let kind = if is_of_files { ObjectKind::File } else { ObjectKind::Batch };
+        let kind = match &*self.endpoint.format.path {
+            path if path.ends_with("/files") => ObjectKind::File,
+            path if path.ends_with("/videos") => ObjectKind::Video,
+            _ => ObjectKind::Batch,
+        };
         let caller = object_caller(inbound)?;
         let at = self.listed_at.iter().map(|endpoint| endpoint.provider.name.clone());
         let providers: Vec<String> = at.collect();
@@ -52,7 +55,10 @@ impl OutboundCall {
         let (listed, has_more) = gateway.store.read(read).await?;
         let merchant_id = inbound.owner.merchant_id;
         let objects = listed.iter().map(|listed| self.object(listed, merchant_id, client));
-        let objects: Vec<Value> = join_all(objects).await.into_iter().flatten().collect();
+        let mut objects: Vec<Value> = join_all(objects).await.into_iter().flatten().collect();
+        if let Some(purpose) = self.endpoint.format.query("purpose") {
+            objects.retain(|object| object.get("purpose").is_none_or(|it| *it == purpose));
+        }
         let id = |object: Option<&Value>| object.and_then(|object| object.get("id")).cloned();
         Ok(Some(json!({
             "object": "list",
@@ -70,8 +76,8 @@ impl OutboundCall {
         let limit = match query("limit") {
             None => USUAL,
             Some(text) => {
-                text.parse().ok().filter(|limit| (1..=1_000).contains(limit)).ok_or_else(|| {
-                    let message = "must be a number from 1 to 1000";
+                text.parse().ok().filter(|limit| (1..=10_000).contains(limit)).ok_or_else(|| {
+                    let message = "must be a number from 1 to 10000";
                     CallError::ParametersInvalid(vec![Issue::at(["limit"], message)])
                 })?
             }
@@ -80,6 +86,7 @@ impl OutboundCall {
             limit: limit.min(MOST),
             after: named("after").or_else(|| named("after_id")),
             before: named("before_id"),
+            is_ascending: query("order").is_some_and(|order| order == "asc"),
         })
     }
 

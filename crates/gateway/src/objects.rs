@@ -37,15 +37,18 @@ impl OutboundCall {
         }
         let Some(id) = self.endpoint.format.object_id() else { return Ok(()) };
         let checks_owner = self.managed && !self.endpoint.provider.traits.allow_stored_state;
-        if checks_owner && self.owned(&id, inbound, gateway).await?.is_none() {
+        let owned = self.owned(&id, inbound, gateway).await?;
+        if checks_owner && owned.is_none() {
             return Err(CallError::ObjectNotFound { id });
         }
+        // The results of a batch must stay until they are read.
+        let job_of = owned.and_then(|object| object.result_of).unwrap_or(id);
         let role = self.endpoint.format.object_role();
         if role == ObjectRole::Uses {
             return Ok(());
         }
         let provider = self.endpoint.provider.name.clone();
-        let job = gateway.store.read(move |conn| jobs::find_open(conn, &provider, &id)).await?;
+        let job = gateway.store.read(move |conn| jobs::find_open(conn, &provider, &job_of)).await?;
         let job = job.filter(|open| open.job.merchant_id == inbound.owner.merchant_id);
         match (role, job) {
             (ObjectRole::Deletes, Some(open)) => {

@@ -102,7 +102,7 @@ impl OutboundCall {
 
     /// Whether its answer may come later, as a job.
     pub(crate) fn makes_job(&self) -> bool {
-        self.call_body.background || self.batch.is_some()
+        self.call_body.background || self.batch.is_some() || self.endpoint.format.creates_video()
     }
 
     /// The facts about it that a refusal states.

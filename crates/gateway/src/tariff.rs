@@ -260,6 +260,8 @@ fn compute_bound(
         .tiers()
         .iter()
         .partition(|(_, tier)| row.is_some_and(|row| row.tiers.contains_key(tier)));
+    // A size without a tier has the standard prices.
+    let unlisted: Vec<_> = unlisted.into_iter().filter(|(field, _)| *field != "size").collect();
     let tiers: Vec<&str> = listed.iter().map(|(_, tier)| tier.as_str()).collect();
     let prices = row.map(|row| highest_prices(row, input_tokens, &tiers));
     let without_bound = [(prices.is_none(), "model"), (is_unknown, max_tokens_field(endpoint))];

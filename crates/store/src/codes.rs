@@ -70,6 +70,7 @@ coded! {
         Response = 1,
         Batch = 2,
         File = 3,
+        Video = 4,
     }
     JobKind {
         Response = 1,

@@ -31,6 +31,8 @@ pub struct OwnedObject {
     pub tokens: Option<u64>,
     /// The requests in a file for a batch.
     pub requests: Option<BatchRequests>,
+    /// The provider's id of the batch of which a file has results.
+    pub result_of: Option<String>,
 }
 
 /// Returns the objects with this id that belong to the wallet of a caller. Ids of two providers may be equal.
@@ -58,6 +60,7 @@ pub fn owned(
         .map(|row| {
             Ok(OwnedObject {
                 provider: row.provider,
+                result_of: row.result_of,
                 tokens: row.tokens.and_then(|tokens| u64::try_from(tokens).ok()),
                 requests: row
                     .requests
@@ -78,6 +81,8 @@ pub struct ObjectPage {
     pub after: Option<String>,
     /// Only objects before this one.
     pub before: Option<String>,
+    /// The oldest first; else the newest.
+    pub is_ascending: bool,
 }
 
 /// An object in a list.
@@ -89,8 +94,8 @@ pub struct ListedObject {
     pub object_id: String,
 }
 
-/// Returns the objects of a kind at one of the providers that belong to the wallet of a caller, newest first, and whether
-/// there are more.
+/// Returns the objects of a kind at one of the providers that belong to the wallet of a caller, and whether there are
+/// more.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
@@ -129,14 +134,16 @@ pub fn list(
         .limit(i64::from(page.limit) + 1)
         .select((provider_objects::provider, provider_objects::object_id))
         .into_boxed();
-    query = match (place, is_backwards) {
-        (Some((at, id)), true) => query
-            .filter(created_at.gt(at).or(created_at.eq(at).and(object_id.gt(id))))
-            .order((created_at.asc(), object_id.asc())),
-        (Some((at, id)), false) => query
-            .filter(created_at.lt(at).or(created_at.eq(at).and(object_id.lt(id))))
-            .order((created_at.desc(), object_id.desc())),
-        (None, _) => query.order((created_at.desc(), object_id.desc())),
+    let upwards = page.is_ascending != is_backwards;
+    if let Some((at, id)) = place {
+        query = match upwards {
+            true => query.filter(created_at.gt(at).or(created_at.eq(at).and(object_id.gt(id)))),
+            false => query.filter(created_at.lt(at).or(created_at.eq(at).and(object_id.lt(id)))),
+        };
+    }
+    query = match upwards {
+        true => query.order((created_at.asc(), object_id.asc())),
+        false => query.order((created_at.desc(), object_id.desc())),
     };
     let rows: Vec<(String, String)> = query.load(conn)?;
     let listed = rows.into_iter().map(|(provider, object_id)| ListedObject { provider, object_id });

@@ -458,6 +458,7 @@ diesel::table! {
         kind -> SmallInt,
         tokens -> Nullable<BigInt>,
         requests -> Nullable<Text>,
+        result_of -> Nullable<Text>,
         created_at -> BigInt,
         expires_at -> BigInt,
     }

@@ -46,6 +46,7 @@ fn new_job(call: &PendingRecord, object_id: &str) -> NewJob {
             object_id: object_id.to_owned(),
             kind: ObjectKind::Response,
             requests: None,
+            result_of: None,
             tokens: None,
             expires_at: created_at.plus_millis(30 * JOB_LIFE_MILLIS),
         },
@@ -235,6 +236,7 @@ fn an_object_belongs_to_the_wallet_that_paid_for_it_until_it_expires() {
             object_id: "resp_9".to_owned(),
             kind: ObjectKind::Response,
             requests: None,
+            result_of: None,
             tokens: Some(77),
             expires_at: START.plus_millis(1_000),
         };

@@ -90,6 +90,11 @@ impl EndpointFormat {
         self.creates_batch() && self.matches_operation("/batches")
     }
 
+    /// Whether it creates a video.
+    pub fn creates_video(&self) -> bool {
+        self.object_role() == ObjectRole::Creates && self.api() == Api::Video
+    }
+
     /// Whether it uploads a file.
     pub fn creates_file(&self) -> bool {
         self.api() == Api::File
@@ -194,6 +199,7 @@ impl EndpointFormat {
             Api::Transcription => &[SOUND],
             Api::Speech => &[&[Unit::InputCharacters, Unit::OutputAudio, Unit::OutputSecond]],
             Api::Images => &[&[Unit::Image, Unit::OutputImage]],
+            Api::Video => &[&[Unit::OutputSecond]],
             Api::Predict => &[&[Unit::Image]],
             Api::Ocr => &[&[Unit::Page]],
             Api::Rerank
@@ -209,7 +215,7 @@ impl EndpointFormat {
     /// Whether a body may be a form: on endpoints that take files, and on unknown ones.
     pub(crate) fn takes_forms(&self) -> bool {
         self.operation.is_none_or(|operation| {
-            matches!(operation.api, Api::Transcription | Api::Images | Api::ElevenLabs)
+            matches!(operation.api, Api::Transcription | Api::Images | Api::Video | Api::ElevenLabs)
         })
     }
 

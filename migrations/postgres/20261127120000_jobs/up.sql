@@ -41,6 +41,8 @@ CREATE TABLE provider_objects (
     tokens      BIGINT,
     -- JSON: the requests in a file for a batch.
     requests    TEXT,
+    -- The batch of which a file has results.
+    result_of   TEXT,
     created_at  BIGINT NOT NULL,
     expires_at  BIGINT NOT NULL,
     PRIMARY KEY (object_id, provider)

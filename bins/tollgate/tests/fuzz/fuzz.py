@@ -78,6 +78,7 @@ def one_of_each(key):
     file = send("POST", "/v1/files", key, line, FORM)
     new = {"input_file_id": file["id"], "endpoint": line["url"], "completion_window": "24h"}
     file_batch = send("POST", "/v1/batches", key, new)
+    video = send("POST", "/v1/videos", key, {"model": "sora-2", "prompt": "A gate opens.", "seconds": "4"})
     ids = {
         "connection_id": connection["connection_id"],
         "meter_id": meter["meter_id"],
@@ -96,6 +97,7 @@ def one_of_each(key):
         "file_id": file["id"],
         "input_file_id": file["id"],
         "batch_id": file_batch["id"],
+        "video_id": video["id"],
         "job_id": job["job_id"],
     }
     return ids, spend_key["key"]

@@ -139,9 +139,9 @@ def before_call(context, case, kwargs):
     if "response_id" in (case.path_parameters or {}) and often():
         fresh = spare_response() if case.method == "DELETE" else None
         case.path_parameters["response_id"] = fresh or IDS["response_id"]
-    for name in {"message_batch_id", "batch_id", "file_id"} & (case.path_parameters or {}).keys():
-        # The file must stay.
-        if often() and label != "DELETE /v1/files/{file_id}":
+    for name in {"message_batch_id", "batch_id", "file_id", "video_id"} & (case.path_parameters or {}).keys():
+        # The file and the video must stay.
+        if often() and label not in ("DELETE /v1/files/{file_id}", "DELETE /v1/videos/{video_id}"):
             case.path_parameters[name] = IDS[name]
     for place in (case.query, case.headers):
         for name in (place or {}).keys() & TEXTS.keys():

@@ -5,6 +5,7 @@ import json
 import os
 import time
 import unittest
+from decimal import Decimal
 from unittest import mock
 
 import openai
@@ -147,6 +148,22 @@ class Calls(OpenAITestCase):
         self.assertEqual(final.output_text, text)
         usages = (events[-1].response.usage, final.usage)
         self.assert_recorded(*((usage.input_tokens, usage.output_tokens) for usage in usages))
+
+    def test_a_video(self):
+        client = self.client(default_headers={"x-simulate-job-ms": "300"})
+        created = client.videos.create(model="sora-2", prompt="A gate opens.", seconds="8", size="1280x720")
+        self.assertEqual((created.status, created.seconds), ("queued", "8"))
+        [job] = self.merchant.send("GET", "/v1/jobs?kind=video&state=running")["data"]
+        self.assertEqual(job["provider_object_id"], created.id)
+        self.assertGreaterEqual(Decimal(job["hold"]), Decimal("0.8"))
+        self.assertEqual([one.id for one in client.videos.list()], [created.id])
+        while (video := client.videos.retrieve(created.id)).status != "completed":
+            time.sleep(0.1)
+        self.assertEqual(client.videos.download_content(video.id).read(), b"not really a video")
+        record = self.merchant.send("GET", f"/v1/requests/{job['request_id']}")
+        self.assertEqual((record["status"], record["total_request_cost"]), ("completed", "0.8000000000"))
+        self.assertEqual(record["model_usage"]["output_seconds"], 8)
+        self.assertTrue(client.videos.delete(video.id).deleted)
 
     def test_a_batch_of_a_file(self):
         client = self.client(default_headers={"x-simulate-job-ms": "300", "x-simulate-failed-requests": "1"})

@@ -6,6 +6,7 @@ use actix_web::dev::Payload;
 use actix_web::{HttpRequest, web};
 use bytes::Bytes;
 use tokio::time::Instant;
+use tollgate_domain::MerchantId;
 use tollgate_gateway::{CallError, Credential, InboundCall, RequestHead, Upload, UploadSpool};
 
 use super::refused::CallFacts;
@@ -65,14 +66,16 @@ const FORM_BYTES: usize = 64 * 1024;
 async fn read_upload(
     http: &HttpRequest,
     payload: &mut Payload,
+    merchant_id: MerchantId,
     app: &App,
 ) -> Result<Upload, ApiError> {
     let mut spool = UploadSpool::begin(&request_head(http))?;
     let limit = app.settings.job_file_limit_bytes.saturating_add(FORM_BYTES);
-    let room = body::read_pieces(http, payload, limit, &app.upload_room, async |piece| {
+    let [all, share] = app.upload_room.rooms(merchant_id);
+    let read = body::read_pieces(http, payload, limit, [&all, &share], async |piece| {
         Ok(spool.write(&piece).await?)
     });
-    let room = room.await?;
+    let room = read.await?;
     Ok(spool.finish(Rc::new(room)).await?)
 }
 
@@ -95,7 +98,9 @@ pub(super) async fn read_call(
     let before_body = Instant::now();
     let mut payload = payload.into_inner();
     let (body, upload) = match UploadSpool::is_upload(&request_head(http)) {
-        true => (Bytes::new(), Some(read_upload(http, &mut payload, app).await?)),
+        true => {
+            (Bytes::new(), Some(read_upload(http, &mut payload, owner.merchant_id, app).await?))
+        }
         false => {
             let limit = app.settings.forward_body_limit_bytes;
             (body::read(http, &mut payload, limit).await?, None)

@@ -238,6 +238,10 @@ drop_ins! {
     images = "/images/generations" "createImage" CallInput ShapeAErrors;
     /// Change images, in OpenAI's format (format a).
     image_edits = "/images/edits" "createImageEdit" CallInput ShapeAErrors;
+    /// Make a video, in OpenAI's format (format a).
+    ///
+    /// The video is a job. It holds the price of its seconds, and costs that when it is complete.
+    create_video = "/videos" "createVideo" ModelCallInput ShapeAErrors;
     /// Read a text aloud, in OpenAI's format (format a).
     speech = "/audio/speech" "createSpeech" ModelCallInput ShapeAErrors;
     /// Write down speech, in OpenAI's format (format a).
@@ -468,6 +472,17 @@ kept_objects! { "The id of a batch of this wallet" "batch_id" ShapeAErrors {
     cancel_batch = post "/batches/{batch_id}/cancel" "cancelBatch";
 } }
 
+kept_objects! { "The id of a video of this wallet" "video_id" ShapeAErrors {
+    /// Get a video, in OpenAI's format (format a).
+    ///
+    /// The retrieval of a video that is complete settles its job.
+    retrieve_video = get "/videos/{video_id}" "getVideo";
+    /// Delete a video, in OpenAI's format (format a).
+    delete_video = delete "/videos/{video_id}" "deleteVideo" refused::JobRunning;
+    /// Get the content of a video, in OpenAI's format (format a).
+    video_content = get "/videos/{video_id}/content" "getVideoContent";
+} }
+
 kept_objects! { "The id of a file of this wallet" "file_id" ShapeAErrors {
     /// Get a file, in OpenAI's format (format a).
     retrieve_file = get "/files/{file_id}" "getFile";
@@ -507,7 +522,7 @@ macro_rules! lists {
             path = $path,
             operation_id = $id,
             params(
-                ("limit" = Option<u32>, Query, description = "From 1 to 1000. A page has at most 100."),
+                ("limit" = Option<u32>, Query, description = "From 1 to 10000. A page has at most 100."),
                 ("after" = Option<String>, Query, description = "The objects after this one"),
                 DropInQuery, MetadataHeader, RunHeaders,
             ),
@@ -530,6 +545,8 @@ lists! {
     list_batches = "/batches" "listBatches";
     /// List the files of this wallet, in OpenAI's format (format a).
     list_files = "/files" "listFiles";
+    /// List the videos of this wallet, in OpenAI's format (format a).
+    list_videos = "/videos" "listVideos";
 }
 
 /// List the batches of messages of this wallet, in Anthropic's format (format b).
@@ -538,7 +555,7 @@ lists! {
     path = "/messages/batches",
     operation_id = "listMessageBatches",
     params(
-        ("limit" = Option<u32>, Query, description = "From 1 to 1000. A page has at most 100."),
+        ("limit" = Option<u32>, Query, description = "From 1 to 10000. A page has at most 100."),
         ("after_id" = Option<String>, Query, description = "The batches after this one"),
         ("before_id" = Option<String>, Query, description = "The batches before this one"),
         DropInQuery, MetadataHeader, RunHeaders,

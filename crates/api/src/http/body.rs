@@ -107,28 +107,30 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::new(ErrorCode::BodyTooLarge, format!("The body may have at most {limit} bytes."))
 }
 
-/// Reads a body of at most `limit` bytes, and passes on its pieces. The room for it is taken from `room`.
+/// Reads a body of at most `limit` bytes, and passes on its pieces. The room for what has arrived is taken from each of
+/// `rooms`.
 pub(crate) async fn read_pieces(
     http: &HttpRequest,
     payload: &mut Payload,
     limit: usize,
-    room: &Arc<Semaphore>,
+    rooms: [&Arc<Semaphore>; 2],
     mut take: impl AsyncFnMut(Bytes) -> Result<(), ApiError>,
-) -> Result<BodyReservation, ApiError> {
-    let mut length = announced(http, limit)?;
-    let mut reservation = BodyReservation::of(room);
-    reservation.reserve(length)?;
-    length = 0;
+) -> Result<[BodyReservation; 2], ApiError> {
+    announced(http, limit)?;
+    let mut reservations = rooms.map(BodyReservation::of);
+    let mut length = 0_usize;
     let mut pieces = BodyPieces::of(payload, app(http)?.settings.clients.body_timeout);
     while let Some(piece) = pieces.next().await? {
         length = length.saturating_add(piece.len());
         if length > limit {
             return Err(too_large(limit));
         }
-        reservation.reserve(length)?;
+        for reservation in &mut reservations {
+            reservation.reserve(length)?;
+        }
         take(piece).await?;
     }
-    Ok(reservation)
+    Ok(reservations)
 }
 
 /// Reads a whole body of at most `limit` bytes.

@@ -1,8 +1,10 @@
 //! The memory that all bodies together may take, and the room for uploads.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tollgate_domain::MerchantId;
 
 use super::error::{ApiError, ErrorCode};
 
@@ -10,6 +12,38 @@ use super::error::{ApiError, ErrorCode};
 /// count: it is part of its connection's buffer.
 pub(crate) fn body_memory(bytes: usize) -> Arc<Semaphore> {
     Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS)))
+}
+
+/// The room for the uploads of all merchants, and the part of it that each may take.
+pub(crate) struct UploadRoom {
+    all: Arc<Semaphore>,
+    share_bytes: usize,
+    shares: Mutex<HashMap<MerchantId, Weak<Semaphore>>>,
+}
+
+impl UploadRoom {
+    /// The room for eight uploads of the greatest length. A merchant may take that of two.
+    pub(crate) fn of(longest: usize) -> Self {
+        Self {
+            all: body_memory(longest.saturating_mul(8)),
+            share_bytes: longest.saturating_mul(2),
+            shares: Mutex::default(),
+        }
+    }
+
+    /// The room of all merchants, and that of one.
+    pub(crate) fn rooms(&self, merchant_id: MerchantId) -> [Arc<Semaphore>; 2] {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shares.get(&merchant_id).and_then(Weak::upgrade);
+        let share = known.unwrap_or_else(|| {
+            // Shares without an upload are forgotten.
+            shares.retain(|_, share| share.strong_count() > 0);
+            let share = body_memory(self.share_bytes);
+            shares.insert(merchant_id, Arc::downgrade(&share));
+            share
+        });
+        [Arc::clone(&self.all), share]
+    }
 }
 
 /// The memory of one body, given back when it is dropped.

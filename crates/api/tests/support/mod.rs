@@ -413,8 +413,24 @@ fn round_prices() -> PriceBook {
     half.tiers =
         [("batch".to_owned(), TierPrices::Factor { factor: "0.5".parse().unwrap() })].into();
     let ids = ids.map(|(provider, id)| listed(provider, id));
-    let rows = patterns.into_iter().chain(ids).chain([half]);
+    let rows = patterns.into_iter().chain(ids).chain([half, film()]);
     PriceBook::new(Catalog::new(rows), Catalog::default())
+}
+
+/// 0.1 USD per second of a video, and 0.5 in the size 1024x1792, for models that begin with `film`.
+fn film() -> PriceRow {
+    let second = |price: &str| UnitPrices {
+        output_second: Some(price.parse().unwrap()),
+        ..UnitPrices::default()
+    };
+    let large = TierPrices::Prices { prices: Box::new(second("0.5")), bands: Vec::new() };
+    PriceRow {
+        provider: "house".to_owned(),
+        models: vec![ModelPattern::new("film*")],
+        prices: second("0.1"),
+        tiers: [("1024x1792".to_owned(), large)].into(),
+        ..PriceRow::default()
+    }
 }
 
 pub fn chat_body() -> Value {

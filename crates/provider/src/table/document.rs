@@ -141,6 +141,7 @@ fn usage_words(operation: &Operation) -> &'static str {
         }
         Api::Deepgram => "`metadata.duration` × channels; header `dg-char-count`",
         Api::Batch => "`usage` of each result, at the prices of the tier `batch`",
+        Api::Video => "`seconds` of the video that is complete",
         Api::File | Api::Opaque => "estimated",
     }
 }

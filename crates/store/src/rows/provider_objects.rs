@@ -4,7 +4,7 @@ use diesel::prelude::*;
 use serde::Serialize;
 use tollgate_domain::{MerchantId, ObjectKind, PendingRecord, ProviderObject, Timestamp, WalletId};
 
-use super::to_json;
+use super::values::to_json;
 use crate::codes::EnumCode;
 use crate::ids::Id;
 use crate::schema::provider_objects;
@@ -19,6 +19,7 @@ pub(crate) struct ProviderObjectRow {
     pub(crate) kind: EnumCode<ObjectKind>,
     pub(crate) tokens: Option<i64>,
     pub(crate) requests: Option<String>,
+    pub(crate) result_of: Option<String>,
     pub(crate) created_at: i64,
     pub(crate) expires_at: i64,
 }
@@ -34,6 +35,7 @@ impl ProviderObjectRow {
             kind: EnumCode(object.kind),
             tokens: object.tokens.and_then(|tokens| i64::try_from(tokens).ok()),
             requests: object.requests.as_ref().map(to_json),
+            result_of: object.result_of.clone(),
             created_at: now.unix_micros(),
             expires_at: object.expires_at.unix_micros(),
         }

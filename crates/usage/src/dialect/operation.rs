@@ -41,6 +41,8 @@ pub enum Api {
     Deepgram,
     /// OpenAI's `/batches` and Anthropic's `/messages/batches`: requests that are answered within a day.
     Batch,
+    /// OpenAI's `/videos`: made later, and billed by its seconds.
+    Video,
     /// OpenAI's `/files`: a file that is uploaded.
     File,
     /// Any other: its answers report no usage in a known form.

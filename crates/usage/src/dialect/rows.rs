@@ -60,6 +60,14 @@ static MESSAGE_BATCH_ROWS: [Operation; 6] = [
     of_object(Method::GET, "/messages/batches/{object}/results", Api::Opaque, ObjectRole::Uses),
     of_object(Method::DELETE, "/messages/batches/{object}", Api::Opaque, ObjectRole::Deletes),
 ];
+/// Videos, which are made later.
+static VIDEO_ROWS: [Operation; 5] = [
+    creates("/videos", Api::Video, ModelLocation::Body("model")),
+    of_object(Method::GET, "/videos", Api::Opaque, ObjectRole::Lists),
+    of_object(Method::GET, "/videos/{object}", Api::Video, ObjectRole::Retrieves),
+    of_object(Method::GET, "/videos/{object}/content", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::DELETE, "/videos/{object}", Api::Opaque, ObjectRole::Deletes),
+];
 /// Files for batches, and batches of the requests in a file.
 static FILE_BATCH_ROWS: [Operation; 9] = [
     keeps("/files", Api::File),
@@ -190,6 +198,7 @@ pub const OPENAI: OperationSets = &[
     &IMAGE_ROWS,
     &MODERATION_ROWS,
     &FILE_BATCH_ROWS,
+    &VIDEO_ROWS,
 ];
 /// Chat at siblings of OpenAI.
 pub const CHAT: OperationSets = &[&CHAT_ROWS];
@@ -210,6 +219,7 @@ pub const AZURE_V1: OperationSets = &[
     &SPEECH_ROWS,
     &IMAGE_GENERATION_ROWS,
     &FILE_BATCH_ROWS,
+    &VIDEO_ROWS,
 ];
 /// Google.
 pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS];

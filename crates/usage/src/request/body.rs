@@ -7,6 +7,10 @@ use bytes::Bytes;
 use super::audio::AudioLength;
 use super::edit::BodyEdit;
 use super::scan::ScanFindings;
+use crate::number::micros;
+
+/// The assumed length of a video whose body states none.
+const USUAL_VIDEO_MICROS: u64 = 4_000_000;
 
 /// The few facts of a request body that decide about money, and the changes to be made.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +43,8 @@ pub struct InspectedBody {
     pub(crate) audio_micros: u64,
     /// Whether `audio_micros` is the true length.
     pub(super) audio_is_exact: bool,
+    /// Microseconds of the video to be made; 0 if there is none.
+    pub(super) video_micros: u64,
     /// The requested tiers that may cost more than the standard, each with its field.
     pub(crate) tiers: Vec<(&'static str, String)>,
     /// Whether one-hour cache entries are requested anywhere in the body.
@@ -77,6 +83,20 @@ impl InspectedBody {
         ];
         if !NO_DEARER.contains(&tier) {
             self.tiers.push((field, tier.to_ascii_lowercase()));
+        }
+    }
+
+    /// Notes the length of the video to be made, in seconds, and its size. A price row may have a tier for the size.
+    pub(super) fn set_video(&mut self, seconds: Option<&str>, size: Option<&str>) {
+        match seconds.and_then(micros) {
+            Some(length) => self.video_micros = length,
+            None => {
+                self.video_micros = USUAL_VIDEO_MICROS;
+                self.open_ended.get_or_insert_with(|| vec!["seconds".to_owned()]);
+            }
+        }
+        if let Some(size) = size {
+            self.add_tier("size", size);
         }
     }
 

@@ -103,6 +103,7 @@ impl InspectedBody {
                 | Api::Rerank
                 | Api::Predict
                 | Api::Ocr
+                | Api::Video
                 | Api::ElevenLabs
                 | Api::Deepgram,
                 _,
@@ -138,6 +139,7 @@ impl InspectedBody {
             Api::Transcription => others.input_second = self.audio_micros,
             Api::Images | Api::Predict => others.image = self.choices.max(1),
             Api::Ocr => others.page = 1,
+            Api::Video => others.output_second = self.video_micros,
             Api::Rerank | Api::Cohere => others.search_unit = 1,
             _ => {}
         }

@@ -58,7 +58,7 @@ pub(super) fn inspect(
         Some(ModelLocation::Body(name) | ModelLocation::MaybeBody(name)) => name,
         _ => "model",
     };
-    let once = [model_field, "stream", "n", "response_format"];
+    let once = [model_field, "stream", "n", "response_format", "seconds", "size"];
     for name in once {
         if parts.iter().filter(|part| part.name == name).count() > 1 {
             issues.push(Issue::at([name], "must not occur more than once"));
@@ -97,6 +97,9 @@ pub(super) fn inspect(
             Some(number) => call.choices = number.max(1),
             None => issues.push(Issue::at(["n"], "must be a whole number that is not negative")),
         }
+    }
+    if endpoint.creates_video() {
+        call.set_video(text("seconds").as_deref(), text("size").as_deref());
     }
     // Content that the provider fetches elsewhere, or sends elsewhere, cannot be measured here.
     for name in ["file_id", "file_url", "cloud_storage_url", "source_url", "webhook", "url"] {
@@ -165,7 +168,10 @@ pub(super) fn read_head(head: &str) -> Option<(String, bool)> {
             return None;
         }
         // The header says that the content differs from its bytes.
-        if name.eq_ignore_ascii_case("content-transfer-encoding") {
+        if ["content-transfer-encoding", "content-encoding"]
+            .iter()
+            .any(|encoding| name.eq_ignore_ascii_case(encoding))
+        {
             return None;
         }
         if name.eq_ignore_ascii_case("content-type") {

@@ -65,7 +65,7 @@ struct TopLevelFields<'a> {
 }
 
 /// The message for a key that only some servers take for the one it resembles.
-const MISSPELT: &str = "must be written in the letters of the provider's documentation: some servers \
+pub const MISSPELT: &str = "must be written in the letters of the provider's documentation: some servers \
                         take it for the key it resembles, and others do not";
 
 /// The key of the offered tools.
@@ -263,6 +263,7 @@ pub(super) fn inspect(
         characters: 0,
         audio_micros: 0,
         audio_is_exact: false,
+        video_micros: 0,
         tiers: Vec::new(),
         hour_cache: top.findings.hour_cache,
         max_tool_calls,

@@ -61,6 +61,10 @@ pub(super) fn read(
                 fields.without_length("input");
             }
         }
+        Api::Video => {
+            let seconds = body.get("seconds").map(RawValue::get);
+            call.set_video(seconds, body.text("size").as_deref());
+        }
         Api::ElevenLabs => fields.elevenlabs(call),
         Api::Deepgram => {
             call.characters = characters(body.get("text"));

@@ -234,6 +234,13 @@ pub(super) fn folded(key: &str) -> Option<String> {
     Some(folded).filter(|folded| folded != key)
 }
 
+/// The first key of a JSON object that servers which fold letters take for one of `known`.
+pub fn misspelt_key(body: &[u8], known: &[&str]) -> Option<String> {
+    let keys: BTreeMap<String, IgnoredAny> = serde_json::from_slice(body).ok()?;
+    let is_taken = |key: &String| folded(key).is_some_and(|seen| known.contains(&seen.as_str()));
+    keys.into_keys().find(is_taken)
+}
+
 /// Whether servers that fold letters take `key` for another key, one that decides about money.
 fn is_misspelt(key: &str) -> bool {
     let Some(seen) = folded(key) else { return false };

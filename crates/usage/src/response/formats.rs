@@ -11,6 +11,7 @@ use super::elevenlabs::ElevenLabsExtractor;
 use super::extractor::{OpaqueExtractor, UsageExtractor};
 use super::google::GoogleExtractor;
 use super::openai::{MediaExtractor, OpenAiExtractor, ReasoningPlacement};
+use super::video::VideoExtractor;
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
 use crate::request::InspectedBody;
@@ -32,6 +33,7 @@ pub(super) fn extractor(
             Box::new(MediaExtractor::new(api, request))
         }
         Api::Batch | Api::File => Box::new(BatchExtractor::default()),
+        Api::Video => Box::new(VideoExtractor::default()),
         Api::Messages => Box::new(AnthropicExtractor::new(request.hour_cache)),
         Api::GenerateContent | Api::EmbedContent | Api::Predict => {
             Box::new(GoogleExtractor::new(api, headers, asked(), request.choices))

@@ -27,6 +27,7 @@ mod meter;
 mod objects;
 mod openai;
 mod reading;
+mod video;
 
 pub use self::batch_results::BatchResultReader;
 pub use self::body_buffer::{MemoryReservation, ResponseMemory};
