@@ -26,7 +26,6 @@ struct Video {
 impl Video {
     /// The video as it is now.
     fn object(&self) -> Value {
-        let mut object = self.object.clone();
         let status = match self.job.state() {
             JobState::Running => "in_progress",
             JobState::Ended(JobOutcome::Failed) => "failed",
@@ -34,13 +33,14 @@ impl Video {
             JobState::Ended(_) => "completed",
             JobState::Cancelled => "cancelled",
         };
-        object["status"] = json!(status);
-        object["progress"] = json!(if status == "completed" { 100 } else { 0 });
-        if status == "failed" {
-            object["error"] =
-                json!({"code": "video_generation_failed", "message": "a simulated error"});
-        }
-        object
+        let error = json!({"code": "video_generation_failed", "message": "a simulated error"});
+        let now = json!({
+            "status": status,
+            "progress": if status == "completed" { 100 } else { 0 },
+            "error": if status == "failed" { error } else { Value::Null },
+        });
+        let fields = [&self.object, &now].into_iter().filter_map(Value::as_object).flatten();
+        fields.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }
 

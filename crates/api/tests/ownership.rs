@@ -1,7 +1,7 @@
 //! Objects of providers belong to wallets: random histories of two merchants with three wallets each, against a model.
 //! What a wallet owns is answered by the provider. Everything else is answered as unknown, and the provider is not called.
 
-#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::indexing_slicing, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde_json::{Value, json};
 use tollgate_testkit::random::{Random, seeds};

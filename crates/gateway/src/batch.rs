@@ -323,7 +323,7 @@ impl<'a> BatchPlanner<'a> {
 /// A short text that differs if the prices of a model differ. Empty for a model without a price.
 pub(crate) fn price_fingerprint(listed: Option<PriceMatch<'_>>) -> String {
     let row = listed.and_then(|listed| serde_json::to_vec(listed.row).ok());
-    let digest = row.map(|row| Sha256::digest(row));
+    let digest = row.map(Sha256::digest);
     let digits = digest.iter().flat_map(|digest| digest.iter().take(FINGERPRINT_BYTES));
     digits.map(|byte| format!("{byte:02x}")).collect()
 }
