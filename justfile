@@ -97,13 +97,14 @@ bench-lists url records *words:
     cargo run --release -p tollgate-store --example lists -- {{url}} {{records}} {{words}}
 
 # The long forms of the tests of docs/RELIABILITY.md: `just soak 10` makes random calls for ten minutes,
-# and lets a thousand clients read a kilobyte a second, a line of 2 GB pass, nodes die thirty times,
-# and the store be away for half a minute.
+# and lets a thousand clients read a kilobyte a second, a line of 2 GB pass, nodes die thirty times and under
+# thousands of jobs, and the store be away for half a minute.
 soak minutes="10":
     SOAK_SECONDS=$(({{minutes}} * 60)) SOAK_CLIENTS=1000 SOAK_CLIENT_SECONDS=60 SOAK_LINE_MB=2048 \
         cargo test --release -p tollgate --test program -- soak:: --nocapture --test-threads=1
     KILLS=30 OUTAGE_SECONDS=30 \
         cargo test --release -p tollgate --test program -- deaths:: outage:: --nocapture --test-threads=1
+    JOBS=3000 cargo test --release -p tollgate --test program -- jobs:: --nocapture --test-threads=1
     RACE_SEEDS=100 cargo test --release -p tollgate-store --test faults
     RACE_SEEDS=100 cargo test --release -p tollgate-store --test store -- spend_keys:: subscription_races:: subscription_model::
 

@@ -8,6 +8,7 @@ mod deaths;
 mod disk;
 mod first_steps;
 mod import;
+mod jobs;
 mod language;
 mod layers;
 mod nodes;
