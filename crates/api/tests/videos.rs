@@ -118,6 +118,9 @@ fn a_video_without_a_bound_is_refused_under_a_strict_limit() {
         made.send().await.expect(200);
         let record = gateway.record().await;
         assert_settled(&record, "completed", "0.8000000000");
+        gateway.provider.push(ScriptedResponse::bytes(200, "video/mp4", "film"));
+        let content = call(gateway, &key, "GET", "/video_1/content").send().await;
+        assert_eq!((content.status, content.text()), (200, "film"), "it is the wallet's");
     });
 }
 

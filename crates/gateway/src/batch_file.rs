@@ -242,7 +242,8 @@ fn unreadable(number: &str, why: &serde_json::Error) -> Issue {
     Issue::at(["file", number], message)
 }
 
-/// The requests in a file that was not uploaded through this service, with the caller's own key.
+/// The requests in a file that was not uploaded through this service: with the caller's own key, or at a provider whose
+/// stored objects are open to all callers.
 fn unknown_requests() -> BatchRequests {
     BatchRequests {
         path: String::new(),

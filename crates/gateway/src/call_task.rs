@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, JobEnd, JobId,
-    JobObserver, ObjectKind, PendingRecord, ProviderObject, RequestId, Timestamp,
+    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, JobId, JobObserver,
+    PendingRecord, RequestId, Timestamp,
 };
 use tollgate_provider::http::header::{CONTENT_LENGTH, HeaderMap};
 use tollgate_provider::{
@@ -21,14 +21,14 @@ use tollgate_provider::{
 use tollgate_store::jobs::OpenJob;
 use tollgate_store::{Conn, Store, StoreError, provider_objects};
 use tollgate_usage::dialect::ObjectRole;
-use tollgate_usage::{MemoryReservation, ObjectState, ResponseEnd, ResponseMeter, UsageReading};
+use tollgate_usage::{MemoryReservation, ResponseEnd, ResponseMeter, UsageReading};
 
 use crate::cost_report::{CostComment, ReportPlace, cost_headers};
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
-use crate::job::{self, JobBeginning};
+use crate::job::{self, JobBeginning, JobOutcome};
 use crate::metrics::ProviderMetrics;
 use crate::observer::CallObserver;
 use crate::outbound::OutboundCall;
@@ -603,7 +603,7 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         if !is_metered {
             if is_accepted {
                 self.observe_object(&reading).await;
-                objects = self.objects_of(&reading);
+                objects = job::kept_by_free_call(self.outbound, &reading, self.gateway.clock.now());
             }
             // The facts of an object are those of the call that created it.
             let UsageReading { complete, error, .. } = reading;
@@ -611,7 +611,10 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         }
         let mut job = None;
         if self.outbound.makes_job() && is_accepted {
-            match self.job_outcome(&admitted, &reading).await {
+            let (call, bound) = (&admitted.pending, &admitted.bound);
+            let outcome =
+                job::outcome(self.outbound, call, bound, self.job, &reading, self.gateway);
+            match outcome.await {
                 JobOutcome::Runs => return admitted.hand_over(),
                 JobOutcome::Ended(end) => job = Some(end),
                 // The call that made the object is billed for it.
@@ -655,10 +658,8 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             is_suspicious,
         };
         let PricedReading { priced, applied, missing } = facts.charged(read, &admitted.bound);
-        let keeps_answer =
-            is_accepted && self.outbound.managed && self.outbound.call_body.keeps_answer;
-        let response = reading.response_id.as_deref().filter(|_| keeps_answer);
-        objects.extend(response.map(|id| job::kept_response(id, &priced, now)));
+        let id = reading.response_id.as_deref().filter(|_| is_accepted && self.outbound.managed);
+        objects.extend(id.and_then(|id| job::kept_answer(self.outbound, id, &priced, now)));
         if let Some(end) = job {
             admitted.metrics.job_ended(end);
         }
@@ -682,25 +683,6 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             },
         };
         self.cost = admitted.settle(report).await;
-    }
-
-    /// The file that was uploaded, and the files of results that a retrieved batch names.
-    fn objects_of(&self, reading: &UsageReading) -> Vec<ProviderObject> {
-        let now = self.gateway.clock.now();
-        let mut objects = match self.outbound.managed {
-            true => job::kept_files(reading, now),
-            false => Vec::new(),
-        };
-        if let (Some(requests), Some(id)) = (&self.outbound.file, &reading.response_id) {
-            let expires_at = reading.expires_at.as_deref().and_then(job::provider_time);
-            let file = job::kept_object(ObjectKind::File, id, now);
-            objects.push(ProviderObject {
-                requests: Some((**requests).clone()),
-                expires_at: expires_at.unwrap_or(file.expires_at),
-                ..file
-            });
-        }
-        objects
     }
 
     /// Settles the job whose object was retrieved, or forgets an object that was deleted.
@@ -740,51 +722,6 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
             }
         });
     }
-
-    /// The outcome of a call that asks for its answer later.
-    async fn job_outcome(
-        &self,
-        admitted: &AdmittedCall<'a, O>,
-        reading: &UsageReading,
-    ) -> JobOutcome {
-        if let Some(job_id) = self.job {
-            let end = job::observed_end(job_id, reading, JobObserver::Client);
-            return end.filter(|_| reading.complete).map_or(JobOutcome::Runs, JobOutcome::Ended);
-        }
-        // The results of a batch are read later, also if it has ended.
-        let is_later = reading.object_state == Some(ObjectState::Running)
-            || self.outbound.endpoint.format.creates_batch();
-        let Some(id) = reading.response_id.as_deref().filter(|_| is_later) else {
-            return JobOutcome::None;
-        };
-        let expires_at = reading.expires_at.as_deref().and_then(job::provider_time);
-        let new = job::job_of(
-            self.outbound,
-            &admitted.pending,
-            &admitted.bound,
-            (id, expires_at),
-            self.gateway,
-        );
-        match new {
-            None => JobOutcome::None,
-            Some(new) => match job::begin(&self.gateway.store, new).await {
-                JobBeginning::Begun(_) => JobOutcome::Runs,
-                JobBeginning::Known => JobOutcome::OfAnotherCall,
-            },
-        }
-    }
-}
-
-/// The outcome of a call that asks for its answer later.
-enum JobOutcome {
-    /// It is answered at once, or its object cannot be retrieved.
-    None,
-    /// Its job runs.
-    Runs,
-    /// The end of its job was seen.
-    Ended(JobEnd),
-    /// The provider has answered the object of an earlier call again.
-    OfAnotherCall,
 }
 
 /// The headers in which providers name a request.

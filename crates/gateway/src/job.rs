@@ -45,7 +45,7 @@ pub(crate) enum JobBeginning {
 }
 
 /// An object that a call keeps at its provider. It belongs to the wallet of the call.
-pub(crate) fn kept_object(kind: ObjectKind, id: &str, now: Timestamp) -> ProviderObject {
+fn kept_object(kind: ObjectKind, id: &str, now: Timestamp) -> ProviderObject {
     let kept_for = match kind {
         ObjectKind::Response => RESPONSE_KEPT_MILLIS,
         ObjectKind::Batch | ObjectKind::Video | ObjectKind::File => ALWAYS_KEPT_MILLIS,
@@ -56,20 +56,97 @@ pub(crate) fn kept_object(kind: ObjectKind, id: &str, now: Timestamp) -> Provide
 }
 
 /// The response that a call keeps at its provider, with its reported usage.
-pub(crate) fn kept_response(id: &str, priced: &PricedUsage, now: Timestamp) -> ProviderObject {
+fn kept_response(id: &str, priced: &PricedUsage, now: Timestamp) -> ProviderObject {
     let reported = (priced.usage_source == UsageSource::Reported).then_some(&priced.usage);
     let sum = |usage: &Usage| usage.input_tokens().saturating_add(usage.output_tokens());
     ProviderObject { tokens: reported.map(sum), ..kept_object(ObjectKind::Response, id, now) }
 }
 
+/// The object that an answer is, if its provider keeps it and no job is needed to know its cost.
+pub(crate) fn kept_answer(
+    outbound: &OutboundCall,
+    id: &str,
+    priced: &PricedUsage,
+    now: Timestamp,
+) -> Option<ProviderObject> {
+    if outbound.endpoint.format.creates_video() {
+        return Some(kept_object(ObjectKind::Video, id, now));
+    }
+    outbound.call_body.keeps_answer.then(|| kept_response(id, priced, now))
+}
+
+/// The objects that the answer of a call without a price shows: the file that was uploaded, and the files of results of a
+/// batch.
+pub(crate) fn kept_by_free_call(
+    outbound: &OutboundCall,
+    reading: &UsageReading,
+    now: Timestamp,
+) -> Vec<ProviderObject> {
+    let mut objects = match outbound.managed {
+        true => kept_files(reading, now),
+        false => Vec::new(),
+    };
+    if let (Some(requests), Some(id)) = (&outbound.file, &reading.response_id) {
+        let expires_at = reading.expires_at.as_deref().and_then(provider_time);
+        let file = kept_object(ObjectKind::File, id, now);
+        objects.push(ProviderObject {
+            requests: Some((**requests).clone()),
+            expires_at: expires_at.unwrap_or(file.expires_at),
+            ..file
+        });
+    }
+    objects
+}
+
 /// The files of an answer's object that belong to the wallet of the call, as the object itself.
-pub(crate) fn kept_files(reading: &UsageReading, now: Timestamp) -> Vec<ProviderObject> {
+fn kept_files(reading: &UsageReading, now: Timestamp) -> Vec<ProviderObject> {
     let files = reading.result_files.iter();
     let file = |id: &String| ProviderObject {
         result_of: reading.response_id.clone(),
         ..kept_object(ObjectKind::File, id, now)
     };
     files.map(file).collect()
+}
+
+/// The outcome of a call that asks for its answer later.
+pub(crate) enum JobOutcome {
+    /// It is answered at once, or its object cannot be retrieved.
+    None,
+    /// Its job runs.
+    Runs,
+    /// The end of its job was seen.
+    Ended(JobEnd),
+    /// The provider has answered the object of an earlier call again.
+    OfAnotherCall,
+}
+
+/// The outcome of a call that asks for its answer later. `begun` is the job of a stream whose first event named its object.
+pub(crate) async fn outcome(
+    outbound: &OutboundCall,
+    call: &PendingRecord,
+    bound: &RequestedBound,
+    begun: Option<JobId>,
+    reading: &UsageReading,
+    gateway: &Gateway,
+) -> JobOutcome {
+    if let Some(job_id) = begun {
+        let end = observed_end(job_id, reading, JobObserver::Client);
+        return end.filter(|_| reading.complete).map_or(JobOutcome::Runs, JobOutcome::Ended);
+    }
+    // The results of a batch are read later, also if it has ended.
+    let is_later = reading.object_state == Some(ObjectState::Running)
+        || outbound.endpoint.format.creates_batch();
+    let Some(id) = reading.response_id.as_deref().filter(|_| is_later) else {
+        return JobOutcome::None;
+    };
+    let expires_at = reading.expires_at.as_deref().and_then(provider_time);
+    match job_of(outbound, call, bound, (id, expires_at), gateway) {
+        None => JobOutcome::None,
+        Some(new) => match begin(&gateway.store, new).await {
+            JobBeginning::Begun(_) => JobOutcome::Runs,
+            JobBeginning::Known => JobOutcome::OfAnotherCall,
+        },
+    }
 }
 
 /// The job that a call becomes with its answer. `None` if the object has no usable id.
@@ -122,7 +199,7 @@ pub(crate) fn job_of(
 }
 
 /// A time as a provider writes it: in seconds since 1970, or as a text.
-pub(crate) fn provider_time(text: &str) -> Option<Timestamp> {
+fn provider_time(text: &str) -> Option<Timestamp> {
     match text.parse::<i64>() {
         Ok(seconds) => Timestamp::from_unix_seconds(seconds),
         Err(_) => text.parse().ok(),
