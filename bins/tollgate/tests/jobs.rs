@@ -186,7 +186,16 @@ async fn upload(service: &ServiceProcess, key: &str) -> String {
     file.expect(200)["id"].as_str().unwrap().to_owned()
 }
 
+/// Sets a price of 0.1 USD per second for videos.
+fn price_videos(site: &Site) {
+    let path = site.path().join("tollgate.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    let price = "provider = \"house\"\nmodel = \"film\"\noutput_second = \"0.1\"";
+    std::fs::write(&path, format!("{config}\n[[prices]]\n{price}\n")).unwrap();
+}
+
 async fn assert_jobs_are_settled_once(site: &Site, count: usize) {
+    price_videos(site);
     let serve = || site.serve_with(&[("TOLLGATE_PROVIDERS__HOUSE__WEBHOOK_SECRET", SECRET)]);
     let secret_key = merchant_key(site);
     let mut services: Vec<_> = (0..count).map(|_| serve()).collect();

@@ -64,10 +64,6 @@ impl Site {
             model = "*"
             input = "1"
             output = "2"
-            [[prices]]
-            provider = "house"
-            model = "film"
-            output_second = "0.1"
             "#,
             simulator.url("/v1")
         );
