@@ -273,7 +273,7 @@ fn what_opens_the_operators_account_is_refused_at_every_provider() {
             "/google/v1beta/models/gemini-2.5-pro:batchGenerateContent",
             "/openai/v1/uploads",
             "/openai/v1/vector_stores",
-            "/openai/v1/videos",
+            "/openai/v1/videos/v/remix",
             "/bedrock/model/m/async-invoke",
             "/mistral/v1/fine_tuning/jobs",
             "/cohere/v1/datasets",
