@@ -347,7 +347,7 @@ fn figures_that_are_too_large_stay_the_largest() {
 
 #[test]
 fn nothing_bounds_an_endpoint_that_is_not_known() {
-    let (bounded, _) = bound("/videos", json!({"max_tokens": 1}));
+    let (bounded, _) = bound("/vector_stores", json!({"max_tokens": 1}));
     assert_eq!(bounded.unbounded, Some(Vec::new()));
 
     let mut table = ProviderTable::builtin();
