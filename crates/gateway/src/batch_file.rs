@@ -197,8 +197,7 @@ impl OutboundCall {
             None => None,
         };
         let Some(requests) = owned.and_then(|file| file.requests) else {
-            let checks_owner = self.managed && !self.endpoint.provider.traits.allow_stored_state;
-            return match checks_owner || rules.allowed_models.is_some() {
+            return match self.checks_owner() || rules.allowed_models.is_some() {
                 true => refuse(
                     "is not the id of a file for a batch that belongs to this wallet".to_owned(),
                 ),
@@ -230,7 +229,7 @@ impl OutboundCall {
 }
 
 /// The path of a request below the version of the API.
-fn below_version(path: &str) -> &str {
+pub(crate) fn below_version(path: &str) -> &str {
     path.strip_prefix("/v1").unwrap_or(path)
 }
 

@@ -35,8 +35,7 @@ impl OutboundCall {
         gateway: &Gateway,
         client: &ProviderClient,
     ) -> Result<Option<Value>, CallError> {
-        let checks_owner = self.managed && !self.endpoint.provider.traits.allow_stored_state;
-        if self.endpoint.format.object_role() != ObjectRole::Lists || !checks_owner {
+        if self.endpoint.format.object_role() != ObjectRole::Lists || !self.checks_owner() {
             return Ok(None);
         }
         let now = gateway.clock.now();

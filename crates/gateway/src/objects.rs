@@ -36,9 +36,8 @@ impl OutboundCall {
             }
         }
         let Some(id) = self.endpoint.format.object_id() else { return Ok(()) };
-        let checks_owner = self.managed && !self.endpoint.provider.traits.allow_stored_state;
         let owned = self.owned(&id, inbound, gateway).await?;
-        if checks_owner && owned.is_none() {
+        if self.checks_owner() && owned.is_none() {
             return Err(CallError::ObjectNotFound { id });
         }
         // The results of a batch must stay until they are read.
@@ -59,6 +58,11 @@ impl OutboundCall {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the objects that the call names must belong to its caller.
+    pub(crate) fn checks_owner(&self) -> bool {
+        self.managed && !self.endpoint.provider.traits.allow_stored_state
     }
 
     /// The object with this id at the provider of the call, if it belongs to the caller.

@@ -21,6 +21,7 @@ use tollgate_store::jobs::{self, JobLook, OpenJob};
 use tollgate_usage::{BatchResultReader, InspectedBody, ResponseEnd, ResponseMeter, UsageReading};
 
 use crate::batch::BatchTotals;
+use crate::batch_file::below_version;
 use crate::gateway::Gateway;
 use crate::job;
 
@@ -300,7 +301,7 @@ fn result_urls(open: &OpenJob, reading: &UsageReading) -> Option<Vec<String>> {
 /// The path of the requests of a batch, below the version of the API. Anthropic's object does not state it.
 fn request_path<'a>(open: &OpenJob, reading: &'a UsageReading) -> &'a str {
     match reading.request_path.as_deref() {
-        Some(path) => path.strip_prefix("/v1").unwrap_or(path),
+        Some(path) => below_version(path),
         None if open.terms.url.contains("/messages/batches/") => "/messages",
         None => "/chat/completions",
     }
