@@ -5,6 +5,7 @@
 pub(crate) enum SimulatedDialect {
     OpenAi,
     Anthropic,
+    Google,
 }
 
 impl SimulatedDialect {
@@ -13,6 +14,7 @@ impl SimulatedDialect {
         match self {
             Self::OpenAi => "x-request-id",
             Self::Anthropic => "request-id",
+            Self::Google => "x-goog-request-id",
         }
     }
 }
@@ -31,12 +33,15 @@ pub(crate) enum SimulatedEndpoint {
     Files,
     Batches,
     Videos,
+    GenerateContent,
+    GoogleBatches,
+    GoogleVideos,
     /// Any other path: answered with 404, and counted, because a call to it is an error of the caller.
     Other,
 }
 
 impl SimulatedEndpoint {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
@@ -48,6 +53,9 @@ impl SimulatedEndpoint {
         Self::Files,
         Self::Batches,
         Self::Videos,
+        Self::GenerateContent,
+        Self::GoogleBatches,
+        Self::GoogleVideos,
         Self::Other,
     ];
 
@@ -64,6 +72,9 @@ impl SimulatedEndpoint {
             Self::Files => "/v1/files",
             Self::Batches => "/v1/batches",
             Self::Videos => "/v1/videos",
+            Self::GenerateContent => "/v1beta/models/{model}:generateContent",
+            Self::GoogleBatches => "/v1beta/models/{model}:batchGenerateContent",
+            Self::GoogleVideos => "/v1beta/models/{model}:predictLongRunning",
             Self::Other => "other",
         }
     }

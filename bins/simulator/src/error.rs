@@ -38,6 +38,11 @@ impl SimulatedError {
                 "error": {"type": anthropic_type(self.status), "message": message},
                 "request_id": request_id,
             }),
+            SimulatedDialect::Google => json!({"error": {
+                "code": self.status,
+                "message": message,
+                "status": google_status(self.status),
+            }}),
         }
     }
 }
@@ -56,6 +61,18 @@ const fn openai_code(status: u16) -> Option<&'static str> {
         404 => Some("model_not_found"),
         429 => Some("rate_limit_exceeded"),
         _ => None,
+    }
+}
+
+const fn google_status(status: u16) -> &'static str {
+    match status {
+        401 => "UNAUTHENTICATED",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        429 => "RESOURCE_EXHAUSTED",
+        503 => "UNAVAILABLE",
+        500.. => "INTERNAL",
+        _ => "INVALID_ARGUMENT",
     }
 }
 

@@ -1,4 +1,4 @@
-//! A simulated AI provider: it accepts the requests of OpenAI and of Anthropic over real sockets,
+//! A simulated AI provider: it accepts the requests of OpenAI, Anthropic and Google over real sockets,
 //! works with their official clients, and counts the tokens of its answers.
 //!
 //! ```
@@ -31,6 +31,15 @@
 //! | `GET`, `DELETE /v1/messages/batches/{id}` | a batch |
 //! | `POST /v1/messages/batches/{id}/cancel` | ends it |
 //! | `GET /v1/messages/batches/{id}/results` | its results, a line each, once it has ended |
+//! | `POST`, `GET /v1/files`, `/v1/batches` | files, and batches of the requests in one, in OpenAI's format |
+//! | `POST`, `GET /v1/videos` | a video in OpenAI's format, which is [a job](#jobs) |
+//! | `POST /v1beta/models/{model}:generateContent`, `:streamGenerateContent` | JSON, or a stream as with `alt=sse` |
+//! | `POST /v1beta/models/{model}:batchGenerateContent` | a batch of Google's, which is [a job](#jobs) |
+//! | `GET /v1beta/batches`, `GET`, `DELETE /v1beta/batches/{id}` | the batches; a batch, with its answers once it has ended |
+//! | `POST /v1beta/batches/{id}:cancel` | ends it |
+//! | `POST /v1beta/models/{model}:predictLongRunning` | videos of Google's, which are [a job](#jobs) |
+//! | `GET /v1beta/models/{model}/operations/{id}` | the operation of videos; at Vertex AI's paths `POST …:fetchPredictOperation` |
+//! | `GET /v1beta/files/{id}:download` | the content of a video |
 //! | `GET /stats` | [`Stats`] as JSON |
 //! | `POST /webhooks/{name}` | takes a message, under any name, [as the query says](#a-receiver-of-messages) |
 //! | `GET /webhooks/{name}` | the messages that this name received, as JSON |
@@ -92,6 +101,9 @@
 //! A video is `queued`, and `completed` after `job-ms`. Its content is a few bytes that are no video. Its seconds are not
 //! counted.
 //!
+//! Google's operations are alike. A batch that is `failed` or `expired` has no answers. Of videos, `failed-requests` are
+//! filtered.
+//!
 //! # A receiver of messages
 //!
 //! `POST /webhooks/{name}` is a receiver of webhooks. It keeps each message, and answers with 200
@@ -123,6 +135,8 @@ mod endpoint;
 mod error;
 mod file_batches;
 mod form;
+mod google;
+mod google_operations;
 mod jobs;
 mod message_batches;
 mod models;

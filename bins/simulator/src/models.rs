@@ -14,6 +14,7 @@ pub(crate) fn list(dialect: SimulatedDialect) -> SimulatedResponse {
     let models: Vec<_> = MODELS.iter().map(|id| model(id, dialect)).collect();
     let list = match dialect {
         SimulatedDialect::OpenAi => json!({"object": "list", "data": models}),
+        SimulatedDialect::Google => json!({"models": models}),
         SimulatedDialect::Anthropic => json!({
             "data": models,
             "has_more": false,
@@ -34,6 +35,7 @@ fn model(id: &str, dialect: SimulatedDialect) -> Value {
         SimulatedDialect::OpenAi => {
             json!({"id": id, "object": "model", "created": 1_700_000_000, "owned_by": "simulator"})
         }
+        SimulatedDialect::Google => json!({"name": format!("models/{id}"), "displayName": id}),
         SimulatedDialect::Anthropic => json!({
             "type": "model",
             "id": id,

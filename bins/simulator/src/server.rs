@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
+use actix_web::guard::fn_guard;
 use actix_web::web::{self, Bytes, Data, PayloadConfig, ServiceConfig};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, rt};
 use tokio::sync::watch;
@@ -21,13 +22,17 @@ use crate::deliver::{ResponseContent, SimulatedResponse, deliver, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
 use crate::file_batches::{self, FileBatches};
+use crate::google_operations::GoogleOperations;
 use crate::message_batches::{self, MessageBatches};
 use crate::receiver::{self, Mailbox};
 use crate::refuse::refuse;
 use crate::request::SimulatedRequest;
 use crate::stats::{SimulatorCounters, Stats};
 use crate::videos::{self, Videos};
-use crate::{anthropic, background, chat, completions, embeddings, models, responses};
+use crate::{
+    anthropic, background, chat, completions, embeddings, google, google_operations, models,
+    responses,
+};
 
 /// Longer than any client keeps an idle connection, so that the server never closes one that is about to be used.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
@@ -50,6 +55,7 @@ struct SimulatorState {
     batches: Data<MessageBatches>,
     file_batches: Data<FileBatches>,
     videos: Data<Videos>,
+    operations: Data<GoogleOperations>,
 }
 
 impl Simulator {
@@ -76,10 +82,16 @@ impl Simulator {
         let batches = Data::new(MessageBatches::new(Arc::clone(&counters)));
         let file_batches = Data::new(FileBatches::new(Arc::clone(&counters)));
         let videos = Data::new(Videos::default());
-        let counted = Arc::clone(&counters);
-        let state =
-            SimulatorState { behavior, counters: counted, jobs, batches, file_batches, videos };
-        let state = Data::new(state);
+        let operations = Data::new(GoogleOperations::new(Arc::clone(&counters)));
+        let state = Data::new(SimulatorState {
+            behavior,
+            counters: Arc::clone(&counters),
+            jobs,
+            batches,
+            file_batches,
+            videos,
+            operations,
+        });
         let (started, starting) = mpsc::channel();
         let (ending, ended) = watch::channel(());
         let listen = listen.to_owned();
@@ -156,6 +168,7 @@ fn bind(
             .app_data(state.batches.clone())
             .app_data(state.file_batches.clone())
             .app_data(state.videos.clone())
+            .app_data(state.operations.clone())
             .app_data(mailbox.clone())
             .configure(routes)
     };
@@ -178,8 +191,15 @@ fn routes(config: &mut ServiceConfig) {
         }
     };
     let post = |endpoint: SimulatedEndpoint| web::post().to(handler(endpoint));
+    // Google's paths below `/v1` are also those of others.
+    let is_google = fn_guard(|request| {
+        let head = request.head();
+        head.headers.contains_key(GOOGLE_KEY) || head.uri.path().contains("/publishers/")
+    });
     config
         .app_data(PayloadConfig::new(BODY_LIMIT_BYTES))
+        .service(web::scope("/v1").guard(is_google).configure(google_routes))
+        .service(web::scope("/{version:v1beta1|v1beta|v1alpha}").configure(google_routes))
         .route("/v1/chat/completions", post(SimulatedEndpoint::ChatCompletions))
         .route("/v1/completions", post(SimulatedEndpoint::Completions))
         .route("/v1/responses", post(SimulatedEndpoint::Responses))
@@ -199,6 +219,26 @@ fn routes(config: &mut ServiceConfig) {
         .configure(videos::routes)
         .configure(receiver::routes)
         .default_service(web::to(handler(SimulatedEndpoint::Other)));
+}
+
+/// The header with the key of Google's SDKs.
+const GOOGLE_KEY: &str = "x-goog-api-key";
+
+fn google_routes(config: &mut ServiceConfig) {
+    config
+        .configure(google_operations::routes)
+        // A model of Gemini's, or of Vertex AI's.
+        .route("/{parent:.*models/[^/:]+}:{verb:[A-Za-z]+}", web::post().to(google_call));
+}
+
+async fn google_call(http: HttpRequest, body: Bytes, state: Data<SimulatorState>) -> HttpResponse {
+    let endpoint = match http.match_info().get("verb") {
+        Some("generateContent" | "streamGenerateContent") => SimulatedEndpoint::GenerateContent,
+        Some("batchGenerateContent") => SimulatedEndpoint::GoogleBatches,
+        Some("predictLongRunning") => SimulatedEndpoint::GoogleVideos,
+        _ => SimulatedEndpoint::Other,
+    };
+    serve(endpoint, &http, &body, &state).await
 }
 
 async fn stats(state: Data<SimulatorState>) -> HttpResponse {
@@ -230,9 +270,14 @@ async fn serve(
 }
 
 fn dialect(http: &HttpRequest) -> SimulatedDialect {
-    let anthropic =
-        http.path().starts_with("/v1/messages") || http.headers().contains_key("anthropic-version");
-    if anthropic { SimulatedDialect::Anthropic } else { SimulatedDialect::OpenAi }
+    let (path, has) = (http.path(), |name: &str| http.headers().contains_key(name));
+    if path.starts_with("/v1/messages") || has("anthropic-version") {
+        SimulatedDialect::Anthropic
+    } else if http.match_info().get("verb").is_some() || has(GOOGLE_KEY) {
+        SimulatedDialect::Google
+    } else {
+        SimulatedDialect::OpenAi
+    }
 }
 
 async fn respond<'a>(
@@ -277,6 +322,25 @@ async fn respond<'a>(
             Some(id) => models::get(id, dialect),
             None => models::list(dialect),
         },
+        SimulatedEndpoint::GenerateContent => {
+            let (_, model) = google_model(http);
+            let request = google::request(model, &google_operations::parse(body)?)?;
+            match http.match_info().get("verb") {
+                Some("streamGenerateContent") => google::stream(&request, &behavior),
+                _ => {
+                    let (answer, tokens) = google::respond(&request, &behavior);
+                    SimulatedResponse::json(&answer, tokens)
+                }
+            }
+        }
+        SimulatedEndpoint::GoogleBatches => {
+            let (_, model) = google_model(http);
+            google_operations::begin_batch(model, body, &behavior, &state.operations)?
+        }
+        SimulatedEndpoint::GoogleVideos => {
+            let (parent, _) = google_model(http);
+            google_operations::begin_videos(parent, body, &behavior, &state.operations)?
+        }
         SimulatedEndpoint::Other => {
             let (method, path) = (http.method(), http.path());
             return Err(SimulatedError::new(404, format!("there is no {method} {path}")));
@@ -295,9 +359,15 @@ async fn respond<'a>(
     Ok((reply, behavior))
 }
 
-/// The key of the call, as either dialect sends it.
+/// The path of the model of a call in Google's form, and its name.
+fn google_model(http: &HttpRequest) -> (&str, &str) {
+    let parent = http.match_info().get("parent").unwrap_or_default();
+    (parent, parent.rsplit('/').next().unwrap_or_default())
+}
+
+/// The key of the call, as any dialect sends it.
 fn sent_key(http: &HttpRequest) -> Option<&str> {
     let header = |name| http.headers().get(name)?.to_str().ok();
     let bearer = || header("authorization")?.strip_prefix("Bearer ");
-    header("x-api-key").or_else(bearer)
+    header("x-api-key").or_else(|| header(GOOGLE_KEY)).or_else(bearer)
 }

@@ -64,6 +64,9 @@ pub(crate) struct SimulatorCounters {
     files: EndpointCounters,
     batches: EndpointCounters,
     videos: EndpointCounters,
+    generate_content: EndpointCounters,
+    google_batches: EndpointCounters,
+    google_videos: EndpointCounters,
     other: EndpointCounters,
 }
 
@@ -81,6 +84,9 @@ impl SimulatorCounters {
             SimulatedEndpoint::Files => &self.files,
             SimulatedEndpoint::Batches => &self.batches,
             SimulatedEndpoint::Videos => &self.videos,
+            SimulatedEndpoint::GenerateContent => &self.generate_content,
+            SimulatedEndpoint::GoogleBatches => &self.google_batches,
+            SimulatedEndpoint::GoogleVideos => &self.google_videos,
             SimulatedEndpoint::Other => &self.other,
         }
     }
