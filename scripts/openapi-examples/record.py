@@ -37,12 +37,12 @@ class Caller:
     def __init__(self, key):
         self.key = key
 
-    def __call__(self, operation, body=None, **parameters):
+    def __call__(self, operation, body=None, /, **parameters):
         """What was sent and answered is kept, unless the operation has been called before."""
         method, path = OPERATIONS[operation]
         # Months are no pages.
         if operation.startswith("list") and operation != "listStatements":
-            parameters["limit"] = 2
+            parameters["pageSize" if "Google" in operation else "limit"] = 2
         query = {name: value for name, value in parameters.items() if "{" + name + "}" not in path}
         encoded = "?" + urllib.parse.urlencode(query) if query else ""
         data = None if body is None else json.dumps(body).encode()
@@ -57,7 +57,9 @@ class Caller:
         except urllib.error.HTTPError as refused:
             sys.exit(f"{operation}: {refused.read().decode()}")
         example = {"parameters": parameters, "request": body, "status": status, "answer": shortened(answered)}
-        examples.setdefault(operation, {name: value for name, value in example.items() if value})
+        examples.setdefault(operation, {
+            name: value for name, value in example.items() if value or name == "answer"
+        })
         return answered
 
 
@@ -217,6 +219,28 @@ until = time.monotonic() + 20
 while film("getVideo", video_id=video_id)["status"] != "completed" and time.monotonic() < until:
     time.sleep(0.2)
 film("deleteVideo", video_id=video_id)
+gemini = Caller(call("createSpendKey", {"name": "Gemini", "wallet_id": wallet_id})["key"])
+flash = {"model": "gemini-2.5-flash"}
+asked = {
+    "contents": [{"role": "user", "parts": [{"text": "What does a tollgate do?"}]}],
+    "generationConfig": {"maxOutputTokens": 200},
+}
+gemini("googleCall", asked, call="generateContent", **flash)
+several = {"batch": {"displayName": "questions", "inputConfig": {"requests": {"requests": [{"request": asked}]}}}}
+google_batch = gemini("googleCall", several, call="batchGenerateContent", **flash)["name"].split("/")[1]
+gemini("listGoogleBatches")
+gemini("getGoogleBatch", batch=google_batch)
+gemini("cancelGoogleBatch", {}, batch=google_batch)
+until = time.monotonic() + 20
+while call("listJobs", kind="batch")["data"][0]["state"] == "running" and time.monotonic() < until:
+    time.sleep(0.2)
+gemini("deleteGoogleBatch", batch=google_batch)
+scene = {"instances": [{"prompt": "A gate opens."}], "parameters": {"durationSeconds": 8, "sampleCount": 1}}
+veo = {"model": "veo-3.0-generate-001"}
+operation = gemini("googleCall", scene, call="predictLongRunning", **veo)["name"].split("/")[-1]
+until = time.monotonic() + 20
+while "done" not in gemini("getGoogleOperation", operation=operation, **veo) and time.monotonic() < until:
+    time.sleep(0.2)
 gpt("callProvider", {"model": "gpt-4o-mini", "max_tokens": 200, "messages": HELLO}, provider="openai",
     path="chat/completions")
 gpt("getOfProvider", provider="openai", path="models")

@@ -89,16 +89,19 @@ start() {
 }
 
 # configure SETTING…: writes a configuration with a simulated provider for each format; $url is then
-# that of the one that is called openai.
+# that of the one that is called openai, and $google the origin of the one that is called google.
 configure() {
     export TOLLGATE_CONFIG="$folder/tollgate.toml"
     printf '%s\n' 'listen = "127.0.0.1:0"' "database_url = \"sqlite:$folder/tollgate.db\"" \
         'operator_token = "operator"' 'webhook_allow_http = true' \
         'webhook_allow_private_network = true' "$@" >"$TOLLGATE_CONFIG"
-    local provider
-    for provider in anthropic openai; do
+    local provider base_url
+    for provider in anthropic google openai; do
         start "$provider" simulator --listen 127.0.0.1:0
-        printf '%s\n' "[providers.$provider]" "base_url = \"$url\"" 'api_key = "simulated"' \
+        base_url="$url"
+        # The paths of Google's SDKs have the version.
+        [ "$provider" = google ] && base_url="${url%/v1}" && google="$base_url"
+        printf '%s\n' "[providers.$provider]" "base_url = \"$base_url\"" 'api_key = "simulated"' \
             'allow_private_network = true' >>"$TOLLGATE_CONFIG"
     done
 }

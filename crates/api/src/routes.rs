@@ -6,12 +6,12 @@ use std::sync::Arc;
 use actix_web::guard::{Guard, fn_guard};
 use actix_web::http::Method;
 use actix_web::http::header::{ALLOW, HeaderValue};
-use actix_web::web::{self, ServiceConfig, post, redirect, resource};
+use actix_web::web::{self, ServiceConfig, redirect, resource};
 use actix_web::{HttpRequest, HttpResponse};
+use tollgate_gateway::has_google_credential;
 use tollgate_provider::ProviderClient;
 
 use crate::app::App;
-use crate::forward::operations as forward;
 use crate::html;
 use crate::http::earlier::requested_path;
 use crate::http::error::{ApiError, ErrorCode};
@@ -57,31 +57,48 @@ pub fn routes(app: web::Data<App>, served: &ServedRoutes) -> impl FnOnce(&mut Se
 }
 
 fn interface(config: &mut ServiceConfig) {
-    config
-        .service(
-            resource("/v1/models/{id:.+}").guard(google_call()).route(post().to(forward::google)),
-        )
-        .configure(html::assets)
-        .service(redirect("/docs/", "/docs"));
+    config.configure(html::assets).service(redirect("/docs/", "/docs"));
+    let mut by_path: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
     for (prefix, operations) in openapi::operations() {
-        let mut by_path: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
         for operation in operations {
             by_path.entry(format!("{prefix}{}", operation.path)).or_default().push(operation);
         }
-        for (path, operations) in by_path {
-            let routes = operations.iter().flat_map(Operation::routes);
-            config.service(routes.fold(route(&path), actix_web::Resource::route));
+    }
+    let routes = |operations: &[Operation], at: actix_web::Resource| {
+        operations.iter().flat_map(Operation::routes).fold(at, actix_web::Resource::route)
+    };
+    // Google's versions have the same routes. Below `/v1` they come first, because the paths are those of others, too.
+    for (path, operations) in &by_path {
+        if let Some(below) = path.strip_prefix(GOOGLE_VERSION) {
+            for operation in operations {
+                let google = google_call(operation.methods());
+                let at_v1 = resource(format!("/v1{below}")).guard(google);
+                config.service(routes(std::slice::from_ref(operation), at_v1));
+            }
+            config.service(routes(operations, route(&format!("{GOOGLE_ALPHA}{below}"))));
         }
+    }
+    for (path, operations) in &by_path {
+        config.service(routes(operations, route(path)));
     }
 }
 
-/// A call of a model in Google's form, such as `POST /v1/models/gemini-3-pro:generateContent`. The path is that of a
-/// model in the other forms.
-fn google_call() -> impl Guard {
-    fn_guard(|request| {
-        let path = request.head().uri.path();
-        request.head().method == Method::POST
-            && path.rsplit('/').next().is_some_and(|segment| segment.contains(':'))
+/// The version of Google's routes in the document, and one that has the same routes.
+const GOOGLE_VERSION: &str = "/v1beta";
+const GOOGLE_ALPHA: &str = "/v1alpha";
+
+/// A call in Google's form with one of these methods: with Google's kind of credential, or of a model in the path, such
+/// as `POST /v1/models/gemini-3-pro:generateContent`.
+fn google_call(methods: Vec<Method>) -> impl Guard {
+    fn_guard(move |request| {
+        let head = request.head();
+        let ends_in_verb = || {
+            let last = head.uri.path().rsplit('/').next();
+            last.is_some_and(|segment| segment.contains(':'))
+        };
+        methods.contains(&head.method)
+            && ((head.method == Method::POST && ends_in_verb())
+                || has_google_credential(&head.headers, head.uri.query().unwrap_or_default()))
     })
 }
 
@@ -98,7 +115,11 @@ async fn not_found(http: HttpRequest) -> Result<HttpResponse, ApiError> {
 async fn method_not_allowed(http: HttpRequest) -> Result<HttpResponse, ApiError> {
     let message = format!("{} is not a method of {}.", http.method(), requested_path(&http));
     let mut error = ApiError::new(ErrorCode::MethodNotAllowed, message).for_sdk_of(&http);
-    let methods = http.match_pattern().and_then(|pattern| openapi::methods(&pattern));
+    let pattern = http.match_pattern();
+    let methods = pattern.and_then(|pattern| {
+        // The document has one of Google's versions.
+        openapi::methods(&pattern.replacen(GOOGLE_ALPHA, GOOGLE_VERSION, 1))
+    });
     if let Some(methods) = methods.and_then(|methods| HeaderValue::from_str(&methods).ok()) {
         error = error.header(ALLOW, methods);
     }

@@ -14,6 +14,7 @@ mod errors;
 mod failures;
 mod file_batches;
 mod forward;
+mod google_jobs;
 mod headers;
 mod health;
 mod holds;

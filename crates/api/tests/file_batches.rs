@@ -422,19 +422,22 @@ fn with_a_provider_key_of_its_own_a_caller_uploads_any_file() {
 fn files_of_other_vendors_are_not_those_of_openai() {
     each_gateway_by_the_stores_clock(async |gateway| {
         let key = gateway.spend_key(&json!({})).await;
-        for path in ["/files", "/files/file-1", "/batches/batch_1"] {
+        for (path, of_google) in [
+            ("/files", (400, "forward_endpoint_not_supported")),
+            ("/files/file-1", (400, "forward_endpoint_not_supported")),
+            // Google has batches, and this is none of the wallet.
+            ("/batches/batch_1", (404, "provider_object_not_found")),
+        ] {
             let by_header =
                 gateway.call_without_key("GET", path).header("x-goog-api-key", &key.key);
             let by_query = gateway.call_without_key("GET", &format!("{path}?key={}", key.key));
             let of_anthropic = call(gateway, &key, "GET", path).header("anthropic-version", "1");
-            for call in [by_header, by_query, of_anthropic] {
+            let unsupported = (400, "forward_endpoint_not_supported");
+            for (call, expected) in
+                [(by_header, of_google), (by_query, of_google), (of_anthropic, unsupported)]
+            {
                 let refused = call.send().await;
-                let code = refused.error();
-                assert_eq!(
-                    (refused.status, code.as_str()),
-                    (400, "forward_endpoint_not_supported"),
-                    "{path}"
-                );
+                assert_eq!((refused.status, refused.error().as_str()), expected, "{path}");
             }
         }
         gateway.provider.assert_calls(0);

@@ -270,7 +270,8 @@ fn what_opens_the_operators_account_is_refused_at_every_provider() {
     each_gateway_at_real_prices(async |gateway| {
         for path in [
             "/google/v1beta/cachedContents",
-            "/google/v1beta/models/gemini-2.5-pro:batchGenerateContent",
+            "/google/v1beta/models/gemini-2.5-pro:asyncBatchEmbedContent",
+            "/google/v1beta/corpora",
             "/openai/v1/uploads",
             "/openai/v1/vector_stores",
             "/openai/v1/videos/v/remix",

@@ -80,10 +80,10 @@ fn every_operation_has_an_example_that_fits_its_schemas() {
         "createTranscription",
         "createTranslation",
         "getDocs",
+        "getGoogleFileContent",
         "getMetrics",
         "getOpenApi",
         "getVideoContent",
-        "googleCall",
         "rerank",
         // A provider signs it.
         "takeProviderEvent",

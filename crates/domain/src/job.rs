@@ -200,6 +200,18 @@ pub struct JobTerms {
     /// Whether a strict spend key pays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_strict: bool,
+    /// The videos to be made, if their object does not state their length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub video: Option<VideoTerms>,
+}
+
+/// The facts by which delivered videos are priced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VideoTerms {
+    /// The length of each, in microseconds.
+    pub micros: u64,
+    /// The tiers of the price list, such as their size.
+    pub tiers: Vec<String>,
 }
 
 /// The observed end of a job. It is booked with the settlement of its call.
@@ -280,6 +292,19 @@ pub struct BatchRequests {
 }
 
 impl BatchRequests {
+    /// The requests in a file that was not uploaded through this service, and that a field names: with the caller's own
+    /// key, or at a provider whose stored objects are open to all callers.
+    pub fn unknown(field: &[&str]) -> Self {
+        Self {
+            path: String::new(),
+            models: BTreeMap::new(),
+            at_most: PricedUsage::nothing(),
+            input_estimate: PricedUsage::nothing(),
+            is_priced: false,
+            unbounded: Some(field.iter().map(|step| (*step).to_owned()).collect()),
+        }
+    }
+
     /// The model of all requests. `None` if there are several.
     pub fn model(&self) -> Option<&String> {
         self.models.keys().next().filter(|_| self.models.len() == 1)

@@ -70,7 +70,7 @@ pub use id::{
 pub use issue::Issue;
 pub use job::{
     BatchRequests, JOB_LIFE_MILLIS, Job, JobEnd, JobKind, JobObserver, JobState, JobTerms,
-    ObjectKind, ProviderObject,
+    ObjectKind, ProviderObject, VideoTerms,
 };
 pub use key::{Key, KeyHash, KeyKind, ParseKeyError};
 pub use limit::LimitOwner;

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tollgate_domain::admission::{CostBound, Refusal};
 use tollgate_domain::{
@@ -20,6 +18,7 @@ use tollgate_provider::Endpoint;
 use tollgate_provider::http::Method;
 use tollgate_usage::{InspectedBody, UsageReading};
 
+use crate::batch_body::{BodyRequests, RequestList};
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
@@ -40,25 +39,6 @@ const FINGERPRINT_BYTES: usize = 8;
 /// The price list's name of the tier.
 const BATCH_TIER: &str = "batch";
 
-/// The body of `POST /messages/batches`.
-#[derive(Deserialize)]
-struct MessageBatch<'a> {
-    #[serde(borrow)]
-    requests: Vec<MessageRequest<'a>>,
-}
-
-#[derive(Deserialize)]
-struct MessageRequest<'a> {
-    #[serde(borrow)]
-    params: &'a RawValue,
-}
-
-/// The model of the first request of a batch.
-pub(crate) fn first_model(body: &[u8]) -> Option<String> {
-    let batch: MessageBatch<'_> = serde_json::from_slice(body).ok()?;
-    InspectedBody::model_of(batch.requests.first()?.params.get().as_bytes(), None)
-}
-
 impl OutboundCall {
     /// Checks the requests of a batch, and bounds its cost by the sum of theirs. Does nothing for another call.
     ///
@@ -76,38 +56,47 @@ impl OutboundCall {
         if !rules.request_shape.accepts(self.endpoint.shape()) {
             return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape }.into());
         }
-        let requests = match self.endpoint.format.creates_batch_of_file() {
-            true => self.requests_of_file(inbound, &rules, gateway).await?,
-            false => self.requests_of_body(inbound, &rules, gateway).await?,
+        let format = &self.endpoint.format;
+        let requests = if format.creates_batch_of_file() {
+            self.requests_of_file(inbound, &rules, gateway).await?
+        } else {
+            let model = self.call_body.model.as_deref();
+            match BodyRequests::of(format, model, &inbound.body)? {
+                BodyRequests::Listed(list) => {
+                    self.requests_of_body(list, inbound, &rules, gateway).await?
+                }
+                BodyRequests::InFile { path } if self.managed => {
+                    let message = "a file needs your own provider key";
+                    return Err(CallError::BodyInvalid(vec![Issue::at(path, message)]));
+                }
+                BodyRequests::InFile { path } => BatchRequests::unknown(&path),
+            }
         };
-        self.call_body.model = requests.model().cloned();
+        self.call_body.model = requests.model().cloned().or(self.call_body.model.take());
         self.batch = Some(Box::new(BatchPlan::of(requests)?));
         Ok(())
     }
 
-    /// Checks the requests in the body of a batch of messages.
+    /// Checks the requests in the body of a batch.
     async fn requests_of_body(
         &self,
+        requests: RequestList<'_>,
         inbound: &InboundCall,
         rules: &SpendRules,
         gateway: &Gateway,
     ) -> Result<BatchRequests, CallError> {
-        let batch: MessageBatch<'_> = serde_json::from_slice(&inbound.body).map_err(|_| {
-            let message = "must be a list of objects with custom_id and params";
-            CallError::BodyInvalid(vec![Issue::at(["requests"], message)])
-        })?;
-        let count = batch.requests.len();
-        if !(1..=MAX_REQUESTS).contains(&count) {
+        let RequestList { path, key, bodies } = requests;
+        if !(1..=MAX_REQUESTS).contains(&bodies.len()) {
             let message = format!("must have 1 to {MAX_REQUESTS} items");
             return Err(CallError::BodyInvalid(vec![Issue::at(["requests"], message)]));
         }
         let provider = &self.endpoint.provider;
-        let endpoint = gateway.providers.find_below(provider, &Method::POST, "/messages", None);
+        let endpoint = gateway.providers.find_below(provider, &Method::POST, &path, None);
         let endpoint = endpoint.ok_or(CallError::RouteNotSupported)?;
         let mut planner = BatchPlanner::new(gateway, endpoint, rules, self.managed);
-        for (index, request) in batch.requests.iter().enumerate() {
+        for (index, body) in bodies.into_iter().enumerate() {
             let number = index.to_string();
-            planner.add(request.params.get().as_bytes(), &["requests", &number, "params"])?;
+            planner.add(body.get().as_bytes(), &["requests", &number, key])?;
             if index.is_multiple_of(YIELD_EVERY) {
                 tokio::task::yield_now().await;
             }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tollgate_domain::admission::Refusal;
-use tollgate_domain::{BatchRequests, Issue, PricedUsage, SpendRules};
+use tollgate_domain::{BatchRequests, Issue, SpendRules};
 use tollgate_provider::http::Method;
 use tollgate_usage::dialect::Api;
 use tollgate_usage::{InspectedBody, MISSPELT, misspelt_key};
@@ -201,7 +201,7 @@ impl OutboundCall {
                 true => refuse(
                     "is not the id of a file for a batch that belongs to this wallet".to_owned(),
                 ),
-                false => Ok(unknown_requests()),
+                false => Ok(BatchRequests::unknown(&["input_file_id"])),
             };
         };
         let endpoint = batch.and_then(|batch| batch.endpoint);
@@ -239,17 +239,4 @@ fn unreadable(number: &str, why: &serde_json::Error) -> Issue {
         false => format!("is not JSON: column {}", why.column()),
     };
     Issue::at(["file", number], message)
-}
-
-/// The requests in a file that was not uploaded through this service: with the caller's own key, or at a provider whose
-/// stored objects are open to all callers.
-fn unknown_requests() -> BatchRequests {
-    BatchRequests {
-        path: String::new(),
-        models: std::collections::BTreeMap::new(),
-        at_most: PricedUsage::nothing(),
-        input_estimate: PricedUsage::nothing(),
-        is_priced: false,
-        unbounded: Some(vec!["input_file_id".to_owned()]),
-    }
 }

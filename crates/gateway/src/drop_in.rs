@@ -9,12 +9,12 @@ use percent_encoding::percent_decode_str;
 use tollgate_domain::{MissingPrice, RequestFormat, SpendRules};
 use tollgate_pricing::PriceMatch;
 use tollgate_provider::http::Method;
-use tollgate_provider::http::header::CONTENT_TYPE;
+use tollgate_provider::http::header::{CONTENT_TYPE, HeaderMap};
 use tollgate_provider::{Endpoint, Provider};
 use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{Dialect, EndpointFormat, InspectedBody};
 
-use crate::batch::first_model;
+use crate::batch_body::first_model;
 use crate::batch_file::file_of_batch;
 use crate::error::CallError;
 use crate::gateway::Gateway;
@@ -47,6 +47,13 @@ impl SdkFamily {
     }
 }
 
+/// Whether the credential of a call is where Google's SDKs put it.
+pub fn has_google_credential(headers: &HeaderMap, query: &str) -> bool {
+    let has = |name: &str| headers.contains_key(name);
+    let in_query = || url::form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "key");
+    has("x-goog-api-key") || (!has("authorization") && !has("x-api-key") && in_query())
+}
+
 /// Every drop-in route that bills for a model, as documents write it. A model that the requested route does
 /// not serve is looked up on these.
 const ROUTES: [&str; 16] = [
@@ -72,7 +79,9 @@ const ROUTES: [&str; 16] = [
 pub struct DropInRoute {
     family: SdkFamily,
     method: Method,
-    /// The path below the part of a provider's URL that names a version, such as `/chat/completions`.
+    /// The version in the path, such as `/v1`.
+    version: &'static str,
+    /// The path below the version, such as `/chat/completions`.
     path: String,
     /// The part of the query that is for the provider.
     query: Option<String>,
@@ -89,12 +98,9 @@ impl DropInRoute {
             let below = route.path.strip_prefix(shared);
             below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
         });
-        let has = |name: &str| head.headers.contains_key(name);
-        let names_google = has("x-goog-api-key")
-            || (head.parameter("key").is_some() && !has("authorization") && !has("x-api-key"));
-        if is_shared && names_google {
+        if is_shared && has_google_credential(head.headers, head.query) {
             route.family = SdkFamily::Google;
-        } else if is_shared && has("anthropic-version") {
+        } else if is_shared && head.headers.contains_key("anthropic-version") {
             route.family = SdkFamily::Anthropic;
         }
         route
@@ -104,12 +110,13 @@ impl DropInRoute {
     fn at(method: &Method, path: &str) -> Self {
         let versions = [
             ("/v1beta", SdkFamily::Google),
+            ("/v1alpha", SdkFamily::Google),
             ("/v2", SdkFamily::Cohere),
             ("/v1", SdkFamily::OpenAi),
         ];
-        let below = |(version, family)| Some((path.strip_prefix(version)?, family));
-        let (path, family) =
-            versions.into_iter().find_map(below).unwrap_or((path, SdkFamily::OpenAi));
+        let below = |(version, family)| Some((version, path.strip_prefix(version)?, family));
+        let (version, path, family) =
+            versions.into_iter().find_map(below).unwrap_or(("", path, SdkFamily::OpenAi));
         let family = match path {
             path if family == SdkFamily::OpenAi && path.starts_with("/messages") => {
                 SdkFamily::Anthropic
@@ -120,7 +127,7 @@ impl DropInRoute {
             _ => family,
         };
         let (path, method) = (path.to_owned(), method.clone());
-        Self { family, method, path, query: None, metadata: None }
+        Self { family, method, version, path, query: None, metadata: None }
     }
 
     /// The format of errors that SDKs expect, if any.
@@ -285,7 +292,14 @@ impl DropInRoute {
             return None;
         }
         let query = self.query.as_deref();
-        let endpoint = gateway.providers.find_below(provider, &self.method, &self.path, query)?;
+        let (providers, method) = (&gateway.providers, &self.method);
+        let endpoint = match self.family {
+            // All versions have the same endpoints, and some models are in one of them only.
+            SdkFamily::Google => {
+                providers.find_at_version(provider, method, (self.version, &self.path), query)?
+            }
+            _ => providers.find_below(provider, method, &self.path, query)?,
+        };
         self.family.supports(&endpoint).then_some(endpoint)
     }
 

@@ -9,13 +9,13 @@ use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
     CallDetails, CallFailure, FailureSource, JOB_LIFE_MILLIS, Job, JobEnd, JobId, JobKind,
     JobObserver, JobState, JobTerms, ObjectKind, PendingRecord, PricedUsage, ProviderObject,
-    Timestamp, UsageSource,
+    Timestamp, UsageSource, VideoTerms,
 };
 use tollgate_pricing::{PerUnit, Usage};
 use tollgate_provider::ProviderKey;
 use tollgate_store::jobs::{self, NewJob, OpenJob};
 use tollgate_store::{Conn, SettleOutcome, Store, StoreError};
-use tollgate_usage::{ObjectState, UsageReading};
+use tollgate_usage::{InspectedBody, ObjectState, UsageReading};
 
 use crate::batch::BatchTotals;
 use crate::gateway::Gateway;
@@ -133,9 +133,11 @@ pub(crate) async fn outcome(
         let end = observed_end(job_id, reading, JobObserver::Client);
         return end.filter(|_| reading.complete).map_or(JobOutcome::Runs, JobOutcome::Ended);
     }
-    // The results of a batch are read later, also if it has ended.
+    let format = &outbound.endpoint.format;
+    // The results of a batch are read later, also if it has ended, and so is an operation.
     let is_later = reading.object_state == Some(ObjectState::Running)
-        || outbound.endpoint.format.creates_batch();
+        || format.creates_batch()
+        || format.answers_operation();
     let Some(id) = reading.response_id.as_deref().filter(|_| is_later) else {
         return JobOutcome::None;
     };
@@ -163,7 +165,10 @@ pub(crate) fn job_of(
         None if outbound.endpoint.format.creates_video() => (JobKind::Video, ObjectKind::Video),
         None => (JobKind::Response, ObjectKind::Response),
     };
-    let url = object_url(outbound.endpoint.recorded_url(), object_id)?;
+    let (format, created_at) = (&outbound.endpoint.format, outbound.endpoint.recorded_url());
+    let object_path = is_usable_id(object_id).then(|| format.object_path(object_id))?;
+    let url = sibling_url(created_at, &format.path, &object_path)?;
+    let is_counted = format.answers_operation() && kind == JobKind::Video;
     let key = match &outbound.provider_key {
         ProviderKey::Managed => None,
         ProviderKey::Own(key) => gateway.settings.job_keys.as_ref().and_then(|seal| seal.seal(key)),
@@ -190,12 +195,19 @@ pub(crate) fn job_of(
             at_most: bound.at_most,
             is_bounded: bound.is_complete,
             is_strict: call.enforcement == Some(tollgate_domain::Enforcement::Strict),
+            video: is_counted.then(|| video_terms(&outbound.call_body)),
         },
         call: call.clone(),
         object: kept_object(object_kind, object_id, now),
         provider_key: key,
         look_at: Job::next_look(now, now, tollgate_domain::Jitter::random()),
     })
+}
+
+/// The facts by which the videos of a request are priced.
+fn video_terms(body: &InspectedBody) -> VideoTerms {
+    let tiers = body.tiers().iter().map(|(_, tier)| tier.clone());
+    VideoTerms { micros: body.video_micros(), tiers: tiers.collect() }
 }
 
 /// A time as a provider writes it: in seconds since 1970, or as a text.
@@ -206,16 +218,21 @@ fn provider_time(text: &str) -> Option<Timestamp> {
     }
 }
 
-/// The URL of an object below the URL at which it was created.
-fn object_url(created_at: &str, id: &str) -> Option<String> {
+/// Whether an id can stand in a path.
+fn is_usable_id(id: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let is_usable =
-        (1..=MAX_ID_BYTES).contains(&id.len()) && id.bytes().all(is_plain) && !id.starts_with('.');
-    let (path, query) = match created_at.split_once('?') {
+    (1..=MAX_ID_BYTES).contains(&id.len()) && id.bytes().all(is_plain) && !id.starts_with('.')
+}
+
+/// A URL with the path `other` below the base URL, in place of its own. Its query stays.
+pub(crate) fn sibling_url(url: &str, own: &str, other: &str) -> Option<String> {
+    let (path, query) = match url.split_once('?') {
+        Some((path, query)) if other.contains('?') => (path, format!("&{query}")),
         Some((path, query)) => (path, format!("?{query}")),
-        None => (created_at, String::new()),
+        None => (url, String::new()),
     };
-    is_usable.then(|| format!("{path}/{id}{query}"))
+    let base = path.strip_suffix(own)?;
+    Some(format!("{base}{other}{query}"))
 }
 
 /// Writes a job, before the client has the id of its object. While the database is away, it is written later.
@@ -381,6 +398,7 @@ fn report(gateway: &Gateway, open: &OpenJob, reading: &UsageReading, end: JobEnd
         _ => Ending::Broken,
     };
     let bound = RequestedBound { at_most: terms.at_most, is_complete: terms.is_bounded };
+    let reading = &with_lengths(reading, terms.video.as_ref());
     let read = match (end.state, reading.source) {
         (_, UsageSource::Reported) | (JobState::Succeeded, _) => {
             let priced = PricedCall {
@@ -391,7 +409,7 @@ fn report(gateway: &Gateway, open: &OpenJob, reading: &UsageReading, end: JobEnd
             };
             match (job.kind, reading.source) {
                 (JobKind::Video, source) if source != UsageSource::Reported => PricedReading {
-                    // It is delivered, and its length is that of the request.
+                    // It is delivered, and nothing is stated of its length.
                     priced: PricedUsage { usage_source: UsageSource::Estimated, ..terms.at_most },
                     ..PricedReading::nothing()
                 },
@@ -434,6 +452,18 @@ fn report(gateway: &Gateway, open: &OpenJob, reading: &UsageReading, end: JobEnd
         },
         ..ended(gateway, ending)
     }
+}
+
+/// The reading of delivered videos, each with the length that was requested if the answer only counts them.
+fn with_lengths(reading: &UsageReading, video: Option<&VideoTerms>) -> UsageReading {
+    let mut reading = reading.clone();
+    if let (Some(samples), Some(video)) = (reading.samples, video) {
+        let output_second = samples.saturating_mul(video.micros);
+        reading.usage.quantities = PerUnit { output_second, request: 1, ..PerUnit::default() };
+        reading.source = UsageSource::Reported;
+        reading.tiers = video.tiers.clone();
+    }
+    reading
 }
 
 /// The reading of a retrieved answer. An answer that reports no usage has the estimated input of its call.
@@ -489,19 +519,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_below_the_url_that_created_it_and_keeps_its_query() {
-        let url = |at, id| object_url(at, id);
-        let created_at = "https://api.openai.com/v1/responses";
+    fn the_path_of_an_object_takes_the_place_of_that_of_its_creation_and_the_query_stays() {
+        let url = |at| sibling_url(at, "/responses", "/responses/resp_1");
         assert_eq!(
-            url(created_at, "resp_1").as_deref(),
+            url("https://api.openai.com/v1/responses").as_deref(),
             Some("https://api.openai.com/v1/responses/resp_1")
         );
         assert_eq!(
-            url("https://a.example/openai/responses?api-version=1", "resp_1").as_deref(),
+            url("https://a.example/openai/responses?api-version=1").as_deref(),
             Some("https://a.example/openai/responses/resp_1?api-version=1")
         );
+        assert_eq!(url("https://a.example/elsewhere"), None);
+        assert_eq!(
+            sibling_url("https://a.example/v1/b?a=1", "/b", "/f:download?alt=media").as_deref(),
+            Some("https://a.example/v1/f:download?alt=media&a=1")
+        );
+    }
+
+    #[test]
+    fn an_id_that_would_change_a_path_is_not_usable() {
         for id in ["", "..", "a/b", "a?b", "a b", "%2e", &"x".repeat(513)] {
-            assert_eq!(url(created_at, id), None, "{id}");
+            assert!(!is_usable_id(id), "{id}");
         }
+        assert!(is_usable_id("resp_1"));
     }
 }

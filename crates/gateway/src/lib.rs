@@ -32,6 +32,7 @@
 //! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
 mod batch;
+mod batch_body;
 mod batch_file;
 mod call_task;
 mod cost_report;
@@ -65,7 +66,7 @@ pub use cost_report::{COST_TRAILERS, cost_headers};
 pub use credential::Credential;
 #[doc(hidden)]
 pub use credential::credential_hash;
-pub use drop_in::{DropInRoute, MatchRank, match_model};
+pub use drop_in::{DropInRoute, MatchRank, has_google_credential, match_model};
 pub use error::CallError;
 pub use gateway::Gateway;
 pub use in_flight::{InFlightCalls, InFlightGuard};

@@ -9,6 +9,7 @@ use tollgate_provider::http::header::HeaderMap;
 use tollgate_provider::{ProviderClient, RequestBody, UpstreamRequest, request_headers};
 use tollgate_store::provider_objects::{self, ListedObject, ObjectPage};
 use tollgate_usage::dialect::ObjectRole;
+use tollgate_usage::{Dialect, OperationReader};
 
 use crate::batch::with_results_at;
 use crate::error::CallError;
@@ -58,6 +59,14 @@ impl OutboundCall {
         if let Some(purpose) = self.endpoint.format.query("purpose") {
             objects.retain(|object| object.get("purpose").is_none_or(|it| *it == purpose));
         }
+        if self.endpoint.format.dialect == Dialect::Google {
+            let last = listed.last().filter(|_| has_more);
+            let mut list = json!({"operations": objects});
+            if let (Some(last), Some(list)) = (last, list.as_object_mut()) {
+                list.insert("nextPageToken".to_owned(), json!(last.object_id));
+            }
+            return Ok(Some(list));
+        }
         let id = |object: Option<&Value>| object.and_then(|object| object.get("id")).cloned();
         Ok(Some(json!({
             "object": "list",
@@ -68,22 +77,24 @@ impl OutboundCall {
         })))
     }
 
-    /// The page that the query asks for, in OpenAI's or Anthropic's words.
+    /// The page that the query asks for, in the words of OpenAI, Anthropic or Google.
     fn page(&self) -> Result<ObjectPage, CallError> {
         let query = |name: &str| self.endpoint.format.query(name);
         let named = |name: &str| query(name).filter(|id| !id.is_empty());
-        let limit = match query("limit") {
+        let limits = ["limit", "pageSize", "page_size"];
+        let limit = match limits.iter().find_map(|name| Some((name, query(name)?))) {
             None => USUAL,
-            Some(text) => {
+            Some((name, text)) => {
                 text.parse().ok().filter(|limit| (1..=10_000).contains(limit)).ok_or_else(|| {
                     let message = "must be a number from 1 to 10000";
-                    CallError::ParametersInvalid(vec![Issue::at(["limit"], message)])
+                    CallError::ParametersInvalid(vec![Issue::at([name], message)])
                 })?
             }
         };
+        let afters = ["after", "after_id", "pageToken", "page_token"];
         Ok(ObjectPage {
             limit: limit.min(MOST),
-            after: named("after").or_else(|| named("after_id")),
+            after: afters.iter().find_map(|name| named(name)),
             before: named("before_id"),
             is_ascending: query("order").is_some_and(|order| order == "asc"),
         })
@@ -114,12 +125,21 @@ impl OutboundCall {
             managed: self.managed,
         };
         let mut answer = client.send(request).await.ok()?;
+        let mut operation = endpoint.format.answers_operation().then(OperationReader::default);
         let mut body = Vec::new();
         while let Some(piece) = answer.next().await {
-            body.extend_from_slice(&piece.ok()?);
+            let piece = piece.ok()?;
+            match &mut operation {
+                // The answers of a batch are not shown in a list.
+                Some(operation) => operation.skip_answers(&piece),
+                None => body.extend_from_slice(&piece),
+            }
             if body.len() > MAX_OBJECT_BYTES {
                 return None;
             }
+        }
+        if let Some(operation) = operation {
+            body = operation.rest().to_vec();
         }
         if let Some(base) = &self.results_base {
             body = with_results_at(base, &body).to_vec();

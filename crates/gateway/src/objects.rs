@@ -35,7 +35,8 @@ impl OutboundCall {
                 }
             }
         }
-        let Some(id) = self.endpoint.format.object_id() else { return Ok(()) };
+        let in_body = self.call_body.operation.clone();
+        let Some(id) = self.endpoint.format.object_id().or(in_body) else { return Ok(()) };
         let owned = self.owned(&id, inbound, gateway).await?;
         if self.checks_owner() && owned.is_none() {
             return Err(CallError::ObjectNotFound { id });

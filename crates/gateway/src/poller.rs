@@ -9,19 +9,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tollgate_domain::{Jitter, Job, JobId, JobKind, JobObserver};
 use tollgate_provider::http::Method;
-use tollgate_provider::http::header::HeaderMap;
+use tollgate_provider::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use tollgate_provider::{
     AnswerHeaders, Endpoint, ProviderClient, ProviderKey, RequestBody, UpstreamRequest,
     UpstreamResponse, request_headers,
 };
 use tollgate_store::StoreError;
 use tollgate_store::jobs::{self, JobLook, OpenJob};
-use tollgate_usage::{BatchResultReader, InspectedBody, ResponseEnd, ResponseMeter, UsageReading};
+use tollgate_usage::{
+    BatchResultReader, EndpointFormat, InspectedBody, ResponseEnd, ResponseMeter, UsageReading,
+};
 
 use crate::batch::BatchTotals;
-use crate::batch_file::below_version;
 use crate::gateway::Gateway;
 use crate::job;
 
@@ -39,8 +41,8 @@ const AT_ONCE: usize = 64;
 
 /// The answer of a provider about a job.
 enum LookAnswer {
-    /// The object, as far as it was read.
-    Object(Box<UsageReading>),
+    /// The object, as far as it was read, and the endpoint that answers it.
+    Object(Box<UsageReading>, Arc<Endpoint>),
     /// The provider does not know the object.
     Missing,
     /// The provider could not be asked, or did not say.
@@ -113,11 +115,11 @@ pub(crate) async fn look_with(
     let observer = open.announced_by.unwrap_or(JobObserver::Poll);
     let asked = tokio::time::timeout(LOOK_TIMEOUT, asker.ask()).await;
     let mut answer = asked.unwrap_or(LookAnswer::Unclear);
-    if let LookAnswer::Object(reading) = &answer
+    if let LookAnswer::Object(reading, endpoint) = &answer
         && open.job.kind == JobKind::Batch
         && let Some(end) = job::observed_end(open.job.job_id, reading, observer)
     {
-        match asker.read_results(reading).await {
+        match asker.read_results(reading, &endpoint.format).await {
             Some(totals) => {
                 job::settle_batch(gateway, open, (reading, totals), end).await;
                 return Ok(());
@@ -132,7 +134,7 @@ pub(crate) async fn look_with(
         ..JobLook::default()
     };
     match answer {
-        LookAnswer::Object(reading) => {
+        LookAnswer::Object(reading, _) => {
             if job::settle(gateway, open, &reading, observer).await.is_some() {
                 return Ok(());
             }
@@ -171,7 +173,7 @@ struct Asker<'a> {
 impl Asker<'_> {
     /// Retrieves the object of the job.
     async fn ask(&self) -> LookAnswer {
-        let (endpoint, mut answer) = match self.get(&self.open.terms.url).await {
+        let (endpoint, mut answer) = match self.retrieve(&self.open.terms.url).await {
             Some(asked) => asked,
             None => return LookAnswer::Unclear,
         };
@@ -191,11 +193,12 @@ impl Asker<'_> {
             let Ok(piece) = piece else { return LookAnswer::Unclear };
             meter.feed(piece);
         }
-        LookAnswer::Object(Box::new(meter.finish(ResponseEnd::Complete)))
+        let reading = Box::new(meter.finish(ResponseEnd::Complete));
+        LookAnswer::Object(reading, endpoint)
     }
 
-    /// Sends a GET. `None` if it has no answer, or if there is no key.
-    async fn get(&self, url: &str) -> Option<(Arc<Endpoint>, UpstreamResponse)> {
+    /// Asks for what is at a URL. `None` if there is no answer, or no key.
+    async fn retrieve(&self, url: &str) -> Option<(Arc<Endpoint>, UpstreamResponse)> {
         let Self { gateway, client, open, key } = self;
         let key = (*key)?;
         let Some(endpoint) = endpoint_of(gateway, &open.job.provider, url) else {
@@ -203,11 +206,16 @@ impl Asker<'_> {
             return None;
         };
         let merchant_id = open.job.merchant_id;
+        let mut headers = request_headers(&HeaderMap::new(), &endpoint, key, merchant_id, true);
+        let body = endpoint.format.retrieval_body(&open.job.provider_object_id);
+        if body.is_some() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
         let request = UpstreamRequest {
             endpoint: &endpoint,
-            method: Method::GET,
-            headers: request_headers(&HeaderMap::new(), &endpoint, key, merchant_id, true),
-            body: RequestBody::default(),
+            method: endpoint.method.clone(),
+            headers,
+            body: body.map(Bytes::from).map(RequestBody::from).unwrap_or_default(),
             managed: *key == ProviderKey::Managed,
         };
         match client.send(request).await {
@@ -220,13 +228,19 @@ impl Asker<'_> {
     }
 
     /// Reads the results of a batch that has ended. Meanwhile no other node looks at it. `None` if they cannot be read now.
-    async fn read_results(&self, reading: &UsageReading) -> Option<BatchTotals> {
+    async fn read_results(
+        &self,
+        reading: &UsageReading,
+        format: &EndpointFormat,
+    ) -> Option<BatchTotals> {
         let Self { gateway, open, .. } = self;
         let results = async {
             let mut totals = BatchTotals::default();
-            let path = request_path(open, reading);
-            for url in result_urls(open, reading)? {
-                self.add_results(&url, path, &mut totals).await?;
+            let model = open.call.forwarded.model.as_deref().unwrap_or_default();
+            let answered = format.request_path(reading.request_path.as_deref(), model);
+            for path in format.result_paths(&reading.result_files) {
+                let url = job::sibling_url(&open.terms.url, &format.path, &path)?;
+                self.add_results(&url, &answered, &mut totals).await?;
             }
             let (read, stated) = (totals.answers(), reading.answered_requests.unwrap_or(0));
             if read < stated {
@@ -254,14 +268,14 @@ impl Asker<'_> {
     /// Reads and prices the results at a URL, of requests to a path.
     async fn add_results(&self, url: &str, path: &str, totals: &mut BatchTotals) -> Option<()> {
         let Self { gateway, open, .. } = self;
-        let (endpoint, mut answer) = self.get(url).await?;
+        let (endpoint, mut answer) = self.retrieve(url).await?;
         if answer.status != 200 {
             log::warn!("{}: its results are answered with {}", open.job.job_id, answer.status);
             return None;
         }
         let answers =
             gateway.providers.find_below(&endpoint.provider, &Method::POST, path, None)?;
-        let mut reader = BatchResultReader::new(&answers.format);
+        let mut reader = BatchResultReader::new(&endpoint.format, &answers.format);
         let metrics = gateway.metrics.of(&open.job.provider);
         while let Some(piece) = answer.next().await {
             let piece = piece.ok()?;
@@ -282,27 +296,10 @@ fn endpoint_of(gateway: &Gateway, provider: &str, url: &str) -> Option<Arc<Endpo
         None => (path, None),
     };
     let provider = gateway.providers.get(provider)?;
-    provider.endpoint_at(&Method::GET, path, query).ok().map(Arc::new)
-}
-
-/// The URLs of the results of a batch: those of its files, or the one below its own.
-fn result_urls(open: &OpenJob, reading: &UsageReading) -> Option<Vec<String>> {
-    let url = &open.terms.url;
-    match url.split_once("/messages/batches/") {
-        Some(_) => Some(vec![format!("{url}/results")]),
-        None => {
-            let (base, _) = url.split_once("/batches/")?;
-            let files = reading.result_files.iter();
-            Some(files.map(|id| format!("{base}/files/{id}/content")).collect())
-        }
-    }
-}
-
-/// The path of the requests of a batch, below the version of the API. Anthropic's object does not state it.
-fn request_path<'a>(open: &OpenJob, reading: &'a UsageReading) -> &'a str {
-    match reading.request_path.as_deref() {
-        Some(path) => below_version(path),
-        None if open.terms.url.contains("/messages/batches/") => "/messages",
-        None => "/chat/completions",
-    }
+    // Vertex AI answers an operation to a POST.
+    let endpoints = [Method::GET, Method::POST].into_iter().filter_map(|method| {
+        let endpoint = provider.endpoint_at(&method, path, query).ok()?;
+        endpoint.format.operation.is_some().then_some(endpoint)
+    });
+    endpoints.take(1).next().map(Arc::new)
 }

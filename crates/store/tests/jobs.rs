@@ -37,6 +37,7 @@ fn new_job(call: &PendingRecord, object_id: &str) -> NewJob {
         },
         terms: JobTerms {
             url: "http://127.0.0.1/v1/responses/resp_1".to_owned(),
+            video: None,
             at_most: priced(1_000_000, "2"),
             is_bounded: true,
             is_strict: true,

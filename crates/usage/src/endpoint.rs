@@ -105,6 +105,55 @@ impl EndpointFormat {
         self.api() == Api::Batch
     }
 
+    /// Whether its answer is a long-running operation of Google's.
+    pub fn answers_operation(&self) -> bool {
+        self.dialect == Dialect::Google
+            && matches!(self.api(), Api::Batch | Api::Video)
+            && self.answers_object()
+    }
+
+    /// The path of an object that a call creates here, by its id.
+    pub fn object_path(&self, id: &str) -> String {
+        let path = self.path.as_str();
+        match path.rsplit_once(':') {
+            Some((_, "batchGenerateContent")) => format!("/batches/{id}"),
+            // Vertex names the operation in the body.
+            Some((model, "predictLongRunning")) if is_vertex(path) => {
+                format!("{model}:fetchPredictOperation")
+            }
+            Some((model, "predictLongRunning")) => format!("{model}/operations/{id}"),
+            _ => format!("{path}/{id}"),
+        }
+    }
+
+    /// The paths of the results of a batch that is retrieved here, with these files.
+    pub fn result_paths(&self, files: &[String]) -> Vec<String> {
+        let of_files = |path: fn(&String) -> String| files.iter().map(path).collect();
+        match self.dialect {
+            Dialect::Anthropic => vec![format!("{}/results", self.path)],
+            // They are in the operation itself.
+            Dialect::Google if files.is_empty() => vec![self.path.clone()],
+            Dialect::Google => of_files(|id| format!("/files/{id}:download?alt=media")),
+            _ => of_files(|id| format!("/files/{id}/content")),
+        }
+    }
+
+    /// The path of each request of a batch that is retrieved here. Only OpenAI's object states it.
+    pub fn request_path(&self, stated: Option<&str>, model: &str) -> String {
+        match (self.dialect, stated) {
+            (Dialect::Anthropic, _) => "/messages".to_owned(),
+            (Dialect::Google, _) => format!("/models/{model}:generateContent"),
+            (_, Some(path)) => path.strip_prefix("/v1").unwrap_or(path).to_owned(),
+            (_, None) => "/chat/completions".to_owned(),
+        }
+    }
+
+    /// The body of the call that retrieves an object here, if the path does not name the object.
+    pub fn retrieval_body(&self, id: &str) -> Option<String> {
+        let model = self.path.strip_suffix(":fetchPredictOperation")?.trim_start_matches('/');
+        Some(format!("{{\"operationName\":\"{model}/operations/{id}\"}}"))
+    }
+
     /// The provider's id of the object that the path names.
     pub fn object_id(&self) -> Option<String> {
         path_object(self.operation?.path, &self.path)
@@ -157,6 +206,8 @@ impl EndpointFormat {
             ];
             name != model && OF_BODY.contains(&name)
         };
+        // The content of a file instead of its object.
+        let is_download = self.path.ends_with(":download");
         let forbidden = |name: &str, value: &str| match self.dialect {
             _ if is_of_body(name) => true,
             Dialect::Deepgram => name == "callback" || name == "callback_method",
@@ -164,7 +215,7 @@ impl EndpointFormat {
                 const KEYS: [&str; 4] = ["key", "$key", "access_token", "oauth_token"];
                 KEYS.contains(&name)
                     || matches!(name, "fields" | "$fields" | "$alt" | "callback" | "$callback")
-                    || (name == "alt" && !matches!(value, "sse" | "json"))
+                    || (name == "alt" && !matches!(value, "sse" | "json") && !is_download)
             }
             _ => false,
         };
@@ -244,5 +295,41 @@ impl EndpointFormat {
             Some(operation) => operation.api,
             None => self.dialect.fallback_api(),
         }
+    }
+}
+
+/// Whether a path is one of Vertex AI, which has an operation for videos that names the object in the body.
+fn is_vertex(path: &str) -> bool {
+    path.contains("/publishers/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_paths_of_objects_and_results_are_those_of_the_provider() {
+        let at = |dialect, path: &str| EndpointFormat::of(dialect, Method::POST, path);
+        assert_eq!(at(Dialect::OpenAi, "/responses").object_path("r"), "/responses/r");
+        let google = |path: &str| at(Dialect::Google, path).object_path("o");
+        assert_eq!(google("/models/g:batchGenerateContent"), "/batches/o");
+        assert_eq!(google("/models/veo:predictLongRunning"), "/models/veo/operations/o");
+        let model = "/projects/p/locations/l/publishers/google/models/veo";
+        let fetch = google(&format!("{model}:predictLongRunning"));
+        assert_eq!(fetch, format!("{model}:fetchPredictOperation"));
+        let body = at(Dialect::Google, &fetch).retrieval_body("o");
+        let name = "projects/p/locations/l/publishers/google/models/veo/operations/o";
+        assert_eq!(body, Some(format!(r#"{{"operationName":"{name}"}}"#)));
+        let of = |dialect, path: &str, files: &[&str]| {
+            let files: Vec<_> = files.iter().map(|id| (*id).to_owned()).collect();
+            at(dialect, path).result_paths(&files)
+        };
+        assert_eq!(of(Dialect::OpenAi, "/batches/b", &["f"]), ["/files/f/content"]);
+        assert_eq!(
+            of(Dialect::Anthropic, "/messages/batches/b", &[]),
+            ["/messages/batches/b/results"]
+        );
+        assert_eq!(of(Dialect::Google, "/batches/b", &[]), ["/batches/b"]);
+        assert_eq!(of(Dialect::Google, "/batches/b", &["f"]), ["/files/f:download?alt=media"]);
     }
 }

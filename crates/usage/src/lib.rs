@@ -19,5 +19,5 @@ pub use request::{
 };
 pub use response::{
     AnswerForm, BatchResultReader, ErrorWords, MemoryReservation, MeteredPiece, ObjectState,
-    ResponseEnd, ResponseMemory, ResponseMeter, UsageReading, estimate_input,
+    OperationReader, ResponseEnd, ResponseMemory, ResponseMeter, UsageReading, estimate_input,
 };

@@ -81,6 +81,8 @@ SUBSTITUTIONS = [
         "docs/guides/batches.md", "python",
         '"http://127.0.0.1:8080/v1", api_key="tgk_…"', '"{BASE}/v1", api_key="{SPEND_KEY}"',
     ),
+    ("docs/guides/batches.md", "python", 'api_key="tgk_…", http_options', 'api_key="{SPEND_KEY}", http_options'),
+    ("docs/guides/batches.md", "python", '"base_url": "http://127.0.0.1:8080"', '"base_url": "{BASE}"'),
     ("*", "*", "http://127.0.0.1:8080", "http://127.0.0.1:{PORT}"),
     ("docs/features/providers/index.md", "toml", '"…"', '"simulated"'),
     ("pricing", "sh", "=sk-…", "=sk-simulated"),

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import urllib.request
 
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -79,6 +80,18 @@ def one_of_each(key):
     new = {"input_file_id": file["id"], "endpoint": line["url"], "completion_window": "24h"}
     file_batch = send("POST", "/v1/batches", key, new)
     video = send("POST", "/v1/videos", key, {"model": "sora-2", "prompt": "A gate opens.", "seconds": "4"})
+    question = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
+    question["generationConfig"] = {"maxOutputTokens": 9}
+    gemini, veo = "/v1beta/models/gemini-2.5-flash", "/v1beta/models/veo-3.0-generate-001"
+    google_batch = send("POST", f"{gemini}:batchGenerateContent", key, {
+        "batch": {"inputConfig": {"requests": {"requests": [{"request": question}]}}},
+    })
+    operation = send("POST", f"{veo}:predictLongRunning", key, {
+        "instances": [{"prompt": "A gate opens."}], "parameters": {"durationSeconds": 8},
+    })
+    while "done" not in (done := send("GET", f"/v1beta/{operation['name']}", key)):
+        time.sleep(0.1)
+    [sample] = done["response"]["generateVideoResponse"]["generatedSamples"]
     ids = {
         "connection_id": connection["connection_id"],
         "meter_id": meter["meter_id"],
@@ -98,6 +111,9 @@ def one_of_each(key):
         "input_file_id": file["id"],
         "batch_id": file_batch["id"],
         "video_id": video["id"],
+        "batch": google_batch["name"].split("/")[1],
+        "operation": operation["name"].split("/")[-1],
+        "file": sample["video"]["uri"].split("files/")[1].split(":")[0],
         "job_id": job["job_id"],
     }
     return ids, spend_key["key"]
@@ -138,8 +154,8 @@ def main():
     # A fuzz that is always refused shows nothing. A slow machine needs longer until operations have succeeded.
     ok, enough = [], False
     for length in (1, 2, 4):
-        time = (seconds - 2 * short) * length
-        ok.append(fuzz("a secret key", time, ids, secret_key, OPERATOR, secret_key))
+        longer = (seconds - 2 * short) * length
+        ok.append(fuzz("a secret key", longer, ids, secret_key, OPERATOR, secret_key))
         good, asked = succeeded()
         print(f"== {len(good)} of {len(asked)} operations succeeded; not {sorted(asked - good)}", flush=True)
         enough = len(good) * 10 >= len(asked) * 8

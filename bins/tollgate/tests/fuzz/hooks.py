@@ -57,6 +57,15 @@ MODELS = {
 PROMPT = {
     "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}], "input": "Hello", "prompt": "Hello",
 }
+# The objects of providers, by the parameters of paths that name them, and the operations that would delete the only one.
+OBJECTS = {"message_batch_id", "batch_id", "file_id", "video_id", "batch", "file", "operation"}
+KEPT = {"DELETE /v1/files/{file_id}", "DELETE /v1/videos/{video_id}", "DELETE /v1beta/batches/{batch}"}
+GOOGLE_CALL = "POST /v1beta/models/{model}:{call}"
+GEMINI = "gemini-2.5-flash"
+QUESTION = {
+    "contents": [{"role": "user", "parts": [{"text": "Hello"}]}],
+    "generationConfig": {"maxOutputTokens": 9},
+}
 ENDPOINTS = ["/chat/completions", "/responses", "/embeddings"]
 
 with urllib.request.urlopen(URL + "/openapi.json") as answer:
@@ -139,10 +148,17 @@ def before_call(context, case, kwargs):
     if "response_id" in (case.path_parameters or {}) and often():
         fresh = spare_response() if case.method == "DELETE" else None
         case.path_parameters["response_id"] = fresh or IDS["response_id"]
-    for name in {"message_batch_id", "batch_id", "file_id", "video_id"} & (case.path_parameters or {}).keys():
-        # The file and the video must stay.
-        if often() and label not in ("DELETE /v1/files/{file_id}", "DELETE /v1/videos/{video_id}"):
+    for name in OBJECTS & (case.path_parameters or {}).keys():
+        # What there is one of must stay.
+        if often() and label not in KEPT:
             case.path_parameters[name] = IDS[name]
+    if "model" in (case.path_parameters or {}) and often():
+        case.path_parameters["model"] = GEMINI
+    if label == GOOGLE_CALL and often():
+        case.path_parameters |= {"model": GEMINI, "call": "generateContent"}
+        case.body, case.media_type = QUESTION, "application/json"
+        case.headers = {name: value for name, value in case.headers.items() if not is_of_service(name)}
+        case.query.pop("metadata", None)
     for place in (case.query, case.headers):
         for name in (place or {}).keys() & TEXTS.keys():
             if often():

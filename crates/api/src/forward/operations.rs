@@ -301,8 +301,8 @@ native! {
 
 /// Call a model, in Google's format.
 ///
-/// `call` is `generateContent`, `streamGenerateContent`, `countTokens`, `embedContent` or
-/// `batchEmbedContents`.
+/// `call` is `generateContent`, `streamGenerateContent`, `countTokens`, `embedContent`,
+/// `batchEmbedContents`, `batchGenerateContent` or `predictLongRunning`. The last two make a job.
 #[utoipa::path(
     post,
     path = "/v1beta/models/{model}:{call}",
@@ -317,6 +317,97 @@ native! {
     security(("credential" = [])),
 )]
 pub(crate) async fn google(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    drop_in(http, payload, app, client).await
+}
+
+/// The routes of objects that Google keeps. Each block names the object and its id.
+macro_rules! google_objects {
+    ($noun:literal $object_id:literal {
+        $( $(#[$doc:meta])* $name:ident = $method:ident $path:literal $id:literal $($refused:path),*; )*
+    }) => { $(
+        $(#[$doc])*
+        #[utoipa::path(
+            $method,
+            path = $path,
+            operation_id = $id,
+            params(
+                ($object_id = String, Path, description = $noun),
+                DropInQuery, MetadataHeader, RunHeaders,
+            ),
+            responses(CallResponses, refused::ProviderObjectNotFound, $($refused),*),
+            security(("credential" = [])),
+        )]
+        pub(crate) async fn $name(
+            http: HttpRequest,
+            payload: web::Payload,
+            app: web::Data<App>,
+            client: web::Data<ProviderClient>,
+        ) -> Result<HttpResponse, ApiError> {
+            drop_in(http, payload, app, client).await
+        }
+    )* };
+}
+
+google_objects! { "The id of a batch of this wallet" "batch" {
+    /// Get a batch, in Google's format.
+    ///
+    /// The retrieval of a batch that has ended lets its job be settled.
+    retrieve_google_batch = get "/v1beta/batches/{batch:[^:/]+}" "getGoogleBatch";
+    /// Delete a batch that has ended, in Google's format.
+    delete_google_batch =
+        delete "/v1beta/batches/{batch:[^:/]+}" "deleteGoogleBatch" refused::JobRunning;
+    /// Cancel a batch, in Google's format.
+    cancel_google_batch = post "/v1beta/batches/{batch}:cancel" "cancelGoogleBatch";
+} }
+
+google_objects! { "The id of a file of this wallet" "file" {
+    /// Get the content of a file that a video is in, in Google's format.
+    google_file_content = get "/v1beta/files/{file}:download" "getGoogleFileContent";
+} }
+
+/// Get the operation of a video, in Google's format.
+///
+/// The retrieval of an operation that is done settles its job.
+#[utoipa::path(
+    get,
+    path = "/v1beta/models/{model}/operations/{operation}",
+    operation_id = "getGoogleOperation",
+    params(
+        ("model" = String, Path, description = "The model"),
+        ("operation" = String, Path, description = "The id of an operation of this wallet"),
+        DropInQuery, MetadataHeader, RunHeaders,
+    ),
+    responses(CallResponses, refused::ProviderObjectNotFound),
+    security(("credential" = [])),
+)]
+pub(crate) async fn retrieve_google_operation(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    drop_in(http, payload, app, client).await
+}
+
+/// List the batches of this wallet, in Google's format.
+#[utoipa::path(
+    get,
+    path = "/v1beta/batches",
+    operation_id = "listGoogleBatches",
+    params(
+        ("pageSize" = Option<u32>, Query, description = "From 1 to 10000. A page has at most 100."),
+        ("pageToken" = Option<String>, Query, description = "The nextPageToken of the page before"),
+        DropInQuery, MetadataHeader, RunHeaders,
+    ),
+    responses(CallResponses),
+    security(("credential" = [])),
+)]
+pub(crate) async fn list_google_batches(
     http: HttpRequest,
     payload: web::Payload,
     app: web::Data<App>,

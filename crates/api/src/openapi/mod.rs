@@ -43,7 +43,9 @@ use crate::resources::{
 operations! {
     Root:
     health::healthz, health::readyz, metrics::metrics, self::get, self::get_page,
-    forward::google, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank;
+    forward::google, forward::list_google_batches, forward::retrieve_google_batch,
+    forward::delete_google_batch, forward::cancel_google_batch, forward::retrieve_google_operation,
+    forward::google_file_content, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank;
     info(
         title = "Tollgate",
         description = "Meters, prices and forwards calls of AI providers. The documentation says the same \

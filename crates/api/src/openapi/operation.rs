@@ -17,6 +17,11 @@ impl Operation {
         Self { path: Annotation::path(), methods: Annotation::methods(), handler }
     }
 
+    /// Its methods.
+    pub(crate) fn methods(&self) -> Vec<Method> {
+        self.methods.iter().map(actix_method).collect()
+    }
+
     /// A route for each of its methods.
     pub(crate) fn routes(&self) -> impl Iterator<Item = Route> {
         self.methods.iter().map(|method| (self.handler)().method(actix_method(method)))

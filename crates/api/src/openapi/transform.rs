@@ -27,7 +27,7 @@ pub(super) fn hide_head_and_patterns(document: &mut Value) {
 
 /// The path as the document has it: `/models/{id}` for `/models/{id:.+}`.
 pub(super) fn without_patterns(path: &str) -> String {
-    path.replace(":.+}", "}")
+    [":.+}", ":[^:/]+}"].iter().fold(path.to_owned(), |path, pattern| path.replace(pattern, "}"))
 }
 
 /// Moves the description of an optional field to the field: utoipa writes it beside the reference in its `oneOf`.

@@ -336,6 +336,7 @@ fn providers(provider: &ScriptedProvider, nobody: &str, untrusted: &str) -> Prov
     let rows = [
         ("house", "openai", provider.url("/v1")),
         ("mansion", "anthropic", provider.url("/anthropic/v1")),
+        ("palace", "google", provider.url("/google/v1beta")),
         ("nobody", "openai", nobody.to_owned()),
         ("nowhere", "openai", NOWHERE.to_owned()),
         ("untrusted", "openai", untrusted.to_owned()),
@@ -384,7 +385,7 @@ pub const PUBLIC_HOST: &str = "provider.test";
 pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 
 /// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`, and half of that for batches
-/// of models that begin with `m-half`. Two
+/// of models that begin with `m-half` or, in Google's format, with `g`. Two
 /// are listed by their ids: there, a call of the provider's tools costs 0.01 USD, and the greatest
 /// length of an answer is not known.
 fn round_prices() -> PriceBook {
@@ -413,22 +414,26 @@ fn round_prices() -> PriceBook {
     half.tiers =
         [("batch".to_owned(), TierPrices::Factor { factor: "0.5".parse().unwrap() })].into();
     let ids = ids.map(|(provider, id)| listed(provider, id));
-    let rows = patterns.into_iter().chain(ids).chain([half, film()]);
+    let mut google = row("palace");
+    google.models = vec![ModelPattern::new("g*")];
+    google.tiers = half.tiers.clone();
+    let films = [film("house", "1024x1792"), film("palace", "1080p")];
+    let rows = patterns.into_iter().chain(ids).chain([half, google]).chain(films);
     PriceBook::new(Catalog::new(rows), Catalog::default())
 }
 
-/// 0.1 USD per second of a video, and 0.5 in the size 1024x1792, for models that begin with `film`.
-fn film() -> PriceRow {
+/// 0.1 USD per second of a video, and 0.5 in a large size, for models that begin with `film`.
+fn film(provider: &str, large_size: &str) -> PriceRow {
     let second = |price: &str| UnitPrices {
         output_second: Some(price.parse().unwrap()),
         ..UnitPrices::default()
     };
     let large = TierPrices::Prices { prices: Box::new(second("0.5")), bands: Vec::new() };
     PriceRow {
-        provider: "house".to_owned(),
+        provider: provider.to_owned(),
         models: vec![ModelPattern::new("film*")],
         prices: second("0.1"),
-        tiers: [("1024x1792".to_owned(), large)].into(),
+        tiers: [(large_size.to_owned(), large)].into(),
         ..PriceRow::default()
     }
 }

@@ -131,6 +131,7 @@ pub(super) static BUILTIN: [BuiltinProvider; 23] = [
             at("/v1beta/openai", Dialect::OpenAi, CHAT_AND_EMBEDDINGS),
             at("/v1beta", Dialect::Google, GOOGLE),
             at("/v1", Dialect::Google, GOOGLE),
+            at("/v1alpha", Dialect::Google, GOOGLE),
         ],
         stream_options: true,
         max_completion_tokens: true,

@@ -118,6 +118,27 @@ impl ProviderTable {
         self.by_path.get_or_insert_with(method, &text, found).ok()
     }
 
+    /// As [`ProviderTable::find_below`], at the part of the provider whose path is this version, if it has the endpoint.
+    pub fn find_at_version(
+        &self,
+        provider: &Arc<Provider>,
+        method: &Method,
+        (version, path): (&str, &str),
+        query: Option<&str>,
+    ) -> Option<Arc<Endpoint>> {
+        let path_with_version = format!("{version}{path}");
+        let found = || {
+            let exact = provider.endpoint_at(method, &path_with_version, query).ok();
+            let listed = exact.filter(|endpoint| endpoint.format.operation.is_some());
+            listed.or_else(|| provider.endpoint(method, path, query)).ok_or(())
+        };
+        if query.is_some() {
+            return found().ok().map(Arc::new);
+        }
+        let text = format!("{} version {path_with_version}", provider.name);
+        self.by_path.get_or_insert_with(method, &text, found).ok()
+    }
+
     /// As [`ProviderTable::find`], without the cache.
     ///
     /// # Errors

@@ -142,6 +142,46 @@ static GOOGLE_ROWS: [Operation; 12] = [
     ),
 ];
 
+/// Batches and videos, which are answered later by operations, and the files of videos.
+static GOOGLE_JOB_ROWS: [Operation; 12] = [
+    creates("/models/{model}:batchGenerateContent", Api::Batch, ModelLocation::Path),
+    of_object(Method::GET, "/batches", Api::Opaque, ObjectRole::Lists),
+    of_object(Method::GET, "/batches/{object}", Api::Batch, ObjectRole::Retrieves),
+    of_object(Method::POST, "/batches/{object}:cancel", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::DELETE, "/batches/{object}", Api::Opaque, ObjectRole::Deletes),
+    creates("/models/{model}:predictLongRunning", Api::Video, ModelLocation::Path),
+    of_object(
+        Method::GET,
+        "/models/{model}/operations/{object}",
+        Api::Video,
+        ObjectRole::Retrieves,
+    ),
+    of_object(Method::GET, "/files/{object}:download", Api::Opaque, ObjectRole::Uses),
+    // Vertex.
+    creates(
+        "/projects/{project}/locations/{location}/publishers/google/models/{model}:predictLongRunning",
+        Api::Video,
+        ModelLocation::Path,
+    ),
+    of_object(
+        Method::POST,
+        "/projects/{project}/locations/{location}/publishers/google/models/{model}:fetchPredictOperation",
+        Api::Video,
+        ObjectRole::Retrieves,
+    ),
+    creates(
+        "/publishers/google/models/{model}:predictLongRunning",
+        Api::Video,
+        ModelLocation::Path,
+    ),
+    of_object(
+        Method::POST,
+        "/publishers/google/models/{model}:fetchPredictOperation",
+        Api::Video,
+        ObjectRole::Retrieves,
+    ),
+];
+
 static COHERE_ROWS: [Operation; 6] = [
     metered_by("/chat", Api::Cohere, ModelLocation::MaybeBody("model")),
     metered_by("/embed", Api::Cohere, ModelLocation::MaybeBody("model")),
@@ -222,7 +262,7 @@ pub const AZURE_V1: OperationSets = &[
     &VIDEO_ROWS,
 ];
 /// Google.
-pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS];
+pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS, &GOOGLE_JOB_ROWS];
 /// Cohere.
 pub const COHERE: OperationSets = &[&COHERE_ROWS];
 /// Bedrock.

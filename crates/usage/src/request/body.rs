@@ -9,8 +9,18 @@ use super::edit::BodyEdit;
 use super::scan::ScanFindings;
 use crate::number::micros;
 
-/// The assumed length of a video whose body states none.
-const USUAL_VIDEO_MICROS: u64 = 4_000_000;
+/// The field with the length of a video, and the length that is assumed without it.
+pub(super) struct VideoLength {
+    path: &'static [&'static str],
+    usual_micros: u64,
+}
+
+/// OpenAI's.
+pub(super) const OPENAI_VIDEO: VideoLength =
+    VideoLength { path: &["seconds"], usual_micros: 4_000_000 };
+/// Google's.
+pub(super) const GOOGLE_VIDEO: VideoLength =
+    VideoLength { path: &["parameters", "durationSeconds"], usual_micros: 8_000_000 };
 
 /// The few facts of a request body that decide about money, and the changes to be made.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +53,10 @@ pub struct InspectedBody {
     pub(crate) audio_micros: u64,
     /// Whether `audio_micros` is the true length.
     pub(super) audio_is_exact: bool,
-    /// Microseconds of the video to be made; 0 if there is none.
+    /// Microseconds of each video to be made; 0 if there is none.
     pub(super) video_micros: u64,
+    /// The operation that the body names, by its id, where its owner must be known.
+    pub operation: Option<String>,
     /// The requested tiers that may cost more than the standard, each with its field.
     pub(crate) tiers: Vec<(&'static str, String)>,
     /// Whether one-hour cache entries are requested anywhere in the body.
@@ -86,18 +98,35 @@ impl InspectedBody {
         }
     }
 
-    /// Notes the length of the video to be made, in seconds, and its size. A price row may have a tier for the size.
-    pub(super) fn set_video(&mut self, seconds: Option<&str>, size: Option<&str>) {
+    /// Notes the length of each video to be made, in seconds, and its size. Without the length, the cost has no bound. A
+    /// price row may have a tier for the size.
+    pub(super) fn set_video(
+        &mut self,
+        field: &VideoLength,
+        seconds: Option<&str>,
+        size: Option<&str>,
+    ) {
         match seconds.and_then(micros) {
             Some(length) => self.video_micros = length,
             None => {
-                self.video_micros = USUAL_VIDEO_MICROS;
-                self.open_ended.get_or_insert_with(|| vec!["seconds".to_owned()]);
+                self.video_micros = field.usual_micros;
+                self.leave_open(field.path);
             }
         }
         if let Some(size) = size {
             self.add_tier("size", size);
         }
+    }
+
+    /// Notes that a field leaves the cost without a bound, unless another one does.
+    pub(super) fn leave_open(&mut self, field: &[&str]) {
+        let path = || field.iter().map(|step| (*step).to_owned()).collect();
+        self.open_ended.get_or_insert_with(path);
+    }
+
+    /// The length of each video to be made, in microseconds.
+    pub const fn video_micros(&self) -> u64 {
+        self.video_micros
     }
 
     /// Sets the tokens of the earlier response that the body continues. They are input of the call. If they are not known,

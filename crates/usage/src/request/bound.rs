@@ -139,7 +139,9 @@ impl InspectedBody {
             Api::Transcription => others.input_second = self.audio_micros,
             Api::Images | Api::Predict => others.image = self.choices.max(1),
             Api::Ocr => others.page = 1,
-            Api::Video => others.output_second = self.video_micros,
+            Api::Video => {
+                others.output_second = self.video_micros.saturating_mul(self.choices.max(1));
+            }
             Api::Rerank | Api::Cohere => others.search_unit = 1,
             _ => {}
         }

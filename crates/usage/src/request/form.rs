@@ -4,7 +4,7 @@
 use crate::issue::Issue;
 
 use super::audio;
-use super::body::InspectedBody;
+use super::body::{InspectedBody, OPENAI_VIDEO};
 use super::edit::range_within;
 use super::scan::{STORED_STATE, folded};
 use crate::dialect::ModelLocation;
@@ -99,7 +99,7 @@ pub(super) fn inspect(
         }
     }
     if endpoint.creates_video() {
-        call.set_video(text("seconds").as_deref(), text("size").as_deref());
+        call.set_video(&OPENAI_VIDEO, text("seconds").as_deref(), text("size").as_deref());
     }
     // Content that the provider fetches elsewhere, or sends elsewhere, cannot be measured here.
     for name in ["file_id", "file_url", "cloud_storage_url", "source_url", "webhook", "url"] {

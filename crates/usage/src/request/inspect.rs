@@ -217,6 +217,10 @@ pub(super) fn inspect(
         };
         vec![Issue::at([], message)]
     })?;
+    if endpoint.creates_batch() {
+        // Each of its requests is inspected alone.
+        (top.findings, top.handles) = (ScanFindings::default(), Vec::new());
+    }
     top.scan_extras();
     let mut issues: Vec<_> = top
         .duplicates
@@ -264,6 +268,7 @@ pub(super) fn inspect(
         audio_micros: 0,
         audio_is_exact: false,
         video_micros: 0,
+        operation: None,
         tiers: Vec::new(),
         hour_cache: top.findings.hour_cache,
         max_tool_calls,

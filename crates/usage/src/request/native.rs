@@ -3,11 +3,12 @@
 //! tokens, and the stored things that it names.
 
 use crate::issue::Issue;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::body::InspectedBody;
+use super::body::{GOOGLE_VIDEO, InspectedBody, OPENAI_VIDEO};
 use super::scan::STORED_STATE;
-use crate::dialect::Api;
+use crate::dialect::{Api, Dialect};
 use crate::endpoint::EndpointFormat;
 use crate::number::count;
 use crate::object::JsonObject;
@@ -61,9 +62,10 @@ pub(super) fn read(
                 fields.without_length("input");
             }
         }
+        Api::Video if endpoint.dialect == Dialect::Google => fields.google_video(call, endpoint),
         Api::Video => {
             let seconds = body.get("seconds").map(RawValue::get);
-            call.set_video(seconds, body.text("size").as_deref());
+            call.set_video(&OPENAI_VIDEO, seconds, body.text("size").as_deref());
         }
         Api::ElevenLabs => fields.elevenlabs(call),
         Api::Deepgram => {
@@ -108,6 +110,59 @@ impl NativeFields<'_, '_> {
                 let candidates = self.count(&config, key, name).unwrap_or(1);
                 call.choices = call.choices.max(candidates);
             }
+        }
+    }
+
+    /// Reads a request for videos, or for the operation that makes them.
+    fn google_video(&mut self, call: &mut InspectedBody, endpoint: &EndpointFormat) {
+        if !endpoint.creates_video() {
+            let name = ["operationName", "operation_name"].iter();
+            let names: Vec<_> = name.filter_map(|key| self.body.text(key)).collect();
+            match names.as_slice() {
+                [name] => call.operation = name.rsplit('/').next().map(str::to_owned),
+                _ => {
+                    self.issues.push(Issue::at(["operationName"], "required: the operation, once"))
+                }
+            }
+            return;
+        }
+        let instances = self.body.objects("instances");
+        for (position, instance) in instances.iter().enumerate() {
+            let names_stored = instance.members().any(|(_, value)| {
+                let value = value.and_then(|value| serde_json::from_str(value.get()).ok());
+                value.is_some_and(|value| names_address(&value))
+            });
+            if names_stored {
+                self.stored.push(vec!["instances".to_owned(), position.to_string()]);
+            }
+        }
+        let parameters = self.body.object("parameters").unwrap_or_default().into_owned();
+        if let Some(twice) = parameters.duplicate() {
+            self.issues.push(Issue::at(["parameters", twice], "must not occur more than once"));
+        }
+        // The videos would be sent elsewhere.
+        for key in ["storageUri", "storage_uri"] {
+            if parameters.has(key) {
+                self.stored.push(vec!["parameters".to_owned(), key.to_owned()]);
+            }
+        }
+        let counts = ["sampleCount", "sample_count", "numberOfVideos", "number_of_videos"];
+        let counts: Vec<_> =
+            counts.iter().filter_map(|key| self.count(&parameters, "parameters", key)).collect();
+        let samples = counts.iter().max().copied();
+        let each = u64::try_from(instances.len()).unwrap_or(u64::MAX).max(1);
+        call.choices = samples.unwrap_or(1).max(1).saturating_mul(each);
+        let lengths = ["durationSeconds", "duration_seconds"];
+        let lengths: Vec<_> = lengths.iter().filter_map(|key| parameters.get(key)).collect();
+        if lengths.len() > 1 {
+            let issue = "must not occur more than once";
+            self.issues.push(Issue::at(["parameters", "durationSeconds"], issue));
+        }
+        let length = lengths.first().map(|length| length.get());
+        let size = parameters.text("resolution");
+        call.set_video(&GOOGLE_VIDEO, length, size.as_deref());
+        if samples.is_none() {
+            call.leave_open(&["parameters", "sampleCount"]);
         }
     }
 
@@ -206,4 +261,16 @@ fn characters(value: Option<&RawValue>) -> u64 {
     };
     let all = texts.iter().map(|text| u64::try_from(text.chars().count()).unwrap_or(u64::MAX));
     all.fold(0, u64::saturating_add)
+}
+
+/// Whether a value names the address of something stored, such as a film or an image in a bucket.
+fn names_address(value: &Value) -> bool {
+    const KEYS: [&str; 5] = ["uri", "gcsUri", "gcs_uri", "fileUri", "file_uri"];
+    match value {
+        Value::Object(members) => {
+            members.iter().any(|(key, value)| KEYS.contains(&key.as_str()) || names_address(value))
+        }
+        Value::Array(items) => items.iter().any(names_address),
+        _ => false,
+    }
 }

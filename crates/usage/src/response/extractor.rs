@@ -109,6 +109,8 @@ pub(super) struct ResponseFacts {
     pub(super) result_files: Vec<String>,
     /// The number of requests of a batch that were answered.
     pub(super) answered_requests: Option<u64>,
+    /// The number of videos that were delivered.
+    pub(super) samples: Option<u64>,
 }
 
 /// The most models of one call that are kept apart.

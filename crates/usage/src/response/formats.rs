@@ -9,7 +9,7 @@ use super::cohere::CohereExtractor;
 use super::deepgram::DeepgramExtractor;
 use super::elevenlabs::ElevenLabsExtractor;
 use super::extractor::{OpaqueExtractor, UsageExtractor};
-use super::google::GoogleExtractor;
+use super::google::{GoogleExtractor, OperationExtractor};
 use super::openai::{MediaExtractor, OpenAiExtractor, ReasoningPlacement};
 use super::video::VideoExtractor;
 use crate::dialect::Api;
@@ -31,6 +31,9 @@ pub(super) fn extractor(
         ),
         Api::Transcription | Api::Speech | Api::Images => {
             Box::new(MediaExtractor::new(api, request))
+        }
+        Api::Batch | Api::Video if endpoint.answers_operation() => {
+            Box::new(OperationExtractor::default())
         }
         Api::Batch | Api::File => Box::new(BatchExtractor::default()),
         Api::Video => Box::new(VideoExtractor::default()),

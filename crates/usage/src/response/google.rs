@@ -9,6 +9,7 @@
 //! by the newer rule.
 
 mod counts;
+mod operation;
 
 use std::sync::LazyLock;
 
@@ -17,6 +18,7 @@ use serde_json::value::RawValue;
 use tollgate_pricing::PerUnit;
 
 use self::counts::GoogleCounts;
+pub(super) use self::operation::OperationExtractor;
 use super::excerpt::Excerpt;
 use super::extractor::{ExtractedUsage, ResponseFacts, StreamEventKind, UsageExtractor};
 use super::json::{KeySearcher, ReportedCount, unix_seconds};

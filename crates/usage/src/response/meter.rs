@@ -20,6 +20,7 @@ use super::extractor::{
 use super::formats::extractor;
 use super::frames::FrameReader;
 use super::objects::ObjectReader;
+use super::operation::OperationReader;
 use super::reading::{AnswerForm, MeteredPiece, ObjectState, ResponseEnd, UsageReading};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
@@ -70,6 +71,8 @@ enum BodyReader {
     Events(Box<EventStream>),
     /// Read object by object: a stream of JSON, whose last item is not marked.
     Objects(ObjectReader),
+    /// Read as a whole without the answers of a batch: an operation of Google's.
+    Operation(Box<OperationReader>),
     /// Read frame by frame: a binary stream, whose last frame is not marked.
     Frames(Box<FrameReader>),
 }
@@ -121,6 +124,9 @@ impl ResponseMeter {
         let content_type = content_type.map(str::to_ascii_lowercase);
         let form = BodyReader::of(content_type.as_deref(), endpoint.api(), request.stream);
         let form = match form {
+            BodyReader::Whole(_) if endpoint.answers_operation() && status == 200 => {
+                BodyReader::Operation(Box::default())
+            }
             // An error is one object, also where a stream was requested.
             BodyReader::Objects(_) if !(200..300).contains(&status) => {
                 BodyReader::Whole(BodyBuffer::default())
@@ -135,9 +141,10 @@ impl ResponseMeter {
                 BodyReader::Events(_) | BodyReader::Objects(_) | BodyReader::Frames(_) => {
                     AnswerForm::Stream
                 }
-                BodyReader::Whole(_) | BodyReader::Excerpt(_) | BodyReader::Unread => {
-                    AnswerForm::Whole
-                }
+                BodyReader::Whole(_)
+                | BodyReader::Excerpt(_)
+                | BodyReader::Operation(_)
+                | BodyReader::Unread => AnswerForm::Whole,
             },
             form: BodyReader::Unread,
             memory: Arc::default(),
@@ -227,6 +234,9 @@ impl ResponseMeter {
                 self.unread_bytes = length(&body.bytes);
             }
             BodyReader::Whole(_) => {}
+            BodyReader::Operation(operation) => {
+                self.extractor.body(operation.rest());
+            }
             BodyReader::Excerpt(excerpt) => {
                 if let Some(usage) = excerpt.object(self.extractor.usage_key()) {
                     // All bytes are counted already, in case this is no usage.
@@ -245,6 +255,7 @@ impl ResponseMeter {
         let has_failed = !self.accepted() || object_state == Some(ObjectState::Failed);
         let error = match &self.form {
             BodyReader::Whole(body) if has_failed => ErrorWords::of(&body.bytes),
+            BodyReader::Operation(operation) if has_failed => ErrorWords::of(operation.rest()),
             _ => None,
         };
         // A stream may end without its last event and still have reported all that counts.
@@ -268,6 +279,7 @@ impl ResponseMeter {
             request_path: found.facts.request_path,
             result_files: found.facts.result_files,
             answered_requests: found.facts.answered_requests,
+            samples: found.facts.samples,
             error,
             complete,
             rest,
@@ -370,6 +382,7 @@ impl ResponseMeter {
                     self.form = BodyReader::Excerpt(excerpt);
                 }
             }
+            BodyReader::Operation(operation) => operation.skip_answers(plain),
             BodyReader::Excerpt(excerpt) => {
                 excerpt.push(plain);
                 self.unread_bytes = self.unread_bytes.saturating_add(length(plain));
@@ -396,6 +409,7 @@ impl ResponseMeter {
             BodyReader::Unread => 0,
             BodyReader::Whole(body) => body.bytes.capacity(),
             BodyReader::Excerpt(excerpt) => excerpt.capacity(),
+            BodyReader::Operation(operation) => operation.capacity(),
             BodyReader::Events(events) => events.reader.capacity() + events.open.capacity(),
             BodyReader::Objects(objects) => objects.capacity(),
             BodyReader::Frames(frames) => frames.capacity(),

@@ -26,6 +26,7 @@ mod json;
 mod meter;
 mod objects;
 mod openai;
+mod operation;
 mod reading;
 mod video;
 
@@ -34,4 +35,5 @@ pub use self::body_buffer::{MemoryReservation, ResponseMemory};
 pub use self::error_words::ErrorWords;
 pub use self::estimate::estimate_input;
 pub use self::meter::ResponseMeter;
+pub use self::operation::OperationReader;
 pub use self::reading::{AnswerForm, MeteredPiece, ObjectState, ResponseEnd, UsageReading};

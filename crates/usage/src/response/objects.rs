@@ -15,10 +15,24 @@ pub(super) struct ObjectReader {
     after_backslash: bool,
     /// The current item, if it is beyond the bound.
     long: Option<Excerpt>,
+    /// Whether the items are those of one list, after which something else comes.
+    is_list: bool,
+    /// Whether the list has ended.
+    has_ended: bool,
 }
 
 impl ObjectReader {
-    /// Reads on to the end of the next item; false at the end of `bytes`.
+    /// A reader of the rest of a list, after its bracket. It stops behind the closing one.
+    pub(super) fn of_list() -> Self {
+        Self { is_list: true, ..Self::default() }
+    }
+
+    /// Whether the list has ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Reads on to the end of the next item; false at the end of `bytes`, or of the list.
     pub(super) fn step(&mut self, bytes: &mut &[u8]) -> bool {
         if self.depth == 0 {
             self.item.clear();
@@ -53,6 +67,11 @@ impl ObjectReader {
                         *bytes = all.get(end..).unwrap_or_default();
                         return true;
                     }
+                }
+                b']' if self.is_list => {
+                    self.has_ended = true;
+                    *bytes = all.get(place.saturating_add(1)..).unwrap_or_default();
+                    return false;
                 }
                 _ => {}
             }

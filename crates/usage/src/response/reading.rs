@@ -58,6 +58,7 @@ impl UsageReading {
             request_path: None,
             result_files: Vec::new(),
             answered_requests: None,
+            samples: None,
             complete: false,
             rest: Bytes::new(),
         }
@@ -114,6 +115,8 @@ pub struct UsageReading {
     pub result_files: Vec<String>,
     /// The number of requests of a batch that were answered, if its object states it.
     pub answered_requests: Option<u64>,
+    /// The number of videos that were delivered, if an object without their length states it.
+    pub samples: Option<u64>,
     /// Whether the event that ends the stream, or the end of a body, was seen.
     pub complete: bool,
     /// The last bytes for the client, kept back because they might have begun the last event. Empty
