@@ -127,7 +127,7 @@ fn google_requests(path: String, body: &[u8]) -> Result<BodyRequests<'_>, CallEr
     let requests = match (file_name, requests) {
         (None, Some(requests)) => requests.requests,
         (Some(_), None) => return Ok(BodyRequests::InFile { path: file }),
-        (Some(_), Some(_)) => return Err(invalid(file, "must not stand beside requests")),
+        (Some(_), Some(_)) => return Err(invalid(file, "must not be set together with requests")),
         (None, None) => {
             return Err(invalid(["batch", "inputConfig", "requests"], "required: the requests"));
         }

@@ -52,9 +52,18 @@ fn write_provider(f: &mut String, row: &BuiltinProvider) -> fmt::Result {
     if let Some((_, note)) = PROVIDER_NOTES.iter().find(|(name, _)| *name == row.name) {
         writeln!(f, "\n{note}")?;
     }
+    // Parts with the same endpoints, such as versions, are listed together.
+    let mut parts: Vec<(&Mount, Vec<&str>)> = Vec::new();
     for mount in row.mounts {
+        let is_same = |one: &Mount| one.dialect == mount.dialect && one.rows == mount.rows;
+        match parts.iter_mut().find(|(one, _)| is_same(one)) {
+            Some((_, paths)) => paths.push(mount.path),
+            None => parts.push((mount, vec![mount.path])),
+        }
+    }
+    for (mount, paths) in parts {
         let key = key_words(key_header(mount.dialect));
-        writeln!(f, "\n## Endpoints in the format `{}`{}\n", mount.dialect, below(mount.path))?;
+        writeln!(f, "\n## Endpoints in the format `{}`{}\n", mount.dialect, below(&paths))?;
         writeln!(f, "The key is in {key}.\n")?;
         for operation in mount.operations() {
             let Operation { method, path, .. } = operation;
@@ -68,9 +77,18 @@ fn write_provider(f: &mut String, row: &BuiltinProvider) -> fmt::Result {
     Ok(())
 }
 
-/// The part of a heading that tells two mounts of a provider apart.
-fn below(path: &str) -> String {
-    if path.is_empty() { String::new() } else { format!(" below `{path}`") }
+/// The part of a heading that tells two parts of a provider apart.
+fn below(paths: &[&str]) -> String {
+    let named = paths.iter().map(|path| match *path {
+        "" => "the base URL".to_owned(),
+        path => format!("`{path}`"),
+    });
+    let named: Vec<_> = named.collect();
+    match named.as_slice() {
+        _ if paths == [""] => String::new(),
+        [rest @ .., last] if !rest.is_empty() => format!(" below {} and {last}", rest.join(", ")),
+        all => format!(" below {}", all.concat()),
+    }
 }
 
 impl Mount {
@@ -141,6 +159,9 @@ fn usage_words(operation: &Operation) -> &'static str {
         }
         Api::Deepgram => "`metadata.duration` × channels; header `dg-char-count`",
         Api::Batch => "`usage` of each result, at the prices of the tier `batch`",
+        Api::Video if operation.path.ends_with(":predictLongRunning") => {
+            "the delivered videos, each with the length in the request"
+        }
         Api::Video => "`seconds` of the video that is complete",
         Api::File | Api::Opaque => "estimated",
     }
