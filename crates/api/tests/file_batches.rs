@@ -4,7 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use serde_json::{Value, json};
-use tollgate_testkit::{ScriptedResponse, TestRequest};
+use tollgate_testkit::{ScriptedResponse, TestRequest, TestResponse};
 
 use crate::jobs::{assert_body_issues, assert_settled, ended, ended_in_steps, polled, record_of};
 use crate::support::{
@@ -277,6 +277,57 @@ fn each_line_of_a_file_is_checked_before_its_provider_has_it() {
         let refused = upload(gateway, &any, &cut[..cut.len() - 8]).send().await;
         assert_eq!((refused.status, refused.error().as_str()), (400, "forward_token_json_invalid"));
         gateway.provider.assert_calls(0);
+    });
+}
+
+#[test]
+fn a_file_of_the_wallet_is_input_of_its_calls_and_that_of_another_is_unknown() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        let wallet = json!({"wallet_id": gateway.connection.wallet_id.to_string()});
+        let own = gateway.spend_key(&wallet).await;
+        let other = gateway.spend_key(&json!({})).await;
+        let strict = json!({"enforcement": "strict", "wallet_id": wallet["wallet_id"],
+            "spend_limit": {"amount": "1", "cycle": "total"}});
+        let strict = gateway.spend_key(&strict).await;
+        gateway.provider.push(file("file-doc"));
+        let form = form_of("user_data", "%PDF-1.7");
+        upload(gateway, &own, &form).send().await.expect(200);
+        let asks = |id: &str| {
+            let content = json!([{"type": "file", "file": {"file_id": id}}]);
+            json!({"model": "m-1", "max_tokens": 100,
+                "messages": [{"role": "user", "content": content}]})
+        };
+        let chat = async |key: &TestSpendKey, body: &Value| {
+            call(gateway, key, "POST", "/chat/completions").json(body).send().await
+        };
+        let calls = gateway.provider.calls();
+        let path = "messages.0.content.0.file.file_id";
+        let foreign = chat(&other, &asks("file-doc")).await;
+        let unknown = chat(&other, &asks("file-no1")).await;
+        for refused in [&foreign, &unknown] {
+            assert_body_issues(refused, &[path]);
+        }
+        let message = |answer: &TestResponse| answer.json()["error"]["message"].to_string();
+        assert_eq!(message(&foreign), message(&unknown));
+        // The tokens of a file are not known before the call.
+        let refused = chat(&strict, &asks("file-doc")).await;
+        assert_eq!((refused.status, refused.error().as_str()), (400, "cost_bound_unknown"));
+        assert_eq!(refused.issue_paths(), [path]);
+        let mut of_batch = line("a", "m-1");
+        of_batch["body"] = asks("file-doc");
+        let refused = upload(gateway, &own, &self::form("batch", &[of_batch])).send().await;
+        assert_body_issues(&refused, &[&format!("file.1.body.{path}")]);
+        gateway.provider.assert_calls(calls);
+
+        gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
+        chat(&own, &asks("file-doc")).await.expect(200);
+        let sent = gateway.provider.requests().pop().unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&sent.body).unwrap(), asks("file-doc"));
+        gateway
+            .provider
+            .push(ScriptedResponse::json(200, json!({"id": "file-doc", "deleted": true})));
+        call(gateway, &own, "DELETE", "/files/file-doc").send().await.expect(200);
+        assert_body_issues(&chat(&own, &asks("file-doc")).await, &[path]);
     });
 }
 

@@ -235,10 +235,12 @@ impl<'a> BatchPlanner<'a> {
                 self.issues.push(issue(field, "must not be true in a batch".to_owned()));
             }
         }
+        let impossible = "is not possible in a batch with the managed key";
         if request.previous_response_id.is_some() {
-            let message = "is not possible in a batch with the managed key";
-            self.issues.push(issue("previous_response_id", message.to_owned()));
+            self.issues.push(issue("previous_response_id", impossible.to_owned()));
         }
+        let files = request.files.iter().map(|file| within(file.path.clone()));
+        self.issues.extend(files.map(|path| Issue { path, message: impossible.to_owned() }));
         let tariff = self.gateway.tariff(self.now);
         let provider = &self.endpoint.provider.name;
         let listed = tariff.find(provider, Some(&model));

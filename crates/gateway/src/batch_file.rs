@@ -40,6 +40,8 @@ struct FileBatch {
 
 /// The purpose of a file for a batch.
 const BATCH: &str = "batch";
+/// The purposes of files that are input of calls.
+const INPUT_PURPOSES: [&str; 2] = ["user_data", "vision"];
 
 impl Upload {
     /// The model of the first request in a file for a batch.
@@ -86,8 +88,9 @@ impl OutboundCall {
                         self.requests_of_upload(upload, inbound, &rules, gateway).await?;
                     self.file = Some(Box::new(requests));
                 }
+                Some(purpose) if INPUT_PURPOSES.contains(&purpose) => {}
                 _ if self.managed => {
-                    let message = "must be batch; for other files, use your own provider key";
+                    let message = "must be batch, user_data or vision; for other files, use your own provider key";
                     return Err(CallError::BodyInvalid(vec![Issue::at(["purpose"], message)]));
                 }
                 _ => {}

@@ -86,11 +86,16 @@ pub(crate) fn kept_by_free_call(
         true => kept_files(reading, now),
         false => Vec::new(),
     };
-    if let (Some(requests), Some(id)) = (&outbound.file, &reading.response_id) {
+    // A batch needs what is known of the requests in its file, with any key.
+    let is_kept = outbound.managed || outbound.file.is_some();
+    if let Some(id) = reading.response_id.as_deref()
+        && outbound.endpoint.format.creates_file()
+        && is_kept
+    {
         let expires_at = reading.expires_at.as_deref().and_then(provider_time);
         let file = kept_object(ObjectKind::File, id, now);
         objects.push(ProviderObject {
-            requests: Some((**requests).clone()),
+            requests: outbound.file.as_deref().cloned(),
             expires_at: expires_at.unwrap_or(file.expires_at),
             ..file
         });

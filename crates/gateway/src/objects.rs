@@ -35,6 +35,16 @@ impl OutboundCall {
                 }
             }
         }
+        let mut issues = Vec::new();
+        for file in &self.call_body.files {
+            if self.owned(&file.id, inbound, gateway).await?.is_none() {
+                let message = "is not the id of a file that belongs to this wallet".to_owned();
+                issues.push(Issue { path: file.path.clone(), message });
+            }
+        }
+        if !issues.is_empty() {
+            return Err(CallError::BodyInvalid(issues));
+        }
         let in_body = self.call_body.operation.clone();
         let Some(id) = self.endpoint.format.object_id().or(in_body) else { return Ok(()) };
         let owned = self.owned(&id, inbound, gateway).await?;

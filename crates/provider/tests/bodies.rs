@@ -95,16 +95,6 @@ fn with_a_managed_key_nothing_stored_is_named() {
         (RESPONSES, json!({"conversation": "conv_1"}), "conversation"),
         (RESPONSES, json!({"conversation": {"id": "conv_1"}}), "conversation"),
         (RESPONSES, json!({"prompt": {"id": "pmpt_1"}}), "prompt"),
-        (
-            RESPONSES,
-            json!({"input": [{"content": [{"type": "input_file", "file_id": "f"}]}]}),
-            "input.0.content.0.file_id",
-        ),
-        (
-            RESPONSES,
-            json!({"input": [1, {"content": [{"type": "input_image", "file_id": "f"}]}]}),
-            "input.1.content.0.file_id",
-        ),
         (RESPONSES, json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input.0.type"),
         (
             RESPONSES,
@@ -116,10 +106,11 @@ fn with_a_managed_key_nothing_stored_is_named() {
             json!({"tools": [{"type": "code_interpreter", "container": "cntr_1"}]}),
             "tools.0.container",
         ),
+        (RESPONSES, json!({"file_id": "f"}), "file_id"),
         (
-            CHAT,
-            json!({"messages": [{"content": [{"type": "file", "file": {"file_id": "f"}}]}]}),
-            "messages.0.content.0.file.file_id",
+            RESPONSES,
+            json!({"tools": [{"type": "code_interpreter", "container": {"file_id": "f"}}]}),
+            "tools.0.container.file_id",
         ),
         (
             MESSAGES,
@@ -155,12 +146,52 @@ fn with_a_managed_key_nothing_stored_is_named() {
                 {"file_id": {"type": "string"}, "file_ids": {"type": "array"}}}}],
     });
     assert!(paths(RESPONSES, &harmless.to_string(), true).is_empty());
-    let both = json!({"model": "m", "deferred": true, "input": [{"file_id": "b"}],
-        "messages": [{"file_id": "a"}]});
+    let both = json!({"model": "m", "deferred": true, "input": [{"type": "item_reference"}],
+        "messages": [{"container_id": "a"}]});
     assert_eq!(
         paths(RESPONSES, &both.to_string(), true),
-        ["deferred", "input.0.file_id", "messages.0.file_id"]
+        ["deferred", "input.0.type", "messages.0.container_id"]
     );
+}
+
+#[test]
+fn files_that_messages_name_are_listed_so_that_their_owner_can_be_checked() {
+    let content = |id: &str| json!([{"type": "file", "file": {"file_id": id}}]);
+    let of = |path: &str, body: &Value| {
+        let mut body = body.clone();
+        body["model"] = json!("m");
+        let body = InspectedBody::inspect(body.to_string().as_bytes(), &endpoint(path), true);
+        let files = body.unwrap().files.into_iter();
+        files.map(|file| (file.path.join("."), file.id)).collect::<Vec<_>>()
+    };
+    let file = |path: &str, id: &str| (path.to_owned(), id.to_owned());
+    let chat = json!({"messages": [{"content": content("a")}, {"content": content("b")}]});
+    assert_eq!(
+        of(CHAT, &chat),
+        [
+            file("messages.0.content.0.file.file_id", "a"),
+            file("messages.1.content.0.file.file_id", "b")
+        ]
+    );
+    let input = json!({"input": [1, {"content": [{"type": "input_file", "file_id": "c"}]}]});
+    assert_eq!(of(RESPONSES, &input), [file("input.1.content.0.file_id", "c")]);
+    // Arguments are the caller's own.
+    let arguments =
+        json!({"messages": [{"tool_calls": [{"function": {"arguments": {"file_id": "x"}}}]}]});
+    assert_eq!(
+        paths(CHAT, &with_model(&arguments), true),
+        ["messages.0.tool_calls.0.function.arguments.file_id"]
+    );
+    let many: Vec<_> =
+        (0..33).map(|number| json!({"content": content(&number.to_string())})).collect();
+    let many = with_model(&json!({"messages": many}));
+    assert_eq!(paths(CHAT, &many, true), ["messages.32.content.0.file.file_id"]);
+}
+
+fn with_model(body: &Value) -> String {
+    let mut body = body.clone();
+    body["model"] = json!("m");
+    body.to_string()
 }
 
 fn edited(path: &str, body: &str) -> Option<String> {

@@ -263,6 +263,12 @@ impl EndpointFormat {
         }
     }
 
+    /// Whether its messages may name uploaded files.
+    pub(crate) fn takes_files(&self) -> bool {
+        matches!(self.dialect, Dialect::OpenAi | Dialect::Azure)
+            && matches!(self.api(), Api::Chat | Api::Responses)
+    }
+
     /// Whether a body may be a form: on endpoints that take files, and on unknown ones.
     pub(crate) fn takes_forms(&self) -> bool {
         self.operation.is_none_or(|operation| {

@@ -14,8 +14,8 @@ pub use endpoint::{EndpointFormat, ProviderTraits};
 pub use headers::Headers;
 pub use issue::Issue;
 pub use request::{
-    BodyRefusal, InspectedBody, MISSPELT, OutputBound, TOKENS_PER_IMAGE_MADE, ToolCharge,
-    UploadForm, UploadReader, UsageBound, misspelt_key,
+    BodyRefusal, InspectedBody, MISSPELT, NamedFile, OutputBound, TOKENS_PER_IMAGE_MADE,
+    ToolCharge, UploadForm, UploadReader, UsageBound, misspelt_key,
 };
 pub use response::{
     AnswerForm, BatchResultReader, ErrorWords, MemoryReservation, MeteredPiece, ObjectState,

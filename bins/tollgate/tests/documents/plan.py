@@ -123,6 +123,7 @@ GIVEN = {
     "docs/api/errors.md": ["BASE", "KEY"],
     "docs/features/subscriptions.md": ["BASE", "KEY", "CONNECTION", "METER"],
     "docs/features/jobs.md": ["BASE", "SPEND_KEY"],
+    "docs/features/files.md": ["BASE", "SPEND_KEY"],
     "docs/guides/batches.md": ["BASE", "KEY", "SPEND_KEY"],
     "docs/features/runs.md": ["BASE", "SPEND_KEY"],
     "webhooks": ["BASE", "KEY"],

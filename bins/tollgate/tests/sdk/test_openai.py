@@ -214,6 +214,19 @@ class Calls(OpenAITestCase):
             client.files.retrieve(uploaded.id)
         self.assertEqual(gone.exception.body["code"], "provider_object_not_found")
 
+    def test_a_file_as_input(self):
+        client = self.client()
+        uploaded = client.files.create(file=("gate.pdf", b"%PDF-1.7"), purpose="user_data")
+        part = {"type": "input_file", "file_id": uploaded.id}
+        asked = {"model": OPENAI_MODEL, "max_output_tokens": 64}
+        response = client.responses.create(input=[{"role": "user", "content": [part]}], **asked)
+        self.assertEqual(response.status, "completed")
+        client.files.delete(uploaded.id)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            client.responses.create(input=[{"role": "user", "content": [part]}], **asked)
+        self.assert_explained(raised.exception, "forward_token_json_invalid")
+        self.assertIn("input.0.content.0.file_id", raised.exception.message)
+
     def test_a_file_with_a_wrong_line(self):
         line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-unheard-of"}}
         with self.assertRaises(openai.BadRequestError) as raised:

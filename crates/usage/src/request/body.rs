@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::audio::AudioLength;
 use super::edit::BodyEdit;
-use super::scan::ScanFindings;
+use super::scan::{NamedFile, ScanFindings};
 use crate::number::micros;
 
 /// The field with the length of a video, and the length that is assumed without it.
@@ -39,6 +39,8 @@ pub struct InspectedBody {
     pub keeps_answer: bool,
     /// The earlier response that the body continues, where its owner must be known.
     pub previous_response_id: Option<String>,
+    /// The files that the body names, where their owner must be known. Their tokens are not known.
+    pub files: Vec<NamedFile>,
     /// The most tokens of that response as input.
     pub(super) previous_tokens: u64,
     /// Whether the body names other models that may serve the call instead.

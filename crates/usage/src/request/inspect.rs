@@ -9,7 +9,9 @@ use std::fmt;
 use super::body::InspectedBody;
 use super::edit::{UsageOption, range_of, usage_option};
 use super::native;
-use super::scan::{FindingKind, MemberSeed, STORED_STATE, ScanContext, ScanFindings, folded};
+use super::scan::{
+    FindingKind, MemberSeed, NamedFile, STORED_STATE, ScanContext, ScanFindings, folded,
+};
 use super::tools::is_tool;
 use crate::dialect::{Api, Dialect, ModelLocation, ObjectRole};
 use crate::endpoint::EndpointFormat;
@@ -179,6 +181,15 @@ impl TopLevelFields<'_> {
         self.findings = std::mem::take(&mut self.findings).or(found);
     }
 
+    /// Notes files as handles, the first of each member that has no other handle.
+    fn note_files(&mut self, files: Vec<NamedFile>) {
+        for NamedFile { path, .. } in files {
+            if self.handles.iter().all(|handle| handle.first() != path.first()) {
+                self.handles.push(path);
+            }
+        }
+    }
+
     fn note_spelling(&mut self, key: &str) {
         let Some(seen) = folded(key) else { return };
         let is_part = || seen == TOOLS || MESSAGES.contains(&&*seen);
@@ -243,6 +254,10 @@ pub(super) fn inspect(
         true => read_id("previous_response_id", top.previous_response_id.take(), &mut issues),
         false => None,
     };
+    let mut files = top.findings.take_files();
+    if !(checks_owner && endpoint.takes_files()) {
+        top.note_files(std::mem::take(&mut files));
+    }
     let mut stored = stored_state(&mut top);
     if checks_owner {
         if !keeps_objects {
@@ -273,7 +288,11 @@ pub(super) fn inspect(
         hour_cache: top.findings.hour_cache,
         max_tool_calls,
         findings: top.findings,
-        open_ended: stored.into_iter().next().or(endless),
+        open_ended: {
+            let of_file = || files.first().map(|file| file.path.clone());
+            stored.into_iter().next().or_else(of_file).or(endless)
+        },
+        files,
         background,
         keeps_answer: keeps_objects && top.store.is_none_or(|store| store.get() != "false"),
         previous_response_id,

@@ -48,9 +48,35 @@ pub(super) struct ScanFindings {
     pub(super) searches: u64,
     /// Whether a cache entry with a life of an hour is requested.
     pub(super) hour_cache: bool,
+    /// The files that messages name, in their order. A body with more than a few has a handle instead.
+    files: Vec<NamedFile>,
 }
 
+/// A file of the provider that a message names by its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The path to the id in the body.
+    pub path: Vec<String>,
+    /// The id.
+    pub id: String,
+}
+
+/// The most files that a body may name, each of which has an owner to be checked.
+const MAX_FILES: usize = 32;
+
 impl ScanFindings {
+    /// The files that messages name.
+    pub(super) fn take_files(&mut self) -> Vec<NamedFile> {
+        std::mem::take(&mut self.files)
+    }
+
+    fn name_file(&mut self, file: NamedFile) {
+        match self.files.len() < MAX_FILES {
+            true => self.files.push(file),
+            false => self.note(FindingKind::Handle, file.path),
+        }
+    }
+
     pub(super) fn first(&self, kind: FindingKind) -> Option<&Vec<String>> {
         self.first.get(&kind)
     }
@@ -70,6 +96,7 @@ impl ScanFindings {
         self.tool_uses = self.tool_uses.saturating_add(later.tool_uses);
         self.searches = self.searches.saturating_add(later.searches);
         self.hour_cache |= later.hour_cache;
+        later.files.into_iter().for_each(|file| self.name_file(file));
         self
     }
 
@@ -86,14 +113,16 @@ impl ScanFindings {
     }
 
     fn below(mut self, step: impl fmt::Display) -> Self {
-        self.first.values_mut().for_each(|path| path.push(step.to_string()));
+        let files = self.files.iter_mut().map(|file| &mut file.path);
+        self.first.values_mut().chain(files).for_each(|path| path.push(step.to_string()));
         self
     }
 
     /// The findings below the top-level field `field`, with paths from the outside in.
     fn within(self, field: &str) -> Self {
         let mut found = self.below(field);
-        found.first.values_mut().for_each(|path| path.reverse());
+        let files = found.files.iter_mut().map(|file| &mut file.path);
+        found.first.values_mut().chain(files).for_each(|path| path.reverse());
         found
     }
 }
@@ -118,6 +147,8 @@ const HANDLE_KEYS: [&str; 16] = [
     "ragCorpus",
     "rag_corpus",
 ];
+/// The key of the id of a file in a message.
+const FILE_KEY: &str = "file_id";
 /// The keys of arrays that name something stored.
 const HANDLE_LIST_KEYS: [&str; 8] = [
     "file_ids",
@@ -258,7 +289,7 @@ impl<'de> DeserializeSeed<'de> for MemberSeed<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<ScanFindings, D::Error> {
         let (seen, mut found) = value.deserialize_any(ScanVisitor(self.1))?;
-        judge_member(self.0, &seen, &mut found);
+        judge_member(self.1, self.0, &seen, &mut found);
         Ok(found.within(self.0))
     }
 }
@@ -355,7 +386,7 @@ impl<'de> Visitor<'de> for ScanVisitor {
                 continue;
             }
             let (seen, mut found) = fields.next_value_seed(ScanVisitor(self.0.below(&key)))?;
-            judge_member(&key, &seen, &mut found);
+            judge_member(self.0, &key, &seen, &mut found);
             // Larger containers cost more, and answers do not say how large they were.
             if self.0 == ScanContext::Container
                 && key == "memory_limit"
@@ -375,9 +406,12 @@ impl<'de> Visitor<'de> for ScanVisitor {
 }
 
 /// Adds the finding that a member of an object is by itself.
-fn judge_member(key: &str, seen: &ScannedValue<'_>, found: &mut ScanFindings) {
+fn judge_member(place: ScanContext, key: &str, seen: &ScannedValue<'_>, found: &mut ScanFindings) {
     let here = Vec::new;
     match seen {
+        ScannedValue::Text(id) if key == FILE_KEY && place == ScanContext::Message => {
+            found.name_file(NamedFile { path: here(), id: id.clone().into_owned() });
+        }
         ScannedValue::Text(text) => {
             let reference = key == "type" && text == "item_reference";
             if reference || HANDLE_KEYS.contains(&key) {
