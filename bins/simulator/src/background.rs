@@ -11,6 +11,7 @@ use crate::behavior::{Behavior, JobOutcome};
 use crate::deliver::{ResponseContent, SimulatedResponse, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
+use crate::events;
 use crate::jobs::{JobState, SimulatedJob, not_found};
 use crate::refuse::refuse;
 use crate::request::SimulatedRequest;
@@ -98,6 +99,7 @@ pub(crate) fn begin(
             ResponseContent::Json(to_json(&queued))
         }
     };
+    events::announce("response", &id, &job, behavior);
     jobs.current().insert(id, BackgroundResponse { job, pair, input });
     // Its tokens are counted when its end is seen, which that of a stream is at once.
     drop(jobs.current());

@@ -46,6 +46,20 @@ pub enum JobOutcome {
     Forgotten,
 }
 
+/// The delivery of an event about the end of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventDelivery {
+    /// It is sent once.
+    #[default]
+    Sent,
+    /// It is not sent.
+    Lost,
+    /// It is sent twice.
+    Doubled,
+    /// It is signed with another secret.
+    Forged,
+}
+
 /// The behaviour of the simulator; the crate's documentation describes each setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behavior {
@@ -87,6 +101,14 @@ pub struct Behavior {
     pub job_outcome: JobOutcome,
     /// The number of requests of a batch, its last ones, that fail.
     pub failed_requests: usize,
+    /// The address to which events of jobs are sent.
+    pub event_url: Option<String>,
+    /// The secret that signs them.
+    pub event_secret: Option<String>,
+    /// The delivery of events.
+    pub events: EventDelivery,
+    /// The time from the end of a job to its event.
+    pub event_delay_ms: u64,
     /// The only key that is accepted, as a bearer token or `x-api-key`; any key if `None`.
     pub api_key: Option<String>,
 }
@@ -113,6 +135,10 @@ impl Default for Behavior {
             job_ms: 1_000,
             job_outcome: JobOutcome::default(),
             failed_requests: 0,
+            event_url: None,
+            event_secret: None,
+            events: EventDelivery::default(),
+            event_delay_ms: 0,
             api_key: None,
         }
     }
@@ -122,7 +148,7 @@ impl Default for Behavior {
 type Setter = fn(&mut Behavior, &str) -> Option<()>;
 
 /// All settings: the names of their headers without `x-simulate-`, their values in words, and their setters.
-const SETTINGS: [(&str, &str, Setter); 19] = [
+const SETTINGS: [(&str, &str, Setter); 23] = [
     ("first-byte-delay-ms", "milliseconds", |to, value| put(&mut to.first_byte_delay_ms, value)),
     ("chunk-delay-ms", "milliseconds", |to, value| put(&mut to.chunk_delay_ms, value)),
     ("words", "a number of words", |to, value| put(&mut to.words, value)),
@@ -148,6 +174,10 @@ const SETTINGS: [(&str, &str, Setter); 19] = [
         put(&mut to.job_outcome, value)
     }),
     ("failed-requests", "a number", |to, value| put(&mut to.failed_requests, value)),
+    ("event-url", "a URL, or none", |to, value| put_option(&mut to.event_url, value)),
+    ("event-secret", "a secret, or none", |to, value| put_option(&mut to.event_secret, value)),
+    ("events", "sent, lost, doubled or forged", |to, value| put(&mut to.events, value)),
+    ("event-delay-ms", "milliseconds", |to, value| put(&mut to.event_delay_ms, value)),
 ];
 
 /// The values, in words, and the setter of the setting of this name.
@@ -247,6 +277,20 @@ impl FromStr for Encoding {
         match value {
             "identity" => Ok(Self::Identity),
             "gzip" => Ok(Self::Gzip),
+            _ => Err(()),
+        }
+    }
+}
+
+impl FromStr for EventDelivery {
+    type Err = ();
+
+    fn from_str(value: &str) -> Result<Self, ()> {
+        match value {
+            "sent" => Ok(Self::Sent),
+            "lost" => Ok(Self::Lost),
+            "doubled" => Ok(Self::Doubled),
+            "forged" => Ok(Self::Forged),
             _ => Err(()),
         }
     }

@@ -14,6 +14,7 @@ use crate::behavior::{Behavior, JobOutcome};
 use crate::deliver::{ResponseContent, SimulatedResponse, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
+use crate::events;
 use crate::form::Form;
 use crate::jobs::{JobState, SimulatedJob, not_found};
 use crate::refuse::refuse;
@@ -270,6 +271,7 @@ pub(crate) fn begin(
         errors: (new_id("file-"), errors),
         has_stored_files: false,
     };
+    events::announce("batch", &id, &batch.job, behavior);
     let object = to_json(&batch.object());
     stored.batches().insert(id, batch);
     let content = ResponseContent::Json(object);

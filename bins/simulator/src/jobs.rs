@@ -1,5 +1,7 @@
 //! Jobs: calls whose answer comes later.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::answer::TokenCounts;
@@ -22,7 +24,8 @@ pub(crate) struct SimulatedJob {
     endpoint: SimulatedEndpoint,
     ends: Instant,
     outcome: JobOutcome,
-    is_cancelled: bool,
+    /// Shared with the copy that its event is told by.
+    is_cancelled: Arc<AtomicBool>,
     /// The tokens that are booked when it ends. `None` once they are.
     tokens: Option<TokenCounts>,
 }
@@ -39,13 +42,13 @@ impl SimulatedJob {
             endpoint,
             ends: Instant::now() + length,
             outcome: behavior.job_outcome,
-            is_cancelled: false,
+            is_cancelled: Arc::default(),
             tokens: Some(tokens),
         }
     }
 
     pub(crate) fn state(&self) -> JobState {
-        match self.is_cancelled {
+        match self.is_cancelled.load(Ordering::Relaxed) {
             true => JobState::Cancelled,
             false if Instant::now() < self.ends => JobState::Running,
             false => JobState::Ended(self.outcome),
@@ -65,7 +68,7 @@ impl SimulatedJob {
     /// Cancels a job that runs.
     pub(crate) fn cancel(&mut self) {
         if self.state() == JobState::Running {
-            self.is_cancelled = true;
+            self.is_cancelled.store(true, Ordering::Relaxed);
             self.tokens = None;
         }
     }

@@ -74,6 +74,10 @@
 //! | `x-simulate-job-ms` | the time until a job ends | 1000 |
 //! | `x-simulate-job-outcome` | `succeeded`, `failed`, `expired`: half of a batch is not served, or `forgotten`: the job is unknown from its end on | `succeeded` |
 //! | `x-simulate-failed-requests` | the requests of a batch, its last ones, that fail | 0 |
+//! | `x-simulate-event-url` | the address to which [events](#jobs) of jobs are sent | `none` |
+//! | `x-simulate-event-secret` | the secret that signs them, `whsec_…` | `none` |
+//! | `x-simulate-events` | `sent`, `lost`, `doubled` or `forged`: signed with another secret | `sent` |
+//! | `x-simulate-event-delay-ms` | the time from the end of a job to its event | 0 |
 //! | `x-simulate-stamps` | `true`: each word of a stream is the time at which it was sent, in ns since 1970 | `false` |
 //!
 //! Where the numbers contradict each other, the whole is raised to its part: 5 cached tokens of a
@@ -104,6 +108,10 @@
 //! Google's operations are alike. A batch that is `failed` or `expired` has no answers. Of videos, `failed-requests` are
 //! filtered.
 //!
+//! With `event-url`, an event by Standard Webhooks tells the end of a response, batch or video in OpenAI's format, such
+//! as `{"type": "response.completed", "data": {"id": "resp_…"}}`. It is sent once, whatever the answer. A job that is
+//! cancelled has its event at the time at which it would have ended.
+//!
 //! # A receiver of messages
 //!
 //! `POST /webhooks/{name}` is a receiver of webhooks. It keeps each message, and answers with 200
@@ -133,6 +141,7 @@ mod deliver;
 mod embeddings;
 mod endpoint;
 mod error;
+mod events;
 mod file_batches;
 mod form;
 mod google;
@@ -149,6 +158,6 @@ mod server;
 mod stats;
 mod videos;
 
-pub use behavior::{Behavior, Encoding, InvalidSetting, JobOutcome, UsageReport};
+pub use behavior::{Behavior, Encoding, EventDelivery, InvalidSetting, JobOutcome, UsageReport};
 pub use server::Simulator;
 pub use stats::{EndpointStats, Stats};

@@ -12,6 +12,7 @@ use crate::behavior::{Behavior, JobOutcome};
 use crate::deliver::{ResponseContent, SimulatedResponse, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
+use crate::events;
 use crate::form::Form;
 use crate::jobs::{JobState, SimulatedJob, not_found};
 use crate::refuse::refuse;
@@ -90,6 +91,7 @@ pub(crate) fn begin(
         "remixed_from_video_id": null,
     });
     let job = SimulatedJob::new(SimulatedEndpoint::Videos, TokenCounts::default(), behavior);
+    events::announce("video", &id, &job, behavior);
     let answer = ResponseContent::Json(to_json(&object));
     videos.current().insert(id, Video { job, object });
     Ok(SimulatedResponse { content: answer, tokens: TokenCounts::default() })

@@ -87,7 +87,7 @@ fn each_library_lives_in_its_room() {
         (&["askama"], &["crates/api", "crates/dashboard"]),
         (&["socket2"], &["crates/api"]),
         (&["actix-web"], &["crates/api", "crates/dashboard", "bins/simulator", "bins/tollgate"]),
-        (&["awc"], &["crates/provider"]),
+        (&["awc"], &["crates/provider", "bins/simulator"]),
         (&["mimalloc"], &["bins/tollgate"]),
         (&["actix-tls", "rustls"], &["crates/provider", "crates/api"]),
         (&["anyhow", "clap", "env_logger", "toml"], &["bins/tollgate", "bins/bench"]),
