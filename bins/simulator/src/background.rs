@@ -28,11 +28,12 @@ struct BackgroundResponse {
 impl BackgroundResponse {
     /// The response as it is now.
     fn object(&self) -> Value {
-        let mut object = match self.job.state() {
+        let state = self.job.state();
+        let mut object = match state {
             JobState::Ended(JobOutcome::Succeeded) => self.pair.last.clone(),
             JobState::Running | JobState::Cancelled | JobState::Ended(_) => self.pair.first.clone(),
         };
-        let (status, error) = match self.job.state() {
+        let (status, error) = match state {
             JobState::Running => ("in_progress", Value::Null),
             JobState::Cancelled => ("cancelled", Value::Null),
             JobState::Ended(JobOutcome::Succeeded) => return object,
@@ -64,8 +65,7 @@ impl BackgroundResponses {
     fn current(&self) -> MutexGuard<'_, BTreeMap<String, BackgroundResponse>> {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
         responses.values_mut().for_each(|response| response.job.book(&self.counters));
-        let forgotten = JobState::Ended(JobOutcome::Forgotten);
-        responses.retain(|_, response| response.job.state() != forgotten);
+        responses.retain(|_, response| !response.job.is_forgotten());
         responses
     }
 }

@@ -33,9 +33,9 @@ pub(crate) fn announce(kind: &'static str, id: &str, job: &SimulatedJob, behavio
             JobState::Ended(JobOutcome::Failed) => "failed",
             JobState::Ended(JobOutcome::Expired) if kind == "batch" => "expired",
             JobState::Ended(JobOutcome::Expired) => "failed",
-            JobState::Ended(JobOutcome::Succeeded) | JobState::Running => "completed",
+            JobState::Ended(_) => "completed",
             // Nothing is known of it any more.
-            JobState::Ended(JobOutcome::Forgotten) => return,
+            JobState::Running => return,
         };
         let event_id = new_id("evt_");
         let body = json!({

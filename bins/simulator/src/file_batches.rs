@@ -153,8 +153,7 @@ impl FileBatches {
     fn batches(&self) -> MutexGuard<'_, BTreeMap<String, FileBatch>> {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.values_mut().for_each(|batch| batch.job.book(&self.counters));
-        let forgotten = JobState::Ended(JobOutcome::Forgotten);
-        batches.retain(|_, batch| batch.job.state() != forgotten);
+        batches.retain(|_, batch| !batch.job.is_forgotten());
         batches
     }
 

@@ -44,7 +44,7 @@ impl GoogleOperation {
         let mut object = json!({"name": self.name});
         let metadata = match &self.work {
             Work::Batch { model, display_name, results } => {
-                self.batch_metadata(model, display_name, results)
+                self.batch_metadata(state, model, display_name, results)
             }
             Work::Videos { .. } => Value::Null,
         };
@@ -72,8 +72,13 @@ impl GoogleOperation {
         object
     }
 
-    fn batch_metadata(&self, model: &str, display_name: &Value, results: &[Value]) -> Value {
-        let state = self.job.state();
+    fn batch_metadata(
+        &self,
+        state: JobState,
+        model: &str,
+        display_name: &Value,
+        results: &[Value],
+    ) -> Value {
         let word = match state {
             JobState::Running => "BATCH_STATE_RUNNING",
             JobState::Cancelled => "BATCH_STATE_CANCELLED",
@@ -145,8 +150,7 @@ impl GoogleOperations {
     fn current(&self) -> MutexGuard<'_, BTreeMap<String, GoogleOperation>> {
         let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.values_mut().for_each(|operation| operation.job.book(&self.counters));
-        let forgotten = JobState::Ended(JobOutcome::Forgotten);
-        operations.retain(|_, operation| operation.job.state() != forgotten);
+        operations.retain(|_, operation| !operation.job.is_forgotten());
         operations
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct SimulatedJob {
     endpoint: SimulatedEndpoint,
     ends: Instant,
     outcome: JobOutcome,
-    /// Shared with the copy that its event is told by.
+    /// Shared with the copy that waits to send its event.
     is_cancelled: Arc<AtomicBool>,
     /// The tokens that are booked when it ends. `None` once they are.
     tokens: Option<TokenCounts>,
@@ -47,12 +47,20 @@ impl SimulatedJob {
         }
     }
 
+    /// The state as the provider shows it. A job that will be forgotten runs until then.
     pub(crate) fn state(&self) -> JobState {
+        let has_ended = Instant::now() >= self.ends && self.outcome != JobOutcome::Forgotten;
         match self.is_cancelled.load(Ordering::Relaxed) {
             true => JobState::Cancelled,
-            false if Instant::now() < self.ends => JobState::Running,
-            false => JobState::Ended(self.outcome),
+            false if has_ended => JobState::Ended(self.outcome),
+            false => JobState::Running,
         }
+    }
+
+    /// Whether the provider knows it no longer.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        let is_cancelled = self.is_cancelled.load(Ordering::Relaxed);
+        !is_cancelled && self.outcome == JobOutcome::Forgotten && Instant::now() >= self.ends
     }
 
     /// The time until it ends by itself.

@@ -56,13 +56,14 @@ impl MessageBatch {
 
     /// The batch as it is now.
     fn object(&self) -> Value {
+        // Its results are those of this state or a later one.
+        let state = self.job.state();
         let results = self.results();
         let of = |kind: &str| {
             let results = results.iter().filter_map(|one| one.get("result")?.get("type"));
             results.filter(|found| *found == kind).count()
         };
         let now = OffsetDateTime::now_utc();
-        let state = self.job.state();
         let has_ended = state != JobState::Running;
         json!({
             "id": self.id,
@@ -104,8 +105,7 @@ impl MessageBatches {
     fn current(&self) -> MutexGuard<'_, BTreeMap<String, MessageBatch>> {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.values_mut().for_each(|batch| batch.job.book(&self.counters));
-        let forgotten = JobState::Ended(JobOutcome::Forgotten);
-        batches.retain(|_, batch| batch.job.state() != forgotten);
+        batches.retain(|_, batch| !batch.job.is_forgotten());
         batches
     }
 }

@@ -52,8 +52,7 @@ pub(crate) struct Videos(Mutex<BTreeMap<String, Video>>);
 impl Videos {
     fn current(&self) -> MutexGuard<'_, BTreeMap<String, Video>> {
         let mut videos = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let forgotten = JobState::Ended(JobOutcome::Forgotten);
-        videos.retain(|_, video| video.job.state() != forgotten);
+        videos.retain(|_, video| !video.job.is_forgotten());
         videos
     }
 }
