@@ -25,18 +25,18 @@ fn call(gateway: &Gateway<'_>, key: &TestSpendKey, method: &str, path: &str) -> 
     call_of(gateway, ("v1beta", key), method, path)
 }
 
-fn request(text: &str) -> Value {
+pub(crate) fn request(text: &str) -> Value {
     let contents = json!([{"role": "user", "parts": [{"text": text}]}]);
     json!({"request": {"contents": contents, "generationConfig": {"maxOutputTokens": 1000}},
         "metadata": {"key": text}})
 }
 
-fn body(requests: &[Value]) -> Value {
+pub(crate) fn body(requests: &[Value]) -> Value {
     json!({"batch": {"displayName": "A", "inputConfig": {"requests": {"requests": requests}}}})
 }
 
 /// The operation of a batch, with these answers if it has ended.
-fn batch(id: &str, state: &str, answered: usize, answers: &[Value]) -> ScriptedResponse {
+pub(crate) fn batch(id: &str, state: &str, answered: usize, answers: &[Value]) -> ScriptedResponse {
     let list = json!({"inlinedResponses": {"inlinedResponses": answers}});
     let name = format!("batches/{id}");
     let mut operation = json!({
@@ -269,7 +269,7 @@ fn batches_and_videos_belong_to_their_wallet_in_every_version() {
 }
 
 /// The operation of videos, with this response if it is done.
-fn operation(id: &str, response: Option<Value>) -> ScriptedResponse {
+pub(crate) fn operation(id: &str, response: Option<Value>) -> ScriptedResponse {
     let name = format!("models/film-1/operations/{id}");
     ScriptedResponse::json(
         200,
@@ -289,7 +289,7 @@ fn samples(ids: &[&str], filtered: u64) -> Value {
     json!({"generateVideoResponse": {"generatedSamples": samples, "raiMediaFilteredCount": filtered}})
 }
 
-fn film(parameters: &Value) -> Value {
+pub(crate) fn film(parameters: &Value) -> Value {
     json!({"instances": [{"prompt": "A gate opens."}], "parameters": parameters})
 }
 
@@ -353,6 +353,32 @@ fn an_operation_that_fails_costs_nothing_and_the_poller_sees_it() {
 }
 
 #[test]
+fn an_answer_that_settles_a_job_cannot_be_asked_for_in_part() {
+    each_gateway_by_the_stores_clock(async |gateway| {
+        let key = gateway.spend_key(&json!({})).await;
+        gateway.provider.push(operation("o1", None));
+        let made = call(gateway, &key, "POST", "/models/film-1:predictLongRunning");
+        made.json(&film(&json!({"durationSeconds": 8}))).send().await.expect(200);
+        let started = job_of(gateway, "video", "o1").await;
+        let calls = gateway.provider.calls();
+        let own = gateway.token(&json!({"provider_key": "sk-own"}));
+        for query in ["fields=name,done", "%24fields=name", "alt=proto", "access_token=a"] {
+            let path = format!("/models/film-1/operations/o1?{query}");
+            let refused = call(gateway, &key, "GET", &path).send().await;
+            let name = query.split('=').next().unwrap().replace("%24", "$");
+            assert_body_issues(&refused, &[&name]);
+            let path = format!("/providers/palace{path}");
+            let refused = gateway.call_without_key("GET", &path).bearer(&own).send().await;
+            assert_body_issues(&refused, &[&name]);
+        }
+        gateway.provider.assert_calls(calls);
+        gateway.provider.push(operation("o1", Some(samples(&["f1"], 0))));
+        call(gateway, &key, "GET", "/models/film-1/operations/o1").send().await.expect(200);
+        assert_settled(&record_of(gateway, &started).await, "completed", "0.8000000000");
+    });
+}
+
+#[test]
 fn what_leaves_the_cost_of_videos_open_or_names_stored_films_is_refused() {
     each_gateway_by_the_stores_clock(async |gateway| {
         let limit =
@@ -364,6 +390,7 @@ fn what_leaves_the_cost_of_videos_open_or_names_stored_films_is_refused() {
         };
         for (parameters, path) in [
             (json!({"sampleCount": 1}), "parameters.durationSeconds"),
+            (json!({"sampleCount": 1, "durationSeconds": 0}), "parameters.durationSeconds"),
             (json!({"durationSeconds": 8}), "parameters.sampleCount"),
         ] {
             let refused = send(&film(&parameters)).await;

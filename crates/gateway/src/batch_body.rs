@@ -24,12 +24,15 @@ struct MessageRequest<'a> {
 #[derive(Deserialize)]
 struct GoogleBatchBody<'a> {
     #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
     batch: GoogleBatch<'a>,
 }
 
 #[derive(Deserialize)]
 struct GoogleBatch<'a> {
-    model: Option<String>,
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
     #[serde(borrow, rename = "inputConfig", alias = "input_config")]
     input_config: GoogleInput<'a>,
 }
@@ -45,19 +48,22 @@ struct GoogleInput<'a> {
 #[derive(Deserialize)]
 struct GoogleRequests<'a> {
     #[serde(borrow)]
-    requests: Vec<GoogleRequest<'a>>,
+    requests: Vec<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 struct GoogleRequest<'a> {
     #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
     request: &'a RawValue,
 }
 
-/// The model that a request of Google's may name beside the path.
+/// The model that an object of Google's may name beside the path.
 #[derive(Deserialize)]
-struct NamedModel {
-    model: Option<String>,
+struct NamedModel<'a> {
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
 }
 
 /// The requests of a batch, by its body.
@@ -110,16 +116,21 @@ fn message_requests(path: String, body: &[u8]) -> Result<BodyRequests<'_>, CallE
 }
 
 fn google_requests(path: String, body: &[u8]) -> Result<BodyRequests<'_>, CallError> {
-    let GoogleBatchBody { batch } = serde_json::from_slice(body).map_err(|_| {
-        let message = "must have inputConfig with requests, a list of objects with request";
+    let GoogleBatchBody { model, batch } = serde_json::from_slice(body).map_err(|_| {
+        let message =
+            "must have inputConfig with requests, each once: a list of objects with request";
         invalid(["batch"], message)
     })?;
-    let is_of_path = |model: &str| {
-        let model = model.strip_prefix("models/").unwrap_or(model);
-        path.strip_prefix("/models/").and_then(|path| path.split(':').next()) == Some(model)
+    let of_path = path.strip_prefix("/models/").and_then(|path| path.split(':').next());
+    let is_other = |model: &RawValue| {
+        let model = serde_json::from_str::<String>(model.get()).ok();
+        model.as_deref().map(|model| model.strip_prefix("models/").unwrap_or(model)) != of_path
     };
     let differs = "must be the model of the path";
-    if batch.model.is_some_and(|model| !is_of_path(&model)) {
+    if model.is_some_and(is_other) {
+        return Err(invalid(["model"], differs));
+    }
+    if batch.model.is_some_and(is_other) {
         return Err(invalid(["batch", "model"], differs));
     }
     let GoogleInput { file_name, requests } = batch.input_config;
@@ -132,14 +143,20 @@ fn google_requests(path: String, body: &[u8]) -> Result<BodyRequests<'_>, CallEr
             return Err(invalid(["batch", "inputConfig", "requests"], "required: the requests"));
         }
     };
-    for (number, request) in requests.iter().enumerate() {
-        let named = serde_json::from_str::<NamedModel>(request.request.get());
-        let model = named.ok().and_then(|named| named.model);
-        if model.is_some_and(|model| !is_of_path(&model)) {
-            return Err(invalid(["requests", &number.to_string(), "request", "model"], differs));
+    let mut bodies = Vec::with_capacity(requests.len());
+    for (number, item) in requests.into_iter().enumerate() {
+        let number = number.to_string();
+        let GoogleRequest { model, request } = serde_json::from_str(item.get())
+            .map_err(|_| invalid(["requests", &number], "must be an object with request, once"))?;
+        let inner = serde_json::from_str::<NamedModel<'_>>(request.get()).ok();
+        if inner.and_then(|inner| inner.model).is_some_and(is_other) {
+            return Err(invalid(["requests", &number, "request", "model"], differs));
         }
+        if model.is_some_and(is_other) {
+            return Err(invalid(["requests", &number, "model"], differs));
+        }
+        bodies.push(request);
     }
-    let bodies = requests.iter().map(|request| request.request).collect();
     Ok(BodyRequests::Listed(RequestList { path, key: "request", bodies }))
 }
 
@@ -171,7 +188,27 @@ mod tests {
             let body = of(&format!(r#""{key}":{}"#, list(r#"{"model":"models/gemini"}"#)));
             assert_eq!(google(&body), Ok(1), "{body}");
         }
-        let refused: [(String, &[&str]); 6] = [
+        let refused: [(String, &[&str]); 11] = [
+            (
+                of(&format!(r#""inputConfig":{}"#, list(r#"{"model":1}"#))),
+                &["requests", "0", "request", "model"],
+            ),
+            (
+                of(r#""inputConfig":{"requests":{"requests":[{"model":"other","request":{}}]}}"#),
+                &["requests", "0", "model"],
+            ),
+            (
+                of(r#""inputConfig":{"requests":{"requests":[{"request":{}},null]}}"#),
+                &["requests", "1"],
+            ),
+            (
+                of(r#""inputConfig":{"requests":{"requests":[{"request":{},"request":{}}]}}"#),
+                &["requests", "0"],
+            ),
+            (
+                format!(r#"{{"model":"other","batch":{{"inputConfig":{}}}}}"#, list("{}")),
+                &["model"],
+            ),
             (
                 of(&format!(r#""inputConfig":{}"#, list(r#"{"model":"models/other"}"#))),
                 &["requests", "0", "request", "model"],

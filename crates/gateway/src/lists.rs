@@ -82,8 +82,9 @@ impl OutboundCall {
         let query = |name: &str| self.endpoint.format.query(name);
         let named = |name: &str| query(name).filter(|id| !id.is_empty());
         let limits = ["limit", "pageSize", "page_size"];
-        let limit = match limits.iter().find_map(|name| Some((name, query(name)?))) {
+        let limit = match limits.iter().find_map(|name| Some((*name, query(name)?))) {
             None => USUAL,
+            Some(("pageSize" | "page_size", text)) if text == "0" => USUAL,
             Some((name, text)) => {
                 text.parse().ok().filter(|limit| (1..=10_000).contains(limit)).ok_or_else(|| {
                     let message = "must be a number from 1 to 10000";

@@ -169,15 +169,19 @@ impl OutboundCall {
         let InboundCall { credential, owner, body, .. } = inbound;
         let (key, managed) = (&credential.provider_key, credential.is_managed());
         // The body of a GET or DELETE is dropped: a provider might read it as a part of the call.
-        let (mut call_body, body) = match *head.method {
-            Method::GET | Method::DELETE => (InspectedBody::empty(), Bytes::new()),
+        let is_sent = match *head.method {
+            Method::GET | Method::DELETE => false,
             // The body of an upload is checked when its file is.
-            _ if inbound.upload.is_some() => (InspectedBody::empty(), Bytes::new()),
+            _ if inbound.upload.is_some() => false,
             // A cancellation needs none.
-            _ if body.is_empty() && endpoint.format.object_id().is_some() => {
-                (InspectedBody::empty(), Bytes::new())
+            _ => !body.is_empty() || endpoint.format.object_id().is_none(),
+        };
+        let (mut call_body, body) = match is_sent {
+            true => (call_body(head, body, &endpoint, managed)?, body.clone()),
+            false => {
+                let none = InspectedBody::without_body(&endpoint.format, managed);
+                (none.map_err(body_refused)?, Bytes::new())
             }
-            _ => (call_body(head, body, &endpoint, managed)?, body.clone()),
         };
         if let Some(model) = model {
             call_body.set_model(model);
@@ -288,10 +292,12 @@ fn call_body(
     if types.next().is_some() {
         return Err(unsupported("Send one Content-Type."));
     }
-    InspectedBody::read(body, content_type, &endpoint.format, managed).map_err(|refused| {
-        match refused {
-            BodyRefusal::ContentType(hint) => unsupported(hint),
-            BodyRefusal::Invalid(issues) => body_invalid(issues),
-        }
-    })
+    InspectedBody::read(body, content_type, &endpoint.format, managed).map_err(body_refused)
+}
+
+fn body_refused(refused: BodyRefusal) -> CallError {
+    match refused {
+        BodyRefusal::ContentType(hint) => CallError::ContentTypeUnsupported(hint.to_owned()),
+        BodyRefusal::Invalid(issues) => body_invalid(issues),
+    }
 }

@@ -188,9 +188,28 @@ fn files_that_messages_name_are_listed_so_that_their_owner_can_be_checked() {
     assert_eq!(paths(CHAT, &many, true), ["messages.32.content.0.file.file_id"]);
 }
 
+#[test]
+fn the_tier_of_google_is_read_in_both_spellings_and_words() {
+    let url = "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent";
+    let endpoint = ProviderTable::builtin().resolve(&Method::POST, url).unwrap().format;
+    let tiers = |field: &str, word: &str| {
+        let body = json!({"contents": [], field: word}).to_string();
+        let body = InspectedBody::inspect(body.as_bytes(), &endpoint, true).unwrap();
+        body.tiers().iter().map(|(_, tier)| tier.clone()).collect::<Vec<_>>()
+    };
+    for field in ["serviceTier", "service_tier"] {
+        assert_eq!(tiers(field, "priority"), ["priority"]);
+        assert_eq!(tiers(field, "SERVICE_TIER_PRIORITY"), ["priority"]);
+        assert!(tiers(field, "SERVICE_TIER_FLEX").is_empty());
+        assert!(tiers(field, "SERVICE_TIER_UNSPECIFIED").is_empty());
+    }
+}
+
 fn with_model(body: &Value) -> String {
     let mut body = body.clone();
-    body["model"] = json!("m");
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert("model".to_owned(), json!("m"));
+    }
     body.to_string()
 }
 

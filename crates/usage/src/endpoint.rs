@@ -204,7 +204,7 @@ impl EndpointFormat {
                 "max_output_tokens",
                 "_method",
             ];
-            name != model && OF_BODY.contains(&name)
+            self.method == Method::POST && name != model && OF_BODY.contains(&name)
         };
         // The content of a file instead of its object.
         let is_download = self.path.ends_with(":download");

@@ -95,8 +95,11 @@ impl InspectedBody {
             "batch",
             "global",
         ];
-        if !NO_DEARER.contains(&tier) {
-            self.tiers.push((field, tier.to_ascii_lowercase()));
+        let tier = tier.to_ascii_lowercase();
+        // Google's words.
+        let tier = tier.strip_prefix("service_tier_").unwrap_or(&tier);
+        if !NO_DEARER.contains(&tier) && tier != "unspecified" {
+            self.tiers.push((field, tier.to_owned()));
         }
     }
 
@@ -108,7 +111,8 @@ impl InspectedBody {
         seconds: Option<&str>,
         size: Option<&str>,
     ) {
-        match seconds.and_then(micros) {
+        // 0 may stand for the length that the provider takes by itself.
+        match seconds.and_then(micros).filter(|length| *length > 0) {
             Some(length) => self.video_micros = length,
             None => {
                 self.video_micros = field.usual_micros;

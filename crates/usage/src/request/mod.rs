@@ -29,6 +29,20 @@ use crate::endpoint::EndpointFormat;
 /// longer one.
 const MAX_MODEL_BYTES: usize = 2048;
 
+/// Refuses a parameter of the query that would let a call pass unmeasured. An answer that may settle a job must be whole
+/// with any key.
+fn check_query(endpoint: &EndpointFormat, managed: bool) -> Result<(), BodyRefusal> {
+    let applies = managed || endpoint.answers_object();
+    match endpoint.forbidden_parameter().filter(|_| applies) {
+        None => Ok(()),
+        Some(name) => {
+            let issue = "is a key, sends the answer elsewhere, or leaves out what it is measured by, \
+                         which is not possible with the managed key; use your own provider key";
+            Err(vec![Issue::at([&name], issue)].into())
+        }
+    }
+}
+
 impl InspectedBody {
     /// The model that a body names, for a call that it routes. Nothing else is read. `None` unless
     /// the body is a JSON object or a form that names one.
@@ -60,11 +74,7 @@ impl InspectedBody {
         endpoint: &EndpointFormat,
         managed: bool,
     ) -> Result<Self, BodyRefusal> {
-        if let Some(name) = endpoint.forbidden_parameter().filter(|_| managed) {
-            let issue = "is a key, sends the answer elsewhere, or leaves out what it is measured by, \
-                         which is not possible with the managed key; use your own provider key";
-            return Err(vec![Issue::at([&name], issue)].into());
-        }
+        check_query(endpoint, managed)?;
         if let Some(name) = endpoint.duplicate_model_parameter() {
             let issue = "must not occur more than once in the query";
             return Err(vec![Issue::at([name], issue)].into());
@@ -87,6 +97,15 @@ impl InspectedBody {
             return Err(vec![Issue::at(["model"], message)].into());
         }
         Ok(read)
+    }
+
+    /// The facts of a call whose body is not sent, such as a GET.
+    ///
+    /// # Errors
+    /// The issue of a parameter of the query, as [`InspectedBody::read`] has it.
+    pub fn without_body(endpoint: &EndpointFormat, managed: bool) -> Result<Self, BodyRefusal> {
+        check_query(endpoint, managed)?;
+        Ok(Self::empty())
     }
 
     /// Reads a JSON body.

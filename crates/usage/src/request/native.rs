@@ -98,6 +98,10 @@ struct NativeFields<'a, 'b> {
 impl NativeFields<'_, '_> {
     fn google(&mut self, call: &mut InspectedBody, endpoint: &EndpointFormat) {
         call.stream = endpoint.path.ends_with(":streamGenerateContent");
+        // The other spelling is read with the common fields.
+        if let Some(tier) = self.body.text("serviceTier") {
+            call.add_tier("serviceTier", &tier);
+        }
         for key in ["generationConfig", "generation_config"] {
             let Some(config) = self.body.object(key) else { continue };
             if let Some(twice) = config.duplicate() {
@@ -263,12 +267,13 @@ fn characters(value: Option<&RawValue>) -> u64 {
     all.fold(0, u64::saturating_add)
 }
 
-/// Whether a value names the address of something stored, such as a film or an image in a bucket.
+/// Whether a value names the address of something stored, such as a film or an image in a bucket, in any spelling.
 fn names_address(value: &Value) -> bool {
-    const KEYS: [&str; 5] = ["uri", "gcsUri", "gcs_uri", "fileUri", "file_uri"];
+    const KEYS: [&str; 3] = ["uri", "gcsuri", "fileuri"];
+    let is_address = |key: &str| KEYS.contains(&&*key.to_ascii_lowercase().replace('_', ""));
     match value {
         Value::Object(members) => {
-            members.iter().any(|(key, value)| KEYS.contains(&key.as_str()) || names_address(value))
+            members.iter().any(|(key, value)| is_address(key) || names_address(value))
         }
         Value::Array(items) => items.iter().any(names_address),
         _ => false,

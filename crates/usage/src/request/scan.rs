@@ -128,8 +128,9 @@ impl ScanFindings {
 }
 
 /// The keys of strings that name something stored.
-const HANDLE_KEYS: [&str; 16] = [
+const HANDLE_KEYS: [&str; 17] = [
     "file_id",
+    "fileId",
     "container",
     "container_id",
     "vector_store_id",
@@ -437,6 +438,12 @@ fn judge_member(place: ScanContext, key: &str, seen: &ScannedValue<'_>, found: &
         }
         ScannedValue::Other if key == "systemTool" => found.note(FindingKind::Unsized, here()),
         ScannedValue::List if HANDLE_LIST_KEYS.contains(&key) => {
+            found.note(FindingKind::Handle, here())
+        }
+        // An id in another form than a text.
+        ScannedValue::List | ScannedValue::Named | ScannedValue::Other
+            if key == FILE_KEY && place == ScanContext::Message =>
+        {
             found.note(FindingKind::Handle, here())
         }
         // The body contains only the name of the speech.
