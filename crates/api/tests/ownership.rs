@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::{ScriptedResponse, TestRequest};
 
-use crate::support::{Gateway, each_gateway_by_the_stores_clock, text};
-use crate::{batches, file_batches, jobs};
+use crate::support::{Gateway, chat_answer, each_gateway_by_the_stores_clock, text};
+use crate::{batches, file_batches, google_jobs, jobs, videos};
 
 /// The steps of a history.
-const STEPS: u64 = 60;
+const STEPS: u64 = 90;
 /// The wallets of a merchant.
 const WALLETS: usize = 3;
 
@@ -24,17 +24,51 @@ enum Kind {
     Batch,
     /// A batch of messages.
     MessageBatch,
+    Video,
+    /// A batch of Google's.
+    GoogleBatch,
+    /// An operation of Google's that makes videos.
+    GoogleVideo,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Response, Self::File, Self::Batch, Self::MessageBatch];
+    const ALL: [Self; 7] = [
+        Self::Response,
+        Self::File,
+        Self::Batch,
+        Self::MessageBatch,
+        Self::Video,
+        Self::GoogleBatch,
+        Self::GoogleVideo,
+    ];
+    /// The kinds that are listed.
+    const LISTED: [Self; 5] =
+        [Self::File, Self::Batch, Self::MessageBatch, Self::Video, Self::GoogleBatch];
+    /// The kinds that can be deleted.
+    const DELETED: [Self; 5] =
+        [Self::Response, Self::File, Self::MessageBatch, Self::Video, Self::GoogleBatch];
 
+    /// The path of a call that creates one.
+    fn creation(self) -> &'static str {
+        match self {
+            Self::GoogleBatch => "/v1beta/models/g-1:batchGenerateContent",
+            Self::GoogleVideo => "/v1beta/models/film-1:predictLongRunning",
+            Self::Response | Self::File | Self::Batch | Self::MessageBatch | Self::Video => {
+                self.path()
+            }
+        }
+    }
+
+    /// The path below which an object is.
     fn path(self) -> &'static str {
         match self {
-            Self::Response => "/responses",
-            Self::File => "/files",
-            Self::Batch => "/batches",
-            Self::MessageBatch => "/messages/batches",
+            Self::Response => "/v1/responses",
+            Self::File => "/v1/files",
+            Self::Batch => "/v1/batches",
+            Self::MessageBatch => "/v1/messages/batches",
+            Self::Video => "/v1/videos",
+            Self::GoogleBatch => "/v1beta/batches",
+            Self::GoogleVideo => "/v1beta/models/film-1/operations",
         }
     }
 
@@ -42,14 +76,15 @@ impl Kind {
     fn operations(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Response => &[("GET", ""), ("GET", "/input_items")],
-            Self::File => &[("GET", ""), ("GET", "/content")],
-            Self::Batch => &[("GET", "")],
+            Self::File | Self::Video => &[("GET", ""), ("GET", "/content")],
+            Self::Batch | Self::GoogleVideo => &[("GET", "")],
             Self::MessageBatch => &[("GET", ""), ("GET", "/results")],
+            Self::GoogleBatch => &[("GET", ""), ("POST", ":cancel")],
         }
     }
 
     fn runs(self) -> bool {
-        matches!(self, Self::Batch | Self::MessageBatch)
+        !matches!(self, Self::Response | Self::File)
     }
 
     /// The answer of the provider to a retrieval.
@@ -59,8 +94,38 @@ impl Kind {
             Self::File => file_batches::file(id),
             Self::Batch => file_batches::batch(id, "in_progress", [None; 2]),
             Self::MessageBatch => batches::batch(id, "in_progress", [0; 4]),
+            Self::Video => videos::video(id, "in_progress", &json!("4"), "720x1280"),
+            Self::GoogleBatch => google_jobs::batch(id, "BATCH_STATE_RUNNING", 0, &[]),
+            Self::GoogleVideo => google_jobs::operation(id, None),
         }
     }
+
+    /// The answers of the provider that show the end of a job, which costs nothing, and the state then.
+    fn end(self, id: &str) -> (Vec<ScriptedResponse>, &'static str) {
+        match self {
+            Self::Response | Self::File => (Vec::new(), ""),
+            Self::Batch => (vec![file_batches::batch(id, "cancelled", [None; 2])], "cancelled"),
+            Self::MessageBatch => (
+                vec![batches::batch(id, "ended", [0, 0, 1, 0]), batches::results(&[])],
+                "cancelled",
+            ),
+            Self::Video => (vec![videos::video(id, "failed", &json!("4"), "720x1280")], "failed"),
+            Self::GoogleBatch => {
+                let ended = || google_jobs::batch(id, "BATCH_STATE_CANCELLED", 0, &[]);
+                (vec![ended(), ended()], "cancelled")
+            }
+            Self::GoogleVideo => {
+                let response = json!({"generateVideoResponse": {"raiMediaFilteredCount": 1}});
+                (vec![google_jobs::operation(id, Some(response))], "succeeded")
+            }
+        }
+    }
+}
+
+/// The id of an object in an answer.
+fn id_of(object: &Value) -> String {
+    let name = object.get("id").or_else(|| object.get("name")).unwrap();
+    name.as_str().unwrap().rsplit('/').next().unwrap().to_owned()
 }
 
 /// An object at the provider.
@@ -85,12 +150,13 @@ struct History<'a> {
 
 impl History<'_> {
     fn call(&self, key: usize, kind: Kind, method: &str, path: &str) -> TestRequest {
-        let call = self.gateway.call_without_key(method, path);
+        let call = TestRequest::new(self.gateway.address, method, path);
         match kind {
             Kind::MessageBatch => {
                 call.header("x-api-key", &self.keys[key]).header("anthropic-version", "2023-06-01")
             }
-            _ => call.bearer(&self.keys[key]),
+            Kind::GoogleBatch | Kind::GoogleVideo => call.header("x-goog-api-key", &self.keys[key]),
+            Kind::Response | Kind::File | Kind::Batch | Kind::Video => call.bearer(&self.keys[key]),
         }
     }
 
@@ -98,14 +164,15 @@ impl History<'_> {
         for number in 0..STEPS {
             self.gateway.store.clock.advance_millis(1);
             let key = self.random.index(self.keys.len());
-            match self.random.below(5) {
+            match self.random.below(6) {
                 0 | 1 => self.create(key, number).await,
                 2 => self.list(key).await,
                 3 => self.delete(key).await,
+                4 => self.name_file(key).await,
                 _ => self.act(key).await,
             }
         }
-        for kind in [Kind::File, Kind::Batch, Kind::MessageBatch] {
+        for kind in Kind::LISTED {
             for key in 0..self.keys.len() {
                 self.list_kind(key, kind).await;
             }
@@ -117,7 +184,7 @@ impl History<'_> {
     async fn create(&mut self, key: usize, number: u64) {
         let kind = Kind::ALL[self.random.index(Kind::ALL.len())];
         let id = format!("{kind:?}-{}-{number}", self.seed);
-        let call = self.call(key, kind, "POST", kind.path());
+        let call = self.call(key, kind, "POST", kind.creation());
         let call = match kind {
             Kind::Response => {
                 let mut body = jobs::body();
@@ -140,9 +207,12 @@ impl History<'_> {
                 call.json(&body)
             }
             Kind::MessageBatch => call.json(&json!({"requests": [batches::request("a", "m-1")]})),
+            Kind::Video => call.json(&videos::body("film-1", &json!("4"), "720x1280")),
+            Kind::GoogleBatch => call.json(&google_jobs::body(&[google_jobs::request("a")])),
+            Kind::GoogleVideo => call.json(&google_jobs::film(&json!({"durationSeconds": 4}))),
         };
         self.gateway.provider.push(kind.answer(&id));
-        assert_eq!(call.send().await.expect(200)["id"], id);
+        assert_eq!(id_of(&call.send().await.expect(200)), id);
         self.objects.push(Object { id, kind, owner: Some(key) });
     }
 
@@ -171,8 +241,26 @@ impl History<'_> {
         }
     }
 
+    /// Names a file in a message.
+    async fn name_file(&mut self, key: usize) {
+        let file = self.random_object(Kind::File);
+        let content = json!([{"type": "file", "file": {"file_id": file.id}}]);
+        let body = json!({"model": "m-1", "max_tokens": 9,
+            "messages": [{"role": "user", "content": content}]});
+        let call = self.call(key, Kind::File, "POST", "/v1/chat/completions").json(&body);
+        let calls = self.gateway.provider.calls();
+        if file.owner == Some(key) {
+            self.gateway.provider.push(ScriptedResponse::json(200, chat_answer()));
+            call.send().await.expect(200);
+        } else {
+            let path = "messages.0.content.0.file.file_id";
+            jobs::assert_body_issues(&call.send().await, &[path]);
+            self.gateway.provider.assert_calls(calls);
+        }
+    }
+
     async fn delete(&mut self, key: usize) {
-        let kind = [Kind::Response, Kind::File, Kind::MessageBatch][self.random.index(3)];
+        let kind = Kind::DELETED[self.random.index(Kind::DELETED.len())];
         let object = self.random_object(kind);
         let path = format!("{}/{}", kind.path(), object.id);
         let call = self.call(key, kind, "DELETE", &path);
@@ -192,7 +280,7 @@ impl History<'_> {
     }
 
     async fn list(&mut self, key: usize) {
-        let kind = [Kind::File, Kind::Batch, Kind::MessageBatch][self.random.index(3)];
+        let kind = Kind::LISTED[self.random.index(Kind::LISTED.len())];
         self.list_kind(key, kind).await;
     }
 
@@ -202,9 +290,13 @@ impl History<'_> {
         let own = own.filter(|object| object.kind == kind && object.owner == Some(key));
         let own: Vec<_> = own.map(|object| object.id.clone()).collect();
         own.iter().for_each(|id| self.gateway.provider.push(kind.answer(id)));
-        let path = format!("{}?limit=100", kind.path());
+        let (limit, data) = match kind {
+            Kind::GoogleBatch => ("pageSize", "operations"),
+            _ => ("limit", "data"),
+        };
+        let path = format!("{}?{limit}=100", kind.path());
         let listed = self.call(key, kind, "GET", &path).send().await.expect(200);
-        let ids = listed["data"].as_array().unwrap().iter().map(|object| text(object, "id"));
+        let ids = listed[data].as_array().unwrap().iter().map(id_of);
         // They are retrieved at once, so the scripted answers may be in another order.
         let (mut ids, mut own) = (ids.collect::<Vec<_>>(), own);
         ids.sort();
@@ -221,19 +313,11 @@ impl History<'_> {
             let jobs = jobs.expect(200);
             let is_of = |job: &&Value| job["provider_object_id"] == object.id;
             let job = jobs["data"].as_array().unwrap().iter().find(is_of).unwrap();
-            match object.kind {
-                Kind::Batch => {
-                    let ended = file_batches::batch(&object.id, "cancelled", [None; 2]);
-                    self.gateway.provider.push(ended);
-                }
-                _ => {
-                    self.gateway.provider.push(batches::batch(&object.id, "ended", [0, 0, 1, 0]));
-                    self.gateway.provider.push(batches::results(&[]));
-                }
-            }
+            let (answers, state) = object.kind.end(&object.id);
+            answers.into_iter().for_each(|answer| self.gateway.provider.push(answer));
             let path = format!("/jobs/{}/refresh", text(job, "job_id"));
             let refresh = self.gateway.call_without_key("POST", &path).bearer(key).json(&json!({}));
-            assert_eq!(refresh.send().await.expect(200)["state"], "cancelled");
+            assert_eq!(refresh.send().await.expect(200)["state"], state, "{object:?}");
         }
     }
 }

@@ -14,11 +14,11 @@ fn call(gateway: &Gateway<'_>, key: &TestSpendKey, method: &str, path: &str) -> 
     gateway.call_without_key(method, &format!("/videos{path}")).bearer(&key.key)
 }
 
-fn body(model: &str, seconds: &Value, size: &str) -> Value {
+pub(crate) fn body(model: &str, seconds: &Value, size: &str) -> Value {
     json!({"model": model, "prompt": "A gate opens.", "seconds": seconds, "size": size})
 }
 
-fn video(id: &str, status: &str, seconds: &Value, size: &str) -> ScriptedResponse {
+pub(crate) fn video(id: &str, status: &str, seconds: &Value, size: &str) -> ScriptedResponse {
     ScriptedResponse::json(
         200,
         json!({"id": id, "object": "video", "status": status, "model": "film-1", "progress": 0,
