@@ -212,6 +212,15 @@ gpt("listBatches")
 gpt("getBatch", batch_id=file_batch_id)
 gpt("cancelBatch", {}, batch_id=file_batch_id)
 gpt("deleteFile", file_id=file_id)
+conversation_id = gpt("createConversation", {"metadata": {"topic": "gates"}})["id"]
+gpt("getConversation", conversation_id=conversation_id)
+gpt("updateConversation", {"metadata": {"topic": "tolls"}}, conversation_id=conversation_id)
+said = {"items": [{"type": "message", "role": "user", "content": "What does a tollgate do?"}]}
+item_id = gpt("addConversationItems", said, conversation_id=conversation_id)["data"][0]["id"]
+gpt("listConversationItems", conversation_id=conversation_id)
+gpt("getConversationItem", conversation_id=conversation_id, item_id=item_id)
+gpt("deleteConversationItem", conversation_id=conversation_id, item_id=item_id)
+gpt("deleteConversation", conversation_id=conversation_id)
 film = Caller(call("createSpendKey", {"name": "Films", "wallet_id": wallet_id})["key"])
 video_id = film("createVideo", {"model": "sora-2", "prompt": "A gate opens.", "seconds": "4", "size": "1280x720"})["id"]
 film("listVideos")

@@ -32,6 +32,7 @@
 //! | `POST /v1/messages/batches/{id}/cancel` | ends it |
 //! | `GET /v1/messages/batches/{id}/results` | its results, a line each, once it has ended |
 //! | `POST`, `GET /v1/files`, `/v1/batches` | files, and batches of the requests in one, in OpenAI's format |
+//! | `POST /v1/conversations`, and `GET`, `POST`, `DELETE` of one and of its `/items` | conversations; responses do not read them |
 //! | `POST`, `GET /v1/videos` | a video in OpenAI's format, which is [a job](#jobs) |
 //! | `POST /v1beta/models/{model}:generateContent`, `:streamGenerateContent` | JSON, or a stream as with `alt=sse` |
 //! | `POST /v1beta/models/{model}:batchGenerateContent` | a batch of Google's, which is [a job](#jobs) |
@@ -137,6 +138,7 @@ mod background;
 mod behavior;
 mod chat;
 mod completions;
+mod conversations;
 mod deliver;
 mod embeddings;
 mod endpoint;

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::answer::new_id;
 use crate::background::BackgroundResponses;
 use crate::behavior::Behavior;
+use crate::conversations::{self, Conversations};
 use crate::deliver::{ResponseContent, SimulatedResponse, deliver, to_json};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
 use crate::error::SimulatedError;
@@ -56,6 +57,7 @@ struct SimulatorState {
     file_batches: Data<FileBatches>,
     videos: Data<Videos>,
     operations: Data<GoogleOperations>,
+    conversations: Data<Conversations>,
 }
 
 impl Simulator {
@@ -91,6 +93,7 @@ impl Simulator {
             file_batches,
             videos,
             operations,
+            conversations: Data::default(),
         });
         let (started, starting) = mpsc::channel();
         let (ending, ended) = watch::channel(());
@@ -169,6 +172,7 @@ fn bind(
             .app_data(state.file_batches.clone())
             .app_data(state.videos.clone())
             .app_data(state.operations.clone())
+            .app_data(state.conversations.clone())
             .app_data(mailbox.clone())
             .configure(routes)
     };
@@ -217,6 +221,7 @@ fn routes(config: &mut ServiceConfig) {
         .configure(message_batches::routes)
         .configure(file_batches::routes)
         .configure(videos::routes)
+        .configure(conversations::routes)
         .configure(receiver::routes)
         .default_service(web::to(handler(SimulatedEndpoint::Other)));
 }

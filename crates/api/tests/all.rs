@@ -3,6 +3,7 @@
 
 mod batches;
 mod budgets;
+mod conversations;
 mod cost_reports;
 mod dashboard;
 mod deliveries;

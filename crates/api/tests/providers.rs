@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 use tollgate_testkit::{ScriptedResponse, TestRequest};
 
+use crate::file_batches;
 use crate::support::{Gateway, each_gateway_at_real_prices};
 
 /// Input and output cost, usage source and price source of the only record.
@@ -250,6 +251,50 @@ fn a_deployment_whose_price_is_unknown_is_refused_with_the_managed_key() {
         let refused = to(gateway, path).json(&json!({"messages": []})).send().await;
         assert_eq!((refused.status, refused.error().as_str()), (400, "model_price_unknown"));
         gateway.provider.assert_calls(0);
+    });
+}
+
+#[test]
+fn a_batch_at_azures_older_paths_keeps_their_version() {
+    each_gateway_at_real_prices(async |gateway| {
+        let version = "?api-version=2024-10-21";
+        let mut line = file_batches::line("a", "gpt-4o");
+        line["url"] = json!("/chat/completions");
+        gateway.provider.push(file_batches::file("file-in"));
+        let form = file_batches::form("batch", &[line]);
+        let upload = to(gateway, &format!("/azure/openai/files{version}"));
+        upload.bytes("multipart/form-data; boundary=x", &form).send().await.expect(200);
+        assert_eq!(gateway.provider.request().header("api-key"), Some("key-of-azure"));
+        gateway.provider.push(file_batches::batch("batch_1", "validating", [None; 2]));
+        let body = json!({"input_file_id": "file-in", "endpoint": "/chat/completions"});
+        let created = to(gateway, &format!("/azure/openai/batches{version}"));
+        created.json(&body).send().await.expect(200);
+        let job = gateway.get("/jobs").await.expect(200)["data"][0].clone();
+        assert_eq!((&job["kind"], &job["state"]), (&json!("batch"), &json!("running")));
+        let ended = file_batches::batch("batch_1", "completed", [Some("file-out"), None]);
+        gateway.provider.push(ended);
+        let answer = json!({"model": "gpt-4o-2024-11-20", "usage": {"prompt_tokens": 1000,
+            "completion_tokens": 100, "total_tokens": 1100}});
+        let line = json!({"custom_id": "a", "response": {"status_code": 200, "body": answer}});
+        gateway.provider.push(ScriptedResponse::bytes(200, "application/jsonl", line.to_string()));
+        let refresh = format!("/jobs/{}/refresh", job["job_id"].as_str().unwrap_or_default());
+        let ended = gateway.post(&refresh, &json!({})).await.expect(200);
+        assert_eq!(ended["state"], "succeeded");
+        let targets: Vec<_> =
+            gateway.provider.requests().into_iter().map(|request| request.target).collect();
+        assert_eq!(
+            targets[2..],
+            [
+                format!("/azure/openai/batches/batch_1{version}"),
+                format!("/azure/openai/files/file-out/content{version}")
+            ]
+        );
+        let path = format!("/requests/{}", job["request_id"].as_str().unwrap_or_default());
+        let record = gateway.get(&path).await.expect(200);
+        assert_eq!(
+            (&record["status"], &record["lines"][0]["requests"]),
+            (&json!("completed"), &json!(1))
+        );
     });
 }
 

@@ -203,7 +203,7 @@ impl Tenant {
 }
 
 /// The beginnings of routes whose answers are the operator's or a provider's.
-const NOT_OF_A_MERCHANT: [&str; 10] = [
+const NOT_OF_A_MERCHANT: [&str; 11] = [
     "/operator",
     "/forward",
     "/models",
@@ -214,6 +214,7 @@ const NOT_OF_A_MERCHANT: [&str; 10] = [
     "/files",
     "/batches",
     "/videos",
+    "/conversations",
 ];
 
 /// A body that is valid for a route, with this tenant's own ids.

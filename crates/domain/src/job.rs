@@ -251,6 +251,8 @@ pub enum ObjectKind {
     File,
     /// A video.
     Video,
+    /// A conversation.
+    Conversation,
 }
 
 /// An object at a provider that belongs to the wallet that paid for it.

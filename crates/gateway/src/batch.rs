@@ -236,8 +236,14 @@ impl<'a> BatchPlanner<'a> {
             }
         }
         let impossible = "is not possible in a batch with the managed key";
-        if request.previous_response_id.is_some() {
-            self.issues.push(issue("previous_response_id", impossible.to_owned()));
+        let continued = [
+            ("previous_response_id", &request.previous_response_id),
+            ("conversation", &request.conversation),
+        ];
+        for (field, id) in continued {
+            if id.is_some() {
+                self.issues.push(issue(field, impossible.to_owned()));
+            }
         }
         let files = request.files.iter().map(|file| within(file.path.clone()));
         self.issues.extend(files.map(|path| Issue { path, message: impossible.to_owned() }));

@@ -48,7 +48,9 @@ pub(crate) enum JobBeginning {
 fn kept_object(kind: ObjectKind, id: &str, now: Timestamp) -> ProviderObject {
     let kept_for = match kind {
         ObjectKind::Response => RESPONSE_KEPT_MILLIS,
-        ObjectKind::Batch | ObjectKind::Video | ObjectKind::File => ALWAYS_KEPT_MILLIS,
+        ObjectKind::Batch | ObjectKind::Video | ObjectKind::File | ObjectKind::Conversation => {
+            ALWAYS_KEPT_MILLIS
+        }
     };
     let object_id = id.to_owned();
     let expires_at = now.plus_millis(kept_for);
@@ -75,8 +77,8 @@ pub(crate) fn kept_answer(
     outbound.call_body.keeps_answer.then(|| kept_response(id, priced, now))
 }
 
-/// The objects that the answer of a call without a price shows: the file that was uploaded, and the files of results of a
-/// batch.
+/// The objects that the answer of a call without a price shows: the file that was uploaded, the conversation that was
+/// created, and the files of results of a batch.
 pub(crate) fn kept_by_free_call(
     outbound: &OutboundCall,
     reading: &UsageReading,
@@ -86,6 +88,12 @@ pub(crate) fn kept_by_free_call(
         true => kept_files(reading, now),
         false => Vec::new(),
     };
+    if let Some(id) = reading.response_id.as_deref()
+        && outbound.endpoint.format.creates_conversation()
+        && outbound.managed
+    {
+        objects.push(kept_object(ObjectKind::Conversation, id, now));
+    }
     // A batch needs what is known of the requests in its file, with any key.
     let is_kept = outbound.managed || outbound.file.is_some();
     if let Some(id) = reading.response_id.as_deref()

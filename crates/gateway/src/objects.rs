@@ -36,6 +36,12 @@ impl OutboundCall {
             }
         }
         let mut issues = Vec::new();
+        if let Some(id) = &self.call_body.conversation
+            && self.owned(id, inbound, gateway).await?.is_none()
+        {
+            let message = "is not the id of a conversation that belongs to this wallet";
+            issues.push(Issue::at(["conversation"], message));
+        }
         for file in &self.call_body.files {
             if self.owned(&file.id, inbound, gateway).await?.is_none() {
                 let message = "is not the id of a file that belongs to this wallet".to_owned();

@@ -92,8 +92,7 @@ fn with_a_managed_key_nothing_stored_is_named() {
         (CHAT, json!({"background": true}), "background"),
         (RESPONSES, json!({"deferred": true}), "deferred"),
         (CHAT, json!({"previous_response_id": "resp_1"}), "previous_response_id"),
-        (RESPONSES, json!({"conversation": "conv_1"}), "conversation"),
-        (RESPONSES, json!({"conversation": {"id": "conv_1"}}), "conversation"),
+        (CHAT, json!({"conversation": "conv_1"}), "conversation"),
         (RESPONSES, json!({"prompt": {"id": "pmpt_1"}}), "prompt"),
         (RESPONSES, json!({"input": [{"type": "item_reference", "id": "msg_1"}]}), "input.0.type"),
         (
@@ -132,6 +131,17 @@ fn with_a_managed_key_nothing_stored_is_named() {
         assert_eq!(paths(path, &body, true), [*expected], "{body}");
         assert!(inspect(path, &body, false).is_ok(), "the caller's own key may: {body}");
         assert!(InspectedBody::inspect(body.as_bytes(), &generous, true).is_ok(), "{body}");
+    }
+    for conversation in [json!("conv_1"), json!({"id": "conv_1"})] {
+        let body = with_model(&json!({"conversation": conversation}));
+        let body = InspectedBody::inspect(body.as_bytes(), &endpoint(RESPONSES), true).unwrap();
+        assert_eq!(body.conversation.as_deref(), Some("conv_1"));
+    }
+    for odd in [json!(7), json!({"id": 7}), json!([])] {
+        assert_eq!(
+            paths(RESPONSES, &with_model(&json!({"conversation": odd})), true),
+            ["conversation"]
+        );
     }
     // The end of a response can be seen, and the owner of one is checked.
     let body = br#"{"model":"m","background":true,"previous_response_id":"resp_1","store":false}"#;

@@ -71,6 +71,7 @@ coded! {
         Batch = 2,
         File = 3,
         Video = 4,
+        Conversation = 5,
     }
     JobKind {
         Response = 1,

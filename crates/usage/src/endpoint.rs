@@ -95,6 +95,11 @@ impl EndpointFormat {
         self.object_role() == ObjectRole::Creates && self.api() == Api::Video
     }
 
+    /// Whether it creates a conversation.
+    pub fn creates_conversation(&self) -> bool {
+        self.api() == Api::Conversation
+    }
+
     /// Whether it uploads a file.
     pub fn creates_file(&self) -> bool {
         self.api() == Api::File
@@ -259,6 +264,7 @@ impl EndpointFormat {
             | Api::Deepgram
             | Api::Batch
             | Api::File
+            | Api::Conversation
             | Api::Opaque => &[],
         }
     }

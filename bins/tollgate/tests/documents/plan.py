@@ -261,8 +261,8 @@ ANSWERS = {
     # The forward.
     ("api", '"message":"The body to be forwarded is not valid."'): """
         curl -s "$BASE/v1/forward?u={OPENAI}/responses" -H "Authorization: Bearer $TOKEN" \
-            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "conversation": "conv_1",
-                "input": [{"type": "input_file", "file_id": "file-1"}]}'
+            -H "Content-Type: application/json" -d '{"model": "gpt-4o-mini", "container": "cntr_1",
+                "input": "Hello", "tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}'
     """,
     ("api", "0.00061455 USD are held by calls in flight"): """
         POOR=$(api POST connections '{}' | grep -o 'wal_[0-9A-Z]*')

@@ -80,6 +80,9 @@ def one_of_each(key):
     new = {"input_file_id": file["id"], "endpoint": line["url"], "completion_window": "24h"}
     file_batch = send("POST", "/v1/batches", key, new)
     video = send("POST", "/v1/videos", key, {"model": "sora-2", "prompt": "A gate opens.", "seconds": "4"})
+    conversation = send("POST", "/v1/conversations", key, {})["id"]
+    item = {"items": [{"type": "message", "role": "user", "content": "Hello"}]}
+    item = send("POST", f"/v1/conversations/{conversation}/items", key, item)["data"][0]["id"]
     question = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
     question["generationConfig"] = {"maxOutputTokens": 9}
     gemini, veo = "/v1beta/models/gemini-2.5-flash", "/v1beta/models/veo-3.0-generate-001"
@@ -111,6 +114,8 @@ def one_of_each(key):
         "input_file_id": file["id"],
         "batch_id": file_batch["id"],
         "video_id": video["id"],
+        "conversation_id": conversation,
+        "item_id": item,
         "batch": google_batch["name"].split("/")[1],
         "operation": operation["name"].split("/")[-1],
         "file": sample["video"]["uri"].split("files/")[1].split(":")[0],

@@ -47,7 +47,7 @@ TEXTS = {
 }
 CALLS = {f"POST /v1/{path}" for path in (
     "forward", "chat/completions", "completions", "responses", "responses/input_tokens", "embeddings", "messages",
-    "messages/count_tokens", "messages/batches", "batches",
+    "messages/count_tokens", "messages/batches", "batches", "conversations",
 )}
 MODELS = {
     "completions": "gpt-3.5-turbo-instruct",
@@ -58,8 +58,11 @@ PROMPT = {
     "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}], "input": "Hello", "prompt": "Hello",
 }
 # The objects of providers, by the parameters of paths that name them, and the operations that would delete the only one.
-OBJECTS = {"message_batch_id", "batch_id", "file_id", "video_id", "batch", "file", "operation"}
-KEPT = {"DELETE /v1/files/{file_id}", "DELETE /v1/videos/{video_id}", "DELETE /v1beta/batches/{batch}"}
+OBJECTS = {"message_batch_id", "batch_id", "file_id", "video_id", "batch", "file", "operation", "conversation_id", "item_id"}
+KEPT = {
+    "DELETE /v1/files/{file_id}", "DELETE /v1/videos/{video_id}", "DELETE /v1beta/batches/{batch}",
+    "DELETE /v1/conversations/{conversation_id}", "DELETE /v1/conversations/{conversation_id}/items/{item_id}",
+}
 GOOGLE_CALL = "POST /v1beta/models/{model}:{call}"
 GEMINI = "gemini-2.5-flash"
 QUESTION = {

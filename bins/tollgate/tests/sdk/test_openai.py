@@ -214,6 +214,24 @@ class Calls(OpenAITestCase):
             client.files.retrieve(uploaded.id)
         self.assertEqual(gone.exception.body["code"], "provider_object_not_found")
 
+    def test_a_conversation(self):
+        client = self.client()
+        conversation = client.conversations.create(metadata={"topic": "gates"})
+        message = {"type": "message", "role": "user", "content": "What does a tollgate do?"}
+        [item] = client.conversations.items.create(conversation.id, items=[message]).data
+        self.assertEqual([one.id for one in client.conversations.items.list(conversation.id)], [item.id])
+        for named in (conversation.id, {"id": conversation.id}):
+            response = client.responses.create(
+                model=OPENAI_MODEL, input="Go on.", max_output_tokens=64, conversation=named
+            )
+            self.assertEqual(response.status, "completed")
+        client.conversations.items.delete(item.id, conversation_id=conversation.id)
+        client.conversations.update(conversation.id, metadata={"topic": "tolls"})
+        self.assertTrue(client.conversations.delete(conversation.id).deleted)
+        with self.assertRaises(openai.NotFoundError) as gone:
+            client.conversations.retrieve(conversation.id)
+        self.assertEqual(gone.exception.code, "provider_object_not_found")
+
     def test_a_file_as_input(self):
         client = self.client()
         uploaded = client.files.create(file=("gate.pdf", b"%PDF-1.7"), purpose="user_data")

@@ -264,6 +264,8 @@ drop_ins! {
     ///
     /// The batch is a job. It holds the most that all of its requests can cost, at the prices of batches.
     create_batch = "/batches" "createBatch" CallInput ShapeAErrors;
+    /// Create a conversation, in OpenAI's format (format a).
+    create_conversation = "/conversations" "createConversation" CallInput ShapeAErrors;
 }
 
 /// The routes of SDKs that have a version of their own in the path.
@@ -573,6 +575,53 @@ kept_objects! { "The id of a video of this wallet" "video_id" ShapeAErrors {
     /// Get the content of a video, in OpenAI's format (format a).
     video_content = get "/videos/{video_id}/content" "getVideoContent";
 } }
+
+kept_objects! { "The id of a conversation of this wallet" "conversation_id" ShapeAErrors {
+    /// Get a conversation, in OpenAI's format (format a).
+    retrieve_conversation = get "/conversations/{conversation_id}" "getConversation";
+    /// Update a conversation, in OpenAI's format (format a).
+    update_conversation = post "/conversations/{conversation_id}" "updateConversation";
+    /// Delete a conversation, in OpenAI's format (format a).
+    delete_conversation = delete "/conversations/{conversation_id}" "deleteConversation" refused::JobRunning;
+    /// List the items of a conversation, in OpenAI's format (format a).
+    list_conversation_items = get "/conversations/{conversation_id}/items" "listConversationItems";
+    /// Add items to a conversation, in OpenAI's format (format a).
+    add_conversation_items = post "/conversations/{conversation_id}/items" "addConversationItems";
+} }
+
+/// The routes of an item of a conversation.
+macro_rules! conversation_items {
+    ($( $(#[$doc:meta])* $name:ident = $method:ident $id:literal; )*) => { $(
+        $(#[$doc])*
+        #[utoipa::path(
+            $method,
+            path = "/conversations/{conversation_id}/items/{item_id}",
+            operation_id = $id,
+            params(
+                ("conversation_id" = String, Path, description = "The id of a conversation of this wallet"),
+                ("item_id" = String, Path, description = "The id of an item of it"),
+                DropInQuery, MetadataHeader, RunHeaders,
+            ),
+            responses(CallResponses, ShapeAErrors, refused::ProviderObjectNotFound),
+            security(("credential" = [])),
+        )]
+        pub(crate) async fn $name(
+            http: HttpRequest,
+            payload: web::Payload,
+            app: web::Data<App>,
+            client: web::Data<ProviderClient>,
+        ) -> Result<HttpResponse, ApiError> {
+            drop_in(http, payload, app, client).await
+        }
+    )* };
+}
+
+conversation_items! {
+    /// Get an item of a conversation, in OpenAI's format (format a).
+    retrieve_conversation_item = get "getConversationItem";
+    /// Delete an item of a conversation, in OpenAI's format (format a).
+    delete_conversation_item = delete "deleteConversationItem";
+}
 
 kept_objects! { "The id of a file of this wallet" "file_id" ShapeAErrors {
     /// Get a file, in OpenAI's format (format a).

@@ -163,7 +163,7 @@ fn usage_words(operation: &Operation) -> &'static str {
             "the delivered videos, each with the length in the request"
         }
         Api::Video => "`seconds` of the video that is complete",
-        Api::File | Api::Opaque => "estimated",
+        Api::File | Api::Conversation | Api::Opaque => "estimated",
     }
 }
 

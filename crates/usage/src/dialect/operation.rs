@@ -45,6 +45,8 @@ pub enum Api {
     Video,
     /// OpenAI's `/files`: a file that is uploaded.
     File,
+    /// OpenAI's `/conversations`: messages that responses continue.
+    Conversation,
     /// Any other: its answers report no usage in a known form.
     Opaque,
 }

@@ -68,6 +68,22 @@ static VIDEO_ROWS: [Operation; 5] = [
     of_object(Method::GET, "/videos/{object}/content", Api::Opaque, ObjectRole::Uses),
     of_object(Method::DELETE, "/videos/{object}", Api::Opaque, ObjectRole::Deletes),
 ];
+/// Conversations, which responses continue.
+static CONVERSATION_ROWS: [Operation; 8] = [
+    keeps("/conversations", Api::Conversation),
+    of_object(Method::GET, "/conversations/{object}", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::POST, "/conversations/{object}", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::DELETE, "/conversations/{object}", Api::Opaque, ObjectRole::Deletes),
+    of_object(Method::GET, "/conversations/{object}/items", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::POST, "/conversations/{object}/items", Api::Opaque, ObjectRole::Uses),
+    of_object(Method::GET, "/conversations/{object}/items/{item}", Api::Opaque, ObjectRole::Uses),
+    of_object(
+        Method::DELETE,
+        "/conversations/{object}/items/{item}",
+        Api::Opaque,
+        ObjectRole::Uses,
+    ),
+];
 /// Files for batches, and batches of the requests in a file.
 static FILE_BATCH_ROWS: [Operation; 9] = [
     keeps("/files", Api::File),
@@ -239,6 +255,7 @@ pub const OPENAI: OperationSets = &[
     &MODERATION_ROWS,
     &FILE_BATCH_ROWS,
     &VIDEO_ROWS,
+    &CONVERSATION_ROWS,
 ];
 /// Chat at siblings of OpenAI.
 pub const CHAT: OperationSets = &[&CHAT_ROWS];
@@ -249,7 +266,7 @@ pub const ANTHROPIC: OperationSets = &[&MESSAGES_ROWS, &MESSAGE_BATCH_ROWS, &MOD
 /// Anthropic's messages at other providers.
 pub const MESSAGES: OperationSets = &[&MESSAGES_ROWS];
 /// Azure, below its deployments.
-pub const AZURE: OperationSets = &[&AZURE_ROWS, &KEPT_RESPONSES_ROWS];
+pub const AZURE: OperationSets = &[&AZURE_ROWS, &KEPT_RESPONSES_ROWS, &FILE_BATCH_ROWS];
 /// Azure's newer API, as at OpenAI.
 pub const AZURE_V1: OperationSets = &[
     &CHAT_ROWS,
@@ -260,6 +277,7 @@ pub const AZURE_V1: OperationSets = &[
     &IMAGE_GENERATION_ROWS,
     &FILE_BATCH_ROWS,
     &VIDEO_ROWS,
+    &CONVERSATION_ROWS,
 ];
 /// Google.
 pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS, &GOOGLE_JOB_ROWS];

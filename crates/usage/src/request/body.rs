@@ -39,6 +39,8 @@ pub struct InspectedBody {
     pub keeps_answer: bool,
     /// The earlier response that the body continues, where its owner must be known.
     pub previous_response_id: Option<String>,
+    /// The conversation that the body continues, where its owner must be known. Its tokens are not known.
+    pub conversation: Option<String>,
     /// The files that the body names, where their owner must be known. Their tokens are not known.
     pub files: Vec<NamedFile>,
     /// The most tokens of that response as input.

@@ -250,9 +250,12 @@ pub(super) fn inspect(
     let keeps_objects =
         endpoint.object_role() == ObjectRole::Creates && endpoint.api() == Api::Responses;
     let background = keeps_objects && read_flag("background", top.background, &mut issues);
-    let previous_response_id = match checks_owner && keeps_objects {
-        true => read_id("previous_response_id", top.previous_response_id.take(), &mut issues),
-        false => None,
+    let (previous_response_id, conversation) = match checks_owner && keeps_objects {
+        true => (
+            read_id("previous_response_id", top.previous_response_id.take(), &mut issues),
+            read_conversation(top.conversation.take(), &mut issues),
+        ),
+        false => (None, None),
     };
     let mut files = top.findings.take_files();
     if !(checks_owner && endpoint.takes_files()) {
@@ -290,12 +293,14 @@ pub(super) fn inspect(
         findings: top.findings,
         open_ended: {
             let of_file = || files.first().map(|file| file.path.clone());
-            stored.into_iter().next().or_else(of_file).or(endless)
+            let of_conversation = conversation.as_ref().map(|_| vec!["conversation".to_owned()]);
+            stored.into_iter().next().or(of_conversation).or_else(of_file).or(endless)
         },
         files,
         background,
         keeps_answer: keeps_objects && top.store.is_none_or(|store| store.get() != "false"),
         previous_response_id,
+        conversation,
         previous_tokens: 0,
         names_other_models: filled(top.models) || filled(top.fallbacks),
         model_range: range_of(body, top.model),
@@ -552,6 +557,22 @@ fn read_id(field: &str, value: Option<&RawValue>, issues: &mut Vec<Issue>) -> Op
         issues.push(Issue::at([field], "must be a string"));
     }
     id
+}
+
+/// Reads the id of a conversation: a text, or an object with it.
+fn read_conversation(value: Option<&RawValue>, issues: &mut Vec<Issue>) -> Option<String> {
+    let value = value.filter(|value| present(Some(value)))?;
+    match JsonObject::in_value(value) {
+        Some(object) => {
+            let id = object.text("id").filter(|_| object.duplicate().is_none());
+            if id.is_none() {
+                let issue = "must be the id of a conversation, or an object with it as id, once";
+                issues.push(Issue::at(["conversation"], issue));
+            }
+            id
+        }
+        None => read_id("conversation", Some(value), issues),
+    }
 }
 
 /// Refuses handles to stored state with a managed key. The key opens the operator's whole account,

@@ -33,6 +33,7 @@ pub(super) fn read(
             | Api::Embeddings
             | Api::Batch
             | Api::File
+            | Api::Conversation
             | Api::Opaque
     ) {
         return;

@@ -35,7 +35,7 @@ pub(super) fn extractor(
         Api::Batch | Api::Video if endpoint.answers_operation() => {
             Box::new(OperationExtractor::default())
         }
-        Api::Batch | Api::File => Box::new(BatchExtractor::default()),
+        Api::Batch | Api::File | Api::Conversation => Box::new(BatchExtractor::default()),
         Api::Video => Box::new(VideoExtractor::default()),
         Api::Messages => Box::new(AnthropicExtractor::new(request.hour_cache)),
         Api::GenerateContent | Api::EmbedContent | Api::Predict => {
