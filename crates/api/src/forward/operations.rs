@@ -327,75 +327,6 @@ pub(crate) async fn google(
     drop_in(http, payload, app, client).await
 }
 
-/// The routes of objects that Google keeps. Each block names the object and its id.
-macro_rules! google_objects {
-    ($noun:literal $object_id:literal {
-        $( $(#[$doc:meta])* $name:ident = $method:ident $path:literal $id:literal $($refused:path),*; )*
-    }) => { $(
-        $(#[$doc])*
-        #[utoipa::path(
-            $method,
-            path = $path,
-            operation_id = $id,
-            params(
-                ($object_id = String, Path, description = $noun),
-                DropInQuery, MetadataHeader, RunHeaders,
-            ),
-            responses(CallResponses, refused::ProviderObjectNotFound, $($refused),*),
-            security(("credential" = [])),
-        )]
-        pub(crate) async fn $name(
-            http: HttpRequest,
-            payload: web::Payload,
-            app: web::Data<App>,
-            client: web::Data<ProviderClient>,
-        ) -> Result<HttpResponse, ApiError> {
-            drop_in(http, payload, app, client).await
-        }
-    )* };
-}
-
-google_objects! { "The id of a batch of this wallet" "batch" {
-    /// Get a batch, in Google's format.
-    ///
-    /// The retrieval of a batch that has ended lets its job be settled.
-    retrieve_google_batch = get "/v1beta/batches/{batch:[^:/]+}" "getGoogleBatch";
-    /// Delete a batch that has ended, in Google's format.
-    delete_google_batch =
-        delete "/v1beta/batches/{batch:[^:/]+}" "deleteGoogleBatch" refused::JobRunning;
-    /// Cancel a batch, in Google's format.
-    cancel_google_batch = post "/v1beta/batches/{batch}:cancel" "cancelGoogleBatch";
-} }
-
-google_objects! { "The id of a file of this wallet" "file" {
-    /// Get the content of a file that a video is in, in Google's format.
-    google_file_content = get "/v1beta/files/{file}:download" "getGoogleFileContent";
-} }
-
-/// Get the operation of a video, in Google's format.
-///
-/// The retrieval of an operation that is done settles its job.
-#[utoipa::path(
-    get,
-    path = "/v1beta/models/{model}/operations/{operation}",
-    operation_id = "getGoogleOperation",
-    params(
-        ("model" = String, Path, description = "The model"),
-        ("operation" = String, Path, description = "The id of an operation of this wallet"),
-        DropInQuery, MetadataHeader, RunHeaders,
-    ),
-    responses(CallResponses, refused::ProviderObjectNotFound),
-    security(("credential" = [])),
-)]
-pub(crate) async fn retrieve_google_operation(
-    http: HttpRequest,
-    payload: web::Payload,
-    app: web::Data<App>,
-    client: web::Data<ProviderClient>,
-) -> Result<HttpResponse, ApiError> {
-    drop_in(http, payload, app, client).await
-}
-
 /// List the batches of this wallet, in Google's format.
 #[utoipa::path(
     get,
@@ -499,9 +430,10 @@ pub(crate) async fn delete_at_provider(
     call_provider(http, payload, app, client).await
 }
 
-/// The routes of an object that the provider keeps. Each block names the object, its id and the format of errors.
+/// The routes of an object that the provider keeps. Each block has the parameters of its paths, and the format of errors
+/// if SDKs expect one.
 macro_rules! kept_objects {
-    ($noun:literal $object_id:literal $errors:ty {
+    ($params:tt $errors:ty {
         $( $(#[$doc:meta])* $name:ident = $method:ident $path:literal $id:literal $($refused:path),*; )*
     }) => { $(
         $(#[$doc])*
@@ -509,10 +441,7 @@ macro_rules! kept_objects {
             $method,
             path = $path,
             operation_id = $id,
-            params(
-                ($object_id = String, Path, description = $noun),
-                DropInQuery, MetadataHeader, RunHeaders,
-            ),
+            params $params,
             responses(CallResponses, $errors, refused::ProviderObjectNotFound, $($refused),*),
             security(("credential" = [])),
         )]
@@ -527,7 +456,18 @@ macro_rules! kept_objects {
     )* };
 }
 
-kept_objects! { "The id of a response of this wallet" "response_id" ShapeAErrors {
+/// The errors are those of this service alone.
+enum NoFormat {}
+
+impl IntoResponses for NoFormat {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        BTreeMap::new()
+    }
+}
+
+kept_objects! { (
+    ("response_id" = String, Path, description = "The id of a response of this wallet"), DropInQuery, MetadataHeader, RunHeaders,
+) ShapeAErrors {
     /// Get a response, in OpenAI's format (format a).
     ///
     /// The retrieval of a response in the background that has ended settles its job.
@@ -540,7 +480,9 @@ kept_objects! { "The id of a response of this wallet" "response_id" ShapeAErrors
     input_items = get "/responses/{response_id}/input_items" "listInputItems";
 } }
 
-kept_objects! { "The id of a batch of this wallet" "message_batch_id" ShapeBErrors {
+kept_objects! { (
+    ("message_batch_id" = String, Path, description = "The id of a batch of this wallet"), DropInQuery, MetadataHeader, RunHeaders,
+) ShapeBErrors {
     /// Get a batch of messages, in Anthropic's format (format b).
     ///
     /// The retrieval of a batch that has ended lets its job be settled.
@@ -556,7 +498,9 @@ kept_objects! { "The id of a batch of this wallet" "message_batch_id" ShapeBErro
         get "/messages/batches/{message_batch_id}/results" "getMessageBatchResults";
 } }
 
-kept_objects! { "The id of a batch of this wallet" "batch_id" ShapeAErrors {
+kept_objects! { (
+    ("batch_id" = String, Path, description = "The id of a batch of this wallet"), DropInQuery, MetadataHeader, RunHeaders,
+) ShapeAErrors {
     /// Get a batch, in OpenAI's format (format a).
     ///
     /// The retrieval of a batch that has ended lets its job be settled.
@@ -565,7 +509,9 @@ kept_objects! { "The id of a batch of this wallet" "batch_id" ShapeAErrors {
     cancel_batch = post "/batches/{batch_id}/cancel" "cancelBatch";
 } }
 
-kept_objects! { "The id of a video of this wallet" "video_id" ShapeAErrors {
+kept_objects! { (
+    ("video_id" = String, Path, description = "The id of a video of this wallet"), DropInQuery, MetadataHeader, RunHeaders,
+) ShapeAErrors {
     /// Get a video, in OpenAI's format (format a).
     ///
     /// The retrieval of a video that is complete settles its job.
@@ -576,7 +522,9 @@ kept_objects! { "The id of a video of this wallet" "video_id" ShapeAErrors {
     video_content = get "/videos/{video_id}/content" "getVideoContent";
 } }
 
-kept_objects! { "The id of a conversation of this wallet" "conversation_id" ShapeAErrors {
+kept_objects! { (
+    ("conversation_id" = String, Path, description = "The id of a conversation of this wallet"), DropInQuery, MetadataHeader, RunHeaders,
+) ShapeAErrors {
     /// Get a conversation, in OpenAI's format (format a).
     retrieve_conversation = get "/conversations/{conversation_id}" "getConversation";
     /// Update a conversation, in OpenAI's format (format a).
@@ -589,41 +537,57 @@ kept_objects! { "The id of a conversation of this wallet" "conversation_id" Shap
     add_conversation_items = post "/conversations/{conversation_id}/items" "addConversationItems";
 } }
 
-/// The routes of an item of a conversation.
-macro_rules! conversation_items {
-    ($( $(#[$doc:meta])* $name:ident = $method:ident $id:literal; )*) => { $(
-        $(#[$doc])*
-        #[utoipa::path(
-            $method,
-            path = "/conversations/{conversation_id}/items/{item_id}",
-            operation_id = $id,
-            params(
-                ("conversation_id" = String, Path, description = "The id of a conversation of this wallet"),
-                ("item_id" = String, Path, description = "The id of an item of it"),
-                DropInQuery, MetadataHeader, RunHeaders,
-            ),
-            responses(CallResponses, ShapeAErrors, refused::ProviderObjectNotFound),
-            security(("credential" = [])),
-        )]
-        pub(crate) async fn $name(
-            http: HttpRequest,
-            payload: web::Payload,
-            app: web::Data<App>,
-            client: web::Data<ProviderClient>,
-        ) -> Result<HttpResponse, ApiError> {
-            drop_in(http, payload, app, client).await
-        }
-    )* };
-}
-
-conversation_items! {
+kept_objects! { (
+    ("conversation_id" = String, Path, description = "The id of a conversation of this wallet"),
+    ("item_id" = String, Path, description = "The id of an item of it"),
+    DropInQuery, MetadataHeader, RunHeaders,
+) ShapeAErrors {
     /// Get an item of a conversation, in OpenAI's format (format a).
-    retrieve_conversation_item = get "getConversationItem";
+    retrieve_conversation_item =
+        get "/conversations/{conversation_id}/items/{item_id}" "getConversationItem";
     /// Delete an item of a conversation, in OpenAI's format (format a).
-    delete_conversation_item = delete "deleteConversationItem";
-}
+    delete_conversation_item =
+        delete "/conversations/{conversation_id}/items/{item_id}" "deleteConversationItem";
+} }
 
-kept_objects! { "The id of a file of this wallet" "file_id" ShapeAErrors {
+kept_objects! { (
+    ("batch" = String, Path, description = "The id of a batch of this wallet"),
+    DropInQuery, MetadataHeader, RunHeaders,
+) NoFormat {
+    /// Get a batch, in Google's format.
+    ///
+    /// The retrieval of a batch that has ended lets its job be settled.
+    retrieve_google_batch = get "/v1beta/batches/{batch:[^:/]+}" "getGoogleBatch";
+    /// Delete a batch that has ended, in Google's format.
+    delete_google_batch =
+        delete "/v1beta/batches/{batch:[^:/]+}" "deleteGoogleBatch" refused::JobRunning;
+    /// Cancel a batch, in Google's format.
+    cancel_google_batch = post "/v1beta/batches/{batch}:cancel" "cancelGoogleBatch";
+} }
+
+kept_objects! { (
+    ("file" = String, Path, description = "The id of a file of this wallet"),
+    DropInQuery, MetadataHeader, RunHeaders,
+) NoFormat {
+    /// Get the content of a file that a video is in, in Google's format.
+    google_file_content = get "/v1beta/files/{file}:download" "getGoogleFileContent";
+} }
+
+kept_objects! { (
+    ("model" = String, Path, description = "The model"),
+    ("operation" = String, Path, description = "The id of an operation of this wallet"),
+    DropInQuery, MetadataHeader, RunHeaders,
+) NoFormat {
+    /// Get the operation of a video, in Google's format.
+    ///
+    /// The retrieval of an operation that is done settles its job.
+    retrieve_google_operation =
+        get "/v1beta/models/{model}/operations/{operation}" "getGoogleOperation";
+} }
+
+kept_objects! { (
+    ("file_id" = String, Path, description = "The id of a file of this wallet"), DropInQuery, MetadataHeader, RunHeaders,
+) ShapeAErrors {
     /// Get a file, in OpenAI's format (format a).
     retrieve_file = get "/files/{file_id}" "getFile";
     /// Delete a file, in OpenAI's format (format a).
