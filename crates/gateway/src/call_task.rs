@@ -3,15 +3,13 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tollgate_domain::admission::{self, Refusal};
+use tollgate_domain::admission::{self};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, Enforcement, JobId, JobObserver,
-    PendingRecord, RequestId, Timestamp,
+    AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, JobId, JobObserver, RequestId,
 };
 use tollgate_provider::http::header::{CONTENT_LENGTH, HeaderMap};
 use tollgate_provider::{
@@ -19,27 +17,22 @@ use tollgate_provider::{
     response_headers,
 };
 use tollgate_store::jobs::OpenJob;
-use tollgate_store::{Conn, Store, StoreError, provider_objects};
+use tollgate_store::{Conn, StoreError, provider_objects};
 use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{MemoryReservation, ResponseEnd, ResponseMeter, UsageReading};
 
+use crate::admitted::{self, AdmittedCall, MeteredAnswer};
 use crate::cost_report::{CostComment, ReportPlace, cost_headers};
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
 use crate::job::{self, JobBeginning, JobOutcome};
-use crate::metrics::ProviderMetrics;
 use crate::observer::CallObserver;
 use crate::outbound::OutboundCall;
-use crate::price::{PricedCall, PricedReading};
 use crate::relay::{ClientLeft, RelayReceiver, RelaySender, RelayedHead, request_id_header};
 use crate::settings::OnDisconnect;
-use crate::settlement::ChargeFacts;
-use crate::{batch, poller, price, relay, settlement};
-
-/// The longest wait for an admission; after it the database counts as away.
-const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{batch, poller, price, relay};
 
 /// Starts the task of a call on this thread, and returns the end from which its answer is relayed.
 ///
@@ -81,44 +74,9 @@ impl<O: CallObserver> CallTask<O> {
     /// Admits, sends, relays and settles the call.
     async fn run(self, mut to_client: RelaySender) {
         let Self { gateway, client, mut outbound, admission, in_flight, observer, began } = self;
-        let (key, request_id) = (admission.key, admission.request_id);
-        let bound = price::RequestedBound::of(&admission);
-        let admission_result =
-            tokio::time::timeout(ADMISSION_TIMEOUT, gateway.store.admit(admission)).await;
-        // If it is admitted after all, the store ends it.
-        let too_slow = |_| Err(StoreError::Unavailable("it is too slow to admit calls".to_owned()));
-        let admitted = match admission_result.unwrap_or_else(too_slow) {
-            Ok(Ok(pending)) => {
-                let metrics = gateway.metrics.of(&pending.forwarded.provider);
-                metrics.admitted();
-                observer.admitted(&pending);
-                let store = gateway.store.clone();
-                AdmittedCall {
-                    store,
-                    pending,
-                    bound,
-                    metrics,
-                    observer,
-                    counted: false,
-                    settled: false,
-                }
-            }
-            Ok(Err(refusal)) => {
-                if refusal == Refusal::KeyInvalid {
-                    gateway.forget_key(key);
-                }
-                return to_client.refuse(refusal.into());
-            }
-            Err(cause) => {
-                if matches!(cause, StoreError::Interrupted) {
-                    // It may have been admitted although no answer came: it must not hold money.
-                    gateway.store.settle_in_background(
-                        request_id,
-                        CallReport::not_sent(gateway.clock.now()),
-                    );
-                }
-                return to_client.refuse(cause.into());
-            }
+        let admitted = match admitted::admit(admission, &gateway, observer).await {
+            Ok(admitted) => admitted,
+            Err(refused) => return to_client.refuse(refused),
         };
         if in_flight.is_cancelled() {
             let request_id = admitted.pending.request_id;
@@ -183,57 +141,6 @@ async fn end_unanswered(
     });
 }
 
-/// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that stops, it is
-/// settled as a call with an unknown end.
-struct AdmittedCall<'a, O: CallObserver> {
-    store: Store,
-    pending: Box<PendingRecord>,
-    /// The most that the call can use.
-    bound: price::RequestedBound,
-    metrics: &'a ProviderMetrics,
-    observer: O,
-    /// Whether its end was counted, which may be before its settlement.
-    counted: bool,
-    settled: bool,
-}
-
-impl<O: CallObserver> AdmittedCall<'_, O> {
-    /// Settles the call. Returns its cost, if its answer reports it and the database has it.
-    async fn settle(mut self, report: CallReport) -> Option<CallCost> {
-        self.count(&report);
-        let outcome = self.store.settle(self.pending.request_id, report).await;
-        self.settled = true;
-        self.pending.report.and_then(|AnswerReport::Cost| outcome.cost())
-    }
-
-    /// Leaves the call open for its job, which is settled when its end is observed.
-    fn hand_over(mut self) {
-        let answered = CallReport::not_sent(self.pending.created_at);
-        self.observer.ended(&CallReport { ending: Ending::Answered, ..answered });
-        self.counted = true;
-        self.settled = true;
-    }
-
-    /// Counts the end of the call, and tells its observer, once.
-    fn count(&mut self, report: &CallReport) {
-        if !std::mem::replace(&mut self.counted, true) {
-            self.metrics.ended(report);
-            self.observer.ended(report);
-        }
-    }
-}
-
-impl<O: CallObserver> Drop for AdmittedCall<'_, O> {
-    fn drop(&mut self) {
-        if !self.settled {
-            let now = self.pending.created_at;
-            let report = CallReport::unknown(&self.pending, Ending::Unanswered, now);
-            self.count(&report);
-            self.store.settle_in_background(self.pending.request_id, report);
-        }
-    }
-}
-
 /// A call that was sent to its provider.
 struct SentCall<'a, O: CallObserver> {
     admitted: AdmittedCall<'a, O>,
@@ -257,7 +164,6 @@ struct RelayedResponse<'a, O: CallObserver> {
     /// When the provider's answer ended; `None` again once the client may have all of it.
     ended: Option<Instant>,
     request_id: RequestId,
-    came_in: Timestamp,
     incoming: UpstreamResponse,
     in_flight: InFlightGuard,
     /// The job that the call has become.
@@ -315,7 +221,6 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
         Self {
             remaining: length.and_then(|length| length.parse().ok()),
             request_id: admitted.pending.request_id,
-            came_in: admitted.pending.created_at,
             timings,
             provider_request_id: provider_request_id(&incoming.headers),
             unsettled: Some((admitted, meter)),
@@ -628,60 +533,16 @@ impl<'a, O: CallObserver> RelayedResponse<'a, O> {
                 JobOutcome::None => {}
             }
         }
-        let ending = settlement::ending_of(self.incoming.status, ended, &reading);
-        let keeps_message = self.gateway.settings.keep_error_messages;
-        let failure = settlement::failure_of(ending, &reading, keeps_message);
-        let now = self.gateway.clock.now();
-        let stated = reading.created_unix_s.and_then(Timestamp::from_unix_seconds);
-        let call = PricedCall {
-            provider: &self.outbound.endpoint.provider.name,
-            requested: self.outbound.call_body.model.as_deref(),
-            answers: self.outbound.call_body.answers(),
-            came_in: self.came_in,
-        };
-        let read = match is_metered {
-            true => price::price_reading(&reading, &call, self.gateway, admitted.metrics),
-            false => PricedReading::nothing(),
-        };
-        let is_suspicious = admitted.bound.is_far_exceeded_by(&read.priced);
-        if is_suspicious {
-            admitted.metrics.suspicious();
-            let (request_id, claimed) =
-                (admitted.pending.request_id, &read.priced.usage.quantities);
-            log::warn!("{request_id}: far more is reported than it could use: {claimed:?}");
-        }
-        let facts = ChargeFacts {
-            ending,
-            is_stream: self.outbound.call_body.stream,
-            is_strict: admitted.pending.enforcement == Some(Enforcement::Strict),
-            provider_error: reading.provider_error,
-            is_suspicious,
-        };
-        let PricedReading { priced, applied, missing } = facts.charged(read, &admitted.bound);
-        let id = reading.response_id.as_deref().filter(|_| is_accepted && self.outbound.managed);
-        objects.extend(id.and_then(|id| job::kept_answer(self.outbound, id, &priced, now)));
-        if let Some(end) = job {
-            admitted.metrics.job_ended(end);
-        }
-        let report = CallReport {
-            ending,
-            provider_status: Some(self.incoming.status),
-            priced,
-            applied,
-            missing,
-            model: reading.model,
-            response_id: reading.response_id,
-            timestamp: stated.unwrap_or(now),
-            suspicious: is_suspicious,
+        let answer = MeteredAnswer {
+            status: self.incoming.status,
+            ended,
+            reading,
             job,
-            lines: Vec::new(),
             objects,
-            details: CallDetails {
-                failure,
-                provider_request_id: self.provider_request_id.take(),
-                timings: CallTimings { last_byte_at: Some(now), ..self.timings },
-            },
+            provider_request_id: self.provider_request_id.take(),
+            timings: self.timings,
         };
+        let report = admitted.report(answer, self.outbound, self.gateway);
         self.cost = admitted.settle(report).await;
     }
 

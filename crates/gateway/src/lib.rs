@@ -21,7 +21,7 @@
 //! | `objects`, `lists` | whether the caller owns what the call names |
 //! | `upload`, `batch`, `batch_file`, `job`, `poller`, `key_seal` | calls whose cost is known later |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
-//! | `call_task`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
+//! | `call_task`, `admitted`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
 //! The rules of money are not here: `tollgate_domain::admission` decides whether a call may go out,
 //! `tollgate_domain::settlement` who pays what, and the store books both.
@@ -31,6 +31,7 @@
 //!
 //! A [`CallError`] says why a call has no answer from a provider. What a client gets for it is the interface's matter.
 
+mod admitted;
 mod batch;
 mod batch_body;
 mod batch_file;
