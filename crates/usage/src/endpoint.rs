@@ -80,6 +80,11 @@ impl EndpointFormat {
         matches!(self.object_role(), ObjectRole::Creates | ObjectRole::Retrieves)
     }
 
+    /// Whether it is a WebSocket.
+    pub fn is_socket(&self) -> bool {
+        self.method == Method::CONNECT
+    }
+
     /// Whether it creates a batch of requests.
     pub fn creates_batch(&self) -> bool {
         self.object_role() == ObjectRole::Creates && self.api() == Api::Batch
@@ -209,7 +214,8 @@ impl EndpointFormat {
                 "max_output_tokens",
                 "_method",
             ];
-            self.method == Method::POST && name != model && OF_BODY.contains(&name)
+            let has_body = self.method == Method::POST || self.is_socket();
+            has_body && name != model && OF_BODY.contains(&name)
         };
         // The content of a file instead of its object.
         let is_download = self.path.ends_with(":download");

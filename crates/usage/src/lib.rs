@@ -8,6 +8,7 @@ mod number;
 mod object;
 mod request;
 mod response;
+pub mod socket;
 
 pub use dialect::{Dialect, Operation};
 pub use endpoint::{EndpointFormat, ProviderTraits};

@@ -66,7 +66,7 @@ fn write_provider(f: &mut String, row: &BuiltinProvider) -> fmt::Result {
         writeln!(f, "\n## Endpoints in the format `{}`{}\n", mount.dialect, below(&paths))?;
         writeln!(f, "The key is in {key}.\n")?;
         for operation in mount.operations() {
-            let Operation { method, path, .. } = operation;
+            let (method, path) = (method_word(operation), operation.path);
             let model = match model_words(operation.model) {
                 words if words.is_empty() => words,
                 words => format!(" The model is {words}."),
@@ -75,6 +75,14 @@ fn write_provider(f: &mut String, row: &BuiltinProvider) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+/// The method of an endpoint, as documents write it.
+fn method_word(operation: &Operation) -> &str {
+    match operation.method {
+        http::Method::CONNECT => "WebSocket",
+        ref method => method.as_str(),
+    }
 }
 
 /// The part of a heading that tells two parts of a provider apart.
@@ -97,7 +105,7 @@ impl Mount {
         self.operations().map(|operation| {
             let mut text = String::new();
             // Writing to a string cannot fail.
-            let _ = write!(text, "{} {}", operation.method, operation.path);
+            let _ = write!(text, "{} {}", method_word(operation), operation.path);
             text
         })
     }

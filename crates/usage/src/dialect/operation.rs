@@ -86,7 +86,7 @@ pub enum ObjectRole {
 /// One endpoint of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The method.
+    /// The method; `CONNECT` for a WebSocket, as in RFC 8441.
     pub method: Method,
     /// The path below the base URL and the mount. `{…}` stands for one segment, or for the part of
     /// one before the rest of the pattern.
@@ -115,6 +115,18 @@ pub(super) const fn metered(path: &'static str, api: Api) -> Operation {
 /// As [`metered_by`], for an endpoint whose answer is an object that the provider keeps.
 pub(super) const fn creates(path: &'static str, api: Api, model: ModelLocation) -> Operation {
     Operation { method: Method::POST, path, metered: true, api, model, object: ObjectRole::Creates }
+}
+
+/// A WebSocket whose messages are calls, each with the body of a call that creates an object.
+pub(super) const fn socket(path: &'static str, api: Api) -> Operation {
+    Operation {
+        method: Method::CONNECT,
+        path,
+        metered: true,
+        api,
+        model: ModelLocation::Body("model"),
+        object: ObjectRole::Creates,
+    }
 }
 
 /// As [`creates`], for an object that costs nothing.

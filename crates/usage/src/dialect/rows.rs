@@ -5,7 +5,8 @@
 use http::Method;
 
 use super::operation::{
-    Api, ModelLocation, ObjectRole, Operation, creates, free, keeps, metered, metered_by, of_object,
+    Api, ModelLocation, ObjectRole, Operation, creates, free, keeps, metered, metered_by,
+    of_object, socket,
 };
 
 /// Sets of rows, in the order in which they are tried.
@@ -32,6 +33,8 @@ static KEPT_RESPONSES_ROWS: [Operation; 6] = [
     of_object(Method::GET, "/responses/{object}/input_items", Api::Opaque, ObjectRole::Uses),
     of_object(Method::DELETE, "/responses/{object}", Api::Opaque, ObjectRole::Deletes),
 ];
+/// Responses over one connection.
+static RESPONSES_SOCKET_ROWS: [Operation; 1] = [socket("/responses", Api::Responses)];
 static EMBEDDINGS_ROWS: [Operation; 1] = [metered("/embeddings", Api::Embeddings)];
 static TRANSCRIPTION_ROWS: [Operation; 2] = [
     metered("/audio/transcriptions", Api::Transcription),
@@ -248,6 +251,7 @@ static DEEPGRAM_ROWS: [Operation; 5] = [
 pub const OPENAI: OperationSets = &[
     &CHAT_ROWS,
     &KEPT_RESPONSES_ROWS,
+    &RESPONSES_SOCKET_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -271,6 +275,7 @@ pub const AZURE: OperationSets = &[&AZURE_ROWS, &KEPT_RESPONSES_ROWS, &FILE_BATC
 pub const AZURE_V1: OperationSets = &[
     &CHAT_ROWS,
     &KEPT_RESPONSES_ROWS,
+    &RESPONSES_SOCKET_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -296,8 +301,14 @@ pub const MISTRAL: OperationSets =
 pub const GROQ: OperationSets =
     &[&CHAT_ROWS, &RESPONSES_ROWS, &TRANSCRIPTION_ROWS, &SPEECH_ROWS, &FILE_BATCH_ROWS];
 /// xAI.
-pub const XAI: OperationSets =
-    &[&CHAT_ROWS, &KEPT_RESPONSES_ROWS, &EMBEDDINGS_ROWS, &IMAGE_GENERATION_ROWS, &MESSAGES_ROWS];
+pub const XAI: OperationSets = &[
+    &CHAT_ROWS,
+    &KEPT_RESPONSES_ROWS,
+    &RESPONSES_SOCKET_ROWS,
+    &EMBEDDINGS_ROWS,
+    &IMAGE_GENERATION_ROWS,
+    &MESSAGES_ROWS,
+];
 /// Together.
 pub const TOGETHER: OperationSets = &[
     &CHAT_ROWS,

@@ -241,7 +241,8 @@ pub(super) fn inspect(
     let misspelt = top.misspelt.iter();
     issues.extend(misspelt.map(|key| Issue::at([key], MISSPELT)));
     let model = read_model(&top, body, endpoint, &mut issues);
-    let stream = read_stream(&top, &mut issues);
+    // The answer on a socket is a stream of events.
+    let stream = read_stream(&top, &mut issues) || endpoint.is_socket();
     let answers =
         read_count("n", top.n, &mut issues).max(read_count("best_of", top.best_of, &mut issues));
     let max_output_tokens = read_max_output_tokens(&top, endpoint, &mut issues);
@@ -250,6 +251,10 @@ pub(super) fn inspect(
     let keeps_objects =
         endpoint.object_role() == ObjectRole::Creates && endpoint.api() == Api::Responses;
     let background = keeps_objects && read_flag("background", top.background, &mut issues);
+    if background && endpoint.is_socket() {
+        let message = "is not possible on a WebSocket; send the request by POST";
+        issues.push(Issue::at(["background"], message));
+    }
     let (previous_response_id, conversation) = match checks_owner && keeps_objects {
         true => (
             read_id("previous_response_id", top.previous_response_id.take(), &mut issues),

@@ -19,6 +19,7 @@ pub(crate) use self::audio::AudioLength;
 pub use self::body::InspectedBody;
 pub use self::bound::{OutputBound, TOKENS_PER_IMAGE_MADE, UsageBound};
 pub use self::inspect::MISSPELT;
+pub(crate) use self::scan::folded;
 pub use self::scan::{NamedFile, misspelt_key};
 pub use self::tools::ToolCharge;
 pub(crate) use self::tools::image_model;

@@ -257,7 +257,7 @@ const DECIDING_KEYS: [&str; 12] = [
 
 /// The form of `key` that servers read which fold letters, if it differs. They fold case, and the
 /// few letters beyond ASCII that fold into ASCII (the Kelvin sign, the long s, ligatures).
-pub(super) fn folded(key: &str) -> Option<String> {
+pub(crate) fn folded(key: &str) -> Option<String> {
     if key.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
         return None;
     }

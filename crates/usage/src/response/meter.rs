@@ -172,6 +172,27 @@ impl ResponseMeter {
         meter
     }
 
+    /// A meter for a response on a WebSocket, whose events are messages. [`message`](Self::message) takes them.
+    pub fn of_socket(endpoint: &EndpointFormat, request: &InspectedBody) -> Self {
+        struct EventStreamHeaders;
+        impl Headers for EventStreamHeaders {
+            fn line(&self, name: &'static str, number: usize) -> Option<&[u8]> {
+                (name == "content-type" && number == 0).then_some(b"text/event-stream")
+            }
+        }
+        Self::new(endpoint, 200, &EventStreamHeaders, request, false)
+    }
+
+    /// Takes a message of the response.
+    pub fn message(&mut self, data: &[u8]) {
+        if let BodyReader::Events(events) = &mut self.form {
+            if self.extractor.ends_stream(b"", data) {
+                events.end = StreamEnd::Seen;
+            }
+            self.extractor.event(b"", data);
+        }
+    }
+
     /// Counts the kept bytes of the answer against the bound of all answers together.
     #[must_use]
     pub fn with_memory(mut self, memory: &Arc<ResponseMemory>) -> Self {

@@ -40,6 +40,11 @@ pub enum ResponseEnd {
 }
 
 impl UsageReading {
+    /// The reading of an error that stands in place of an answer, with the provider's words in it.
+    pub fn of_error(error: &[u8]) -> Self {
+        Self { error: ErrorWords::of(error), ..Self::nothing() }
+    }
+
     /// The reading of an answer that reports nothing.
     pub fn nothing() -> Self {
         Self {
