@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { before, test } from "node:test";
 import OpenAI, { toFile } from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 
 const URL = process.env.SDK_TESTS_URL;
 const MODEL = "gpt-4o-mini";
@@ -34,6 +35,24 @@ before(async () => {
   await send("POST", `/v1/wallets/${wallet_id}/credits`, merchant, { amount: "100" });
   const { key } = await send("POST", "/v1/spend_keys", merchant, { name: "Node", wallet_id });
   client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: key, defaultHeaders: { "x-simulate-job-ms": "300" } });
+});
+
+test("responses over a WebSocket are calls", async () => {
+  const socket = new ResponsesWS(client);
+  const ended = new Promise((resolve, reject) => {
+    socket.on("response.completed", resolve);
+    socket.on("error", reject);
+  });
+  socket.send({ type: "response.create", model: MODEL, input: "Write.", max_output_tokens: 100 });
+  const { response } = await ended;
+  const refused = new Promise((resolve) => socket.on("error", resolve));
+  socket.send({ type: "response.create", model: "no-such-model", input: "Write." });
+  assert.match((await refused).message, /model_price_unknown|known price/);
+  socket.close();
+  const [record] = (await send("GET", "/v1/requests?limit=1", merchant)).data;
+  assert.equal(record.response_id, response.id);
+  assert.equal(record.model_usage.output_tokens, response.usage.output_tokens);
+  assert.match(record.socket_id, /^skt_/);
 });
 
 test("a response in the background is retrieved, resumed, cancelled and deleted", async () => {

@@ -252,6 +252,24 @@ class Calls(OpenAITestCase):
         self.assert_explained(raised.exception, "forward_token_json_invalid")
         self.assertIn("file.1.body.model", raised.exception.message)
 
+    def test_responses_over_a_websocket(self):
+        used = []
+        with self.client().responses.connect() as connection:
+            previous = None
+            for _ in range(2):
+                connection.response.create(
+                    model=OPENAI_MODEL, input="Write.", max_output_tokens=100, store=False, previous_response_id=previous
+                )
+                for event in connection:
+                    if event.type == "response.completed":
+                        break
+                previous, usage = event.response.id, event.response.usage
+                used.append((usage.input_tokens, usage.output_tokens))
+            connection.response.create(model="no-such-model", input="Write.")
+            self.assertEqual(connection.recv().error.code, "model_price_unknown")
+        records = self.assert_recorded(*used)
+        self.assertEqual(len({record["socket_id"] for record in records}), 1)
+
     def test_a_response_in_the_background(self):
         client = self.client()
 
