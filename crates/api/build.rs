@@ -3,7 +3,7 @@
 
 use utoipa_config::Config;
 
-const TYPES: [&str; 57] = [
+const TYPES: [&str; 58] = [
     "Amount",
     "AnswerReport",
     "BillingInterval",
@@ -46,6 +46,7 @@ const TYPES: [&str; 57] = [
     "Rollover",
     "RunId",
     "SecretKeyId",
+    "SocketId",
     "SpendKeyId",
     "SpendKeyStatus",
     "SubscriptionConfigId",

@@ -86,6 +86,16 @@ impl EventBuffer {
         self.ends.push(self.bytes.len());
     }
 
+    /// The data of each event.
+    pub(crate) fn data_of_events(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).filter_map(|(start, end)| {
+            let event = self.bytes.get(start..*end)?;
+            let at = event.windows(6).position(|part| part == b"data: ")?;
+            Some(event.get(at.saturating_add(6)..)?.trim_ascii_end())
+        })
+    }
+
     /// The bytes from an event on.
     pub(crate) fn bytes_from(&self, event: usize) -> &[u8] {
         let start = match event.checked_sub(1) {
@@ -190,7 +200,7 @@ fn send_events(
 }
 
 /// Replaces the placeholder in a chunk, if any, by the present time.
-fn fill_stamp(chunk: Bytes) -> Bytes {
+pub(crate) fn fill_stamp(chunk: Bytes) -> Bytes {
     let stamp = STAMP.as_bytes();
     let Some(at) = chunk.windows(stamp.len()).position(|part| part == stamp) else { return chunk };
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());

@@ -157,6 +157,7 @@ mod refuse;
 mod request;
 mod responses;
 mod server;
+mod sockets;
 mod stats;
 mod videos;
 

@@ -54,6 +54,11 @@ impl SimulatedRequest {
         self.stream.unwrap_or_default()
     }
 
+    /// The request, for an answer in events.
+    pub(crate) fn streamed(self) -> Self {
+        Self { stream: Some(true), ..self }
+    }
+
     pub(crate) fn background(&self) -> bool {
         self.background.unwrap_or_default()
     }

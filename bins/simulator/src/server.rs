@@ -32,7 +32,7 @@ use crate::stats::{SimulatorCounters, Stats};
 use crate::videos::{self, Videos};
 use crate::{
     anthropic, background, chat, completions, embeddings, google, google_operations, models,
-    responses,
+    responses, sockets,
 };
 
 /// Longer than any client keeps an idle connection, so that the server never closes one that is about to be used.
@@ -206,6 +206,7 @@ fn routes(config: &mut ServiceConfig) {
         .service(web::scope("/{version:v1beta1|v1beta|v1alpha}").configure(google_routes))
         .route("/v1/chat/completions", post(SimulatedEndpoint::ChatCompletions))
         .route("/v1/completions", post(SimulatedEndpoint::Completions))
+        .route("/v1/responses", web::get().to(responses_socket))
         .route("/v1/responses", post(SimulatedEndpoint::Responses))
         .route("/v1/embeddings", post(SimulatedEndpoint::Embeddings))
         .route("/v1/messages", post(SimulatedEndpoint::Messages))
@@ -249,6 +250,25 @@ async fn google_call(http: HttpRequest, body: Bytes, state: Data<SimulatorState>
 async fn stats(state: Data<SimulatorState>) -> HttpResponse {
     let body = to_json(&state.counters.read());
     HttpResponse::Ok().content_type("application/json").body(body)
+}
+
+async fn responses_socket(
+    http: HttpRequest,
+    payload: web::Payload,
+    state: Data<SimulatorState>,
+) -> actix_web::Result<HttpResponse> {
+    let behavior = match state.behavior.overridden_by(http.headers()) {
+        Ok(behavior) => behavior.into_owned(),
+        Err(invalid) => {
+            let error = SimulatedError::new(400, invalid.to_string());
+            return Ok(refuse(&error, SimulatedDialect::OpenAi));
+        }
+    };
+    if behavior.api_key.as_deref().is_some_and(|key| sent_key(&http) != Some(key)) {
+        let error = SimulatedError::new(401, "incorrect API key provided");
+        return Ok(refuse(&error, SimulatedDialect::OpenAi));
+    }
+    sockets::responses(&http, payload, behavior, Arc::clone(&state.counters))
 }
 
 /// Answers one call: waits, refuses or replies, counts, and sends.

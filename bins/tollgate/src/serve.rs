@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tollgate_api::{App, BoundServer, Pages, ServedRoutes, Settings, WebhookDispatcher};
 use tollgate_domain::Clock;
-use tollgate_gateway::{Gateway, poll_jobs};
+use tollgate_gateway::{Gateway, poll_jobs, watch_socket_keys};
 use tollgate_provider::ProviderClient;
 use tollgate_store::{Store, upkeep};
 
@@ -35,6 +35,7 @@ pub(crate) struct Service {
     servers: Vec<RunningServer>,
     upkeep: JoinHandle<()>,
     poller: JoinHandle<()>,
+    socket_keys: JoinHandle<()>,
     dispatcher: WebhookDispatcher,
 }
 
@@ -143,6 +144,7 @@ impl Service {
         let client =
             ProviderClient::with_resolver(app.settings.calls.timeouts, &app.settings.resolver);
         let poller = actix_web::rt::spawn(poll_jobs(Arc::clone(&gateway), client));
+        let socket_keys = actix_web::rt::spawn(watch_socket_keys(Arc::clone(&gateway)));
         let dispatcher = WebhookDispatcher::start(app).context("cannot start a thread")?;
         Ok(Self {
             address: main.address,
@@ -151,6 +153,7 @@ impl Service {
             dispatcher,
             servers: [Some(main), dashboard].into_iter().flatten().map(RunningServer::of).collect(),
             poller,
+            socket_keys,
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
             store,
         })
@@ -170,11 +173,13 @@ impl Service {
         let dispatcher = tokio::time::timeout(config.drain_timeout, self.dispatcher.stop());
         // Deliveries that are cut off here are sent again by the next process.
         let (_, _) = tokio::join!(self.gateway.calls.drain(config.drain_timeout), dispatcher);
+        self.gateway.sockets.wait(CLOSE_WITHIN).await;
         for server in self.servers {
             server.handle.stop(true).await;
             server.task.await??;
         }
         self.poller.abort();
+        self.socket_keys.abort();
         self.upkeep.abort();
         let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
         let Ok(closed) = closed else {

@@ -35,6 +35,7 @@ mod refusals;
 mod reports;
 mod resources;
 mod runs;
+mod sockets;
 mod spend_keys;
 mod statements;
 mod subscriptions;

@@ -171,6 +171,8 @@ ids! {
     DeliveryId = "dlv_";
     /// A job: a call that its provider answers later.
     JobId = "job_";
+    /// A WebSocket whose responses are calls.
+    SocketId = "skt_";
     /// A refused call, or several that were alike.
     RefusalId = "rfs_";
     /// A node: one run of a serving process, which owns the calls that it has not settled yet.

@@ -64,7 +64,7 @@ pub use event::{Event, EventPayload, PlanCharge};
 pub use event_kind::EventKind;
 pub use id::{
     BudgetId, ConnectionId, CreditBundleId, DeliveryId, EventId, Id, JobId, MerchantId, MeterId,
-    NodeId, ParseIdError, RefusalId, RequestId, RunAccountId, SecretKeyId, SpendKeyId,
+    NodeId, ParseIdError, RefusalId, RequestId, RunAccountId, SecretKeyId, SocketId, SpendKeyId,
     SubscriptionConfigId, SubscriptionId, TransactionId, WalletId, WebhookId,
 };
 pub use issue::Issue;

@@ -10,7 +10,7 @@ use crate::answer_report::AnswerReport;
 use crate::call_details::CallDetails;
 use crate::credit::CreditHold;
 use crate::id::{
-    BudgetId, ConnectionId, JobId, MerchantId, MeterId, RequestId, SpendKeyId, WalletId,
+    BudgetId, ConnectionId, JobId, MerchantId, MeterId, RequestId, SocketId, SpendKeyId, WalletId,
 };
 use crate::metadata::Metadata;
 use crate::run::{Run, RunId};
@@ -70,6 +70,9 @@ pub struct ForwardedRequest {
     /// Metadata from the caller.
     #[serde(default, skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
+    /// The socket on which the call was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_id: Option<SocketId>,
     /// The estimate of the input alone, for a call whose answer reports no usage.
     #[serde(default = "PricedUsage::nothing", skip_serializing_if = "PricedUsage::is_nothing")]
     pub input_estimate: PricedUsage,
@@ -284,6 +287,8 @@ pub struct RequestRecord {
     pub suspicious: bool,
     /// The job that the call created.
     pub job_id: Option<JobId>,
+    /// The socket on which it was made.
+    pub socket_id: Option<SocketId>,
     /// The requests of a batch, by model and tier.
     pub lines: Vec<RecordLine>,
     /// The failure of the call, and its times.

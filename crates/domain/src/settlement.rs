@@ -262,6 +262,7 @@ fn record(
         swept: false,
         suspicious: report.suspicious,
         job_id: report.job.map(|end| end.job_id),
+        socket_id: forwarded.socket_id,
         lines: report.lines.clone(),
         details: CallDetails {
             failure: report.details.failure.clone().or_else(|| report.ending.failure()),

@@ -85,6 +85,7 @@ fn forwarded(provider_key_type: ProviderKeyType) -> ForwardedRequest {
         provider_key_type,
         model: Some("m".to_owned()),
         metadata: Metadata::default(),
+        socket_id: None,
         input_estimate: PricedUsage { usage_source: UsageSource::Estimated, ..priced(100, "0.25") },
     }
 }

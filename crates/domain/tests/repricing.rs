@@ -41,6 +41,7 @@ fn pending() -> PendingRecord {
             provider_key_type: ProviderKeyType::Managed,
             model: Some("m".to_owned()),
             metadata: Metadata::default(),
+            socket_id: None,
             input_estimate: PricedUsage::nothing(),
         },
         spend_hold: Amount::ZERO,

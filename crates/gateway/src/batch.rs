@@ -52,7 +52,7 @@ impl OutboundCall {
         if !self.endpoint.format.creates_batch() {
             return Ok(());
         }
-        let rules = inbound.rules(gateway).await?;
+        let rules = inbound.owner.rules(&gateway.store).await?;
         if !rules.request_shape.accepts(self.endpoint.shape()) {
             return Err(Refusal::RequestShapeMismatch { accepted: rules.request_shape }.into());
         }

@@ -11,12 +11,13 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use tollgate_domain::{Issue, Key, KeyHash, KeyKind};
 use tollgate_provider::ProviderKey;
-use tollgate_provider::http::header::{AUTHORIZATION, HeaderValue};
+use tollgate_provider::http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 
 use crate::error::CallError;
 use crate::request::RequestHead;
 
 /// The credential of a forward: a token that names all of it, or a bare key.
+#[derive(Clone)]
 pub struct Credential {
     /// The key.
     pub key: Key,
@@ -37,6 +38,9 @@ const NO_TOKEN: &str =
 const USUAL_FIELDS: usize = 4;
 const MOST_FIELDS: usize = 6;
 
+/// The beginning of a subprotocol with the key: browsers set no headers of a WebSocket.
+pub(crate) const SUBPROTOCOL_KEY: &str = "openai-insecure-api-key.";
+
 /// Headers in which SDKs put their key, after `Authorization`, in the order of precedence.
 const KEY_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "xi-api-key"];
 
@@ -47,7 +51,7 @@ impl Credential {
     }
 
     /// The credential of a request. It is the first one present of `Authorization: Bearer`, the key headers,
-    /// and the query parameter `key`.
+    /// the subprotocol of a WebSocket, and the query parameter `key`.
     ///
     /// # Errors
     /// [`CallError::CredentialMissing`], [`CallError::CredentialInvalid`] for a key that cannot be one, and
@@ -192,9 +196,14 @@ fn find_credential<'a>(head: &RequestHead<'a>) -> Option<Cow<'a, str>> {
         scheme.eq_ignore_ascii_case("bearer").then(|| credential.trim())
     });
     let header = || KEY_HEADERS.iter().find_map(|name| head.headers.get(*name).and_then(text));
+    let subprotocol = || {
+        let offered = head.headers.get(SEC_WEBSOCKET_PROTOCOL).and_then(text)?;
+        offered.split(',').find_map(|offer| offer.trim().strip_prefix(SUBPROTOCOL_KEY))
+    };
     let query = || head.parameter("key");
     bearer
         .or_else(header)
+        .or_else(subprotocol)
         .map(Cow::Borrowed)
         .or_else(query)
         .filter(|credential| !credential.is_empty())

@@ -16,6 +16,7 @@ use tollgate_usage::{Dialect, EndpointFormat, InspectedBody};
 
 use crate::batch_body::first_model;
 use crate::batch_file::file_of_batch;
+use crate::endpoint::check_endpoint;
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
@@ -200,7 +201,7 @@ impl DropInRoute {
             [] => return Err(self.not_served(requested.as_deref(), managed, inbound, gateway)),
             [only] => only,
             [best, ..] => {
-                let rules = inbound.rules(gateway).await?;
+                let rules = inbound.owner.rules(&gateway.store).await?;
                 named.iter().find(|served| served.is_allowed(&rules)).unwrap_or(best)
             }
         };
@@ -212,6 +213,40 @@ impl DropInRoute {
             call.listed_at = self.all_endpoints(managed, gateway).collect();
         }
         Ok(call)
+    }
+
+    /// The endpoint of a socket. The model in the query chooses the provider, or else it is the first one that has the
+    /// socket and that the key may use. A provider may have another use for the model, so it does not get it.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn socket_endpoint(
+        mut self,
+        head: &RequestHead<'_>,
+        rules: &SpendRules,
+        managed: bool,
+        gateway: &Gateway,
+    ) -> Result<Arc<Endpoint>, CallError> {
+        let model = head.parameter("model");
+        let pairs = self.query.as_deref().unwrap_or_default().split('&');
+        let kept: Vec<_> = pairs.filter(|pair| !pair.starts_with("model=")).collect();
+        self.query = Some(kept.join("&")).filter(|query| !query.is_empty());
+        let mut all = self.all_endpoints(managed, gateway);
+        let allowed = |endpoint: &Arc<Endpoint>| rules.allows_provider(&endpoint.provider.name);
+        let found = match &model {
+            Some(model) => {
+                let serves = |endpoint: &Arc<Endpoint>| {
+                    !match_model(&endpoint.provider, model, gateway).is_empty()
+                };
+                let ranked = all.filter(serves).filter(allowed).min_by_key(|endpoint| {
+                    let ranks = match_model(&endpoint.provider, model, gateway);
+                    ranks.into_iter().map(|(rank, ..)| rank).min()
+                });
+                ranked.ok_or(CallError::ModelNotServed)
+            }
+            None => all.find(allowed).ok_or(CallError::RouteNotSupported),
+        };
+        check_endpoint(found?, managed)
     }
 
     /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because

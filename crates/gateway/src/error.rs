@@ -4,6 +4,7 @@ use std::fmt;
 
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::{CallCost, Issue, JobId, RequestId};
+use tollgate_provider::SocketOpenError;
 use tollgate_store::StoreError;
 
 /// The reason why a call has no answer from a provider.
@@ -19,6 +20,10 @@ pub enum CallError {
     TokenInvalid(Vec<Issue>),
     /// The limit of calls in flight on this node is reached.
     TooManyCalls,
+    /// The limit of open sockets on this node is reached.
+    TooManySockets,
+    /// The socket to the provider could not be opened.
+    SocketNotOpened(SocketOpenError),
     /// The node takes no new calls.
     ShuttingDown,
     /// A parameter of the query, or a header for this service, is not valid.

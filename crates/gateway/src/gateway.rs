@@ -14,6 +14,7 @@ use crate::error::CallError;
 use crate::in_flight::InFlightCalls;
 use crate::keys::{KeyOwner, KnownKeys};
 use crate::metrics::CallMetrics;
+use crate::open_sockets::OpenSockets;
 use crate::settings::CallSettings;
 use crate::tariff::Tariff;
 
@@ -31,6 +32,8 @@ pub struct Gateway {
     pub settings: CallSettings,
     /// The calls in flight.
     pub calls: InFlightCalls,
+    /// The open sockets.
+    pub sockets: OpenSockets,
     /// The figures of calls.
     pub metrics: CallMetrics,
     known_keys: KnownKeys,
@@ -52,6 +55,7 @@ impl Gateway {
             answer_memory: Arc::new(ResponseMemory::new(settings.answer_memory_bytes)),
             withheld_memory: Arc::new(ResponseMemory::new(settings.answer_memory_bytes)),
             calls: InFlightCalls::default(),
+            sockets: OpenSockets::default(),
             metrics: CallMetrics::new(&providers),
             known_keys: KnownKeys::default(),
             store,

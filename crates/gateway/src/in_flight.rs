@@ -13,6 +13,8 @@ use crate::error::CallError;
 pub struct InFlightCalls {
     /// Counts the calls. It is closed when a shutdown begins.
     tracker: TaskTracker,
+    /// Cancelled when a shutdown begins.
+    draining: CancellationToken,
     /// Cancelled when the calls that are left must end.
     ending: CancellationToken,
 }
@@ -56,6 +58,16 @@ impl InFlightCalls {
         self.tracker.len()
     }
 
+    /// Resolves when a shutdown begins.
+    pub(crate) async fn drain_begun(&self) {
+        self.draining.cancelled().await;
+    }
+
+    /// Resolves when the calls that are left must end.
+    pub(crate) async fn cancelled(&self) {
+        self.ending.cancelled().await;
+    }
+
     /// Whether a shutdown has begun.
     pub fn is_draining(&self) -> bool {
         self.tracker.is_closed()
@@ -65,6 +77,7 @@ impl InFlightCalls {
     /// has passed, and waits for that.
     pub async fn drain(&self, patience: Duration) {
         self.tracker.close();
+        self.draining.cancel();
         if tokio::time::timeout(patience, self.tracker.wait()).await.is_err() {
             log::warn!("{} calls are cut short", self.running());
             self.ending.cancel();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use tollgate_domain::admission::CallKey;
-use tollgate_domain::{Key, KeyHash, KeyKind, MerchantId};
+use tollgate_domain::{Key, KeyHash, KeyKind, MerchantId, SpendRules};
 use tollgate_store::{Store, merchants, spend_keys};
 
 use crate::error::CallError;
@@ -16,6 +16,15 @@ pub struct KeyOwner {
     pub merchant_id: MerchantId,
     /// The key, by its id.
     pub key: CallKey,
+}
+
+impl KeyOwner {
+    /// The current rules of a spend key; a merchant's own key has none.
+    pub(crate) async fn rules(&self, store: &Store) -> Result<SpendRules, CallError> {
+        let CallKey::Spend(_, hash) = self.key else { return Ok(SpendRules::default()) };
+        let key = store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await?;
+        Ok(key.ok_or(CallError::CredentialInvalid)?.rules)
+    }
 }
 
 /// The keys that were found before. Only valid keys are remembered, so only merchants can fill the map.

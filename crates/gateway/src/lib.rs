@@ -20,6 +20,7 @@
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
 //! | `objects`, `lists` | whether the caller owns what the call names |
 //! | `upload`, `batch`, `batch_file`, `job`, `poller`, `key_seal` | calls whose cost is known later |
+//! | `socket`, `socket_session`, `open_sockets`, `socket_keys` | WebSockets, whose responses are calls |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
 //! | `call_task`, `admitted`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
@@ -51,6 +52,7 @@ mod lists;
 mod metrics;
 mod objects;
 mod observer;
+mod open_sockets;
 mod outbound;
 mod poller;
 mod price;
@@ -59,6 +61,9 @@ mod request;
 mod run;
 mod settings;
 mod settlement;
+mod socket;
+mod socket_keys;
+mod socket_session;
 mod tariff;
 mod upload;
 
@@ -76,10 +81,14 @@ pub use key_seal::{KeySeal, KeySealError};
 pub use keys::KeyOwner;
 pub use metrics::{CallMetrics, ProviderMetrics, amount_units};
 pub use observer::CallObserver;
+pub use open_sockets::OpenSockets;
 pub use outbound::{CallSummary, OutboundCall};
 pub use poller::{look, poll_jobs};
 pub use relay::{RelayReceiver, RelayedBytes, RelayedHead, request_id_header};
 pub use request::RequestHead;
-pub use settings::{CallSettings, OnDisconnect, UnpricedPolicy};
+pub use settings::{CallSettings, OnDisconnect, SocketLimits, UnpricedPolicy};
+pub use socket::{SocketCall, SocketRoute};
+pub use socket_keys::watch_socket_keys;
+pub use socket_session::{SocketInterface, SocketRefusal, spawn_socket};
 pub use tariff::{CallBound, Tariff};
 pub use upload::{Upload, UploadSpool};

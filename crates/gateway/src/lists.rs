@@ -40,7 +40,7 @@ impl OutboundCall {
             return Ok(None);
         }
         let now = gateway.clock.now();
-        inbound.rules(gateway).await?.check_usable(now)?;
+        inbound.owner.rules(&gateway.store).await?.check_usable(now)?;
         let page = self.page()?;
         let kind = match &*self.endpoint.format.path {
             path if path.ends_with("/files") => ObjectKind::File,

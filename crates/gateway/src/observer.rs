@@ -11,3 +11,10 @@ pub trait CallObserver {
     /// The call has ended, which is before its settlement is durable.
     fn ended(&self, report: &CallReport);
 }
+
+/// No notes.
+impl CallObserver for () {
+    fn admitted(&self, _: &PendingRecord) {}
+
+    fn ended(&self, _: &CallReport) {}
+}

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tollgate_domain::admission::CostBound;
-use tollgate_domain::{BatchRequests, CallRun, Issue, Metadata, MetadataError, PricedUsage, RunId};
+use tollgate_domain::{
+    BatchRequests, CallRun, Issue, Metadata, MetadataError, PricedUsage, RunId, SocketId,
+};
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
@@ -47,6 +49,8 @@ pub struct OutboundCall {
     pub(crate) file: Option<Box<BatchRequests>>,
     /// The running job whose object the answer is.
     pub(crate) observed: Option<Box<OpenJob>>,
+    /// The socket on which the call is made.
+    pub(crate) socket_id: Option<SocketId>,
     pub(crate) metadata: Metadata,
     pub(crate) run: Option<CallRun>,
     pub(crate) report: ReportRequest,
@@ -78,7 +82,12 @@ impl CallSummary {
 
 /// Method and URL of an endpoint, as records have them.
 pub(crate) fn recorded(endpoint: &Endpoint) -> String {
-    [endpoint.method.as_str(), " ", endpoint.recorded_url()].concat()
+    let url = endpoint.recorded_url();
+    match url.strip_prefix("http").filter(|_| endpoint.format.is_socket()) {
+        // As its client opens it.
+        Some(rest) => ["GET ws", rest].concat(),
+        None => [endpoint.method.as_str(), " ", url].concat(),
+    }
 }
 
 const METADATA_HEADER: HeaderName = HeaderName::from_static("x-service-metadata");
@@ -98,6 +107,12 @@ impl OutboundCall {
             self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             self.results_base = base();
         }
+    }
+
+    /// Replaces the model of its body, which is `body`.
+    pub(crate) fn name_model(&mut self, model: &str, body: &Bytes) {
+        self.call_body.set_model(model);
+        self.body = self.call_body.apply_edits(body).unwrap_or_else(|| body.clone()).into();
     }
 
     /// Whether its answer may come later, as a job.
@@ -199,6 +214,7 @@ impl OutboundCall {
             _upload_room: None,
             file: None,
             observed: None,
+            socket_id: None,
             endpoint,
             call_body,
             run: call_run(head, &metadata)?,
@@ -231,13 +247,13 @@ impl PassthroughQuery {
 }
 
 /// The query of a forward.
-struct ForwardParameters {
-    u: String,
-    metadata: Option<String>,
+pub(crate) struct ForwardParameters {
+    pub(crate) u: String,
+    pub(crate) metadata: Option<String>,
 }
 
 impl ForwardParameters {
-    fn of(head: &RequestHead<'_>) -> Result<Self, CallError> {
+    pub(crate) fn of(head: &RequestHead<'_>) -> Result<Self, CallError> {
         let (mut u, mut metadata, mut issues) = (None, None, Vec::new());
         for (name, value) in url::form_urlencoded::parse(head.query.as_bytes()) {
             match name.as_ref() {

@@ -60,6 +60,7 @@ pub(crate) fn prepare_admission(
             },
             model: call_body.model.clone(),
             metadata: outbound.metadata.clone(),
+            socket_id: outbound.socket_id,
             input_estimate,
         },
         shape: endpoint.shape(),

@@ -133,6 +133,33 @@ pub fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderValue) {
     (REQUEST_ID, value.unwrap_or(HeaderValue::from_static("")))
 }
 
+/// The room of a relay.
+pub(crate) struct RelayRoom(Rc<RefCell<RelayState>>);
+
+impl RelayRoom {
+    /// Resolves when the client has taken some of the waiting pieces, or has left.
+    pub(crate) async fn wait(&self) {
+        wait_until(&self.0, |shared| shared.client_left || !shared.is_full()).await;
+    }
+
+    /// Resolves when the client has left.
+    pub(crate) async fn wait_until_left(&self) {
+        wait_until(&self.0, |shared| shared.client_left).await;
+    }
+}
+
+async fn wait_until(shared: &RefCell<RelayState>, holds: impl Fn(&RelayState) -> bool) {
+    poll_fn(|cx| {
+        let mut shared = shared.borrow_mut();
+        if holds(&shared) {
+            return Poll::Ready(());
+        }
+        shared.call = Some(cx.waker().clone());
+        Poll::Pending
+    })
+    .await;
+}
+
 impl RelaySender {
     fn shared(&self) -> RefMut<'_, RelayState> {
         self.shared.borrow_mut()
@@ -195,6 +222,11 @@ impl RelaySender {
         let _ = self.release_head();
     }
 
+    /// The room for the client, for one who does not hold the relay while it waits.
+    pub(crate) fn room(&self) -> RelayRoom {
+        RelayRoom(Rc::clone(&self.shared))
+    }
+
     /// Whether no more may wait for the client.
     pub(crate) fn is_full(&self) -> bool {
         self.shared().is_full()
@@ -202,7 +234,7 @@ impl RelaySender {
 
     /// Resolves when the client has taken some of the waiting pieces, or has left.
     pub(crate) async fn wait_for_room(&self) {
-        self.wait_until(|shared| shared.client_left || !shared.is_full()).await;
+        wait_until(&self.shared, |shared| shared.client_left || !shared.is_full()).await;
     }
 
     /// Whether the client has left.
@@ -212,19 +244,7 @@ impl RelaySender {
 
     /// Resolves when the client has left.
     pub(crate) async fn wait_until_left(&self) {
-        self.wait_until(|shared| shared.client_left).await;
-    }
-
-    async fn wait_until(&self, holds: impl Fn(&RelayState) -> bool) {
-        poll_fn(|cx| {
-            let mut shared = self.shared();
-            if holds(&shared) {
-                return Poll::Ready(());
-            }
-            shared.call = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        wait_until(&self.shared, |shared| shared.client_left).await;
     }
 }
 

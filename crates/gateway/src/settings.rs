@@ -28,6 +28,30 @@ pub enum UnpricedPolicy {
     Allow,
 }
 
+/// The bounds on sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketLimits {
+    /// The longest time for which one is open.
+    pub max: Duration,
+    /// The longest time without a message on one. Pings and pongs are no messages.
+    pub idle: Duration,
+    /// The most bytes of a message.
+    pub message_bytes: usize,
+    /// The most sockets that are open at once in this process.
+    pub most: usize,
+}
+
+impl Default for SocketLimits {
+    fn default() -> Self {
+        Self {
+            max: Duration::from_secs(3_600),
+            idle: Duration::from_secs(600),
+            message_bytes: 16 * 1024 * 1024,
+            most: 5_000,
+        }
+    }
+}
+
 /// The settings of calls.
 #[derive(Clone, Debug)]
 pub struct CallSettings {
@@ -46,6 +70,8 @@ pub struct CallSettings {
     pub timeouts: Timeouts,
     /// Whether records keep the messages of providers' errors.
     pub keep_error_messages: bool,
+    /// The bounds on sockets.
+    pub sockets: SocketLimits,
     /// The encryption of callers' provider keys while their jobs run. Without it, only their own retrieval settles their
     /// jobs.
     pub job_keys: Option<KeySeal>,
@@ -61,6 +87,7 @@ impl Default for CallSettings {
             answer_memory_bytes: 128 * 1024 * 1024,
             timeouts: Timeouts::default(),
             keep_error_messages: true,
+            sockets: SocketLimits::default(),
             job_keys: None,
         }
     }

@@ -177,6 +177,8 @@ pub fn request_headers(
             || text.starts_with("x-service-")
             || text.starts_with("x-forwarded-")
             || text.starts_with("proxy-")
+            // Of the client's own connection, and perhaps with its key.
+            || text.starts_with("sec-websocket-")
             || (managed && ACCOUNT_SELECTING.contains(&text))
             // Some gateways treat an underscore as a hyphen.
             || (managed && text.contains('_'))

@@ -237,6 +237,7 @@ pub(crate) mod tests {
                 provider_key_type: ProviderKeyType::Managed,
                 model: None,
                 metadata: Metadata::default(),
+                socket_id: None,
                 input_estimate: PricedUsage::nothing(),
             },
             spend_hold: Amount::ZERO,
@@ -296,6 +297,7 @@ pub(crate) mod tests {
             service_charge_rate: Some("0.015".parse().unwrap()),
             suspicious: true,
             job_id: None,
+            socket_id: None,
             lines: Vec::new(),
             ..nothing
         };

@@ -84,19 +84,32 @@ impl TestRequest {
 
     async fn open_on(&self, mut stream: TcpStream) -> OpenResponse {
         stream.set_nodelay(true).unwrap();
+        let length = format!("content-length: {}\r\n\r\n", self.body.len());
+        let head = self.head("close");
+        let mut bytes = [head.strip_suffix("\r\n").unwrap(), &length].concat().into_bytes();
+        bytes.extend_from_slice(&self.body);
+        // A server may answer and close before it has read a body that is too large.
+        let _ = stream.write_all(&bytes).await;
+        OpenResponse { stream, bytes: Vec::new() }
+    }
+}
+
+impl TestRequest {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The head of the request, without a length.
+    pub(crate) fn head(&self, connection: &str) -> String {
         let mut head = format!(
-            "{} {} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n",
+            "{} {} HTTP/1.1\r\nhost: test\r\nconnection: {connection}\r\n",
             self.method, self.target
         );
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        head.push_str(&format!("content-length: {}\r\n\r\n", self.body.len()));
-        let mut bytes = head.into_bytes();
-        bytes.extend_from_slice(&self.body);
-        // A server may answer and close before it has read a body that is too large.
-        let _ = stream.write_all(&bytes).await;
-        OpenResponse { stream, bytes: Vec::new() }
+        head.push_str("\r\n");
+        head
     }
 }
 
@@ -107,6 +120,15 @@ pub struct OpenResponse {
 }
 
 impl OpenResponse {
+    pub(crate) fn of(stream: TcpStream, bytes: Vec<u8>) -> Self {
+        Self { stream, bytes }
+    }
+
+    /// Whether all of a body with a stated length has arrived.
+    pub(crate) fn has_body(&self) -> bool {
+        self.head_end().is_some() && self.response().complete
+    }
+
     /// Reads the bytes available; false when no more will arrive.
     pub async fn read_some(&mut self) -> bool {
         self.stream.read_buf(&mut self.bytes).await.is_ok_and(|count| count > 0)

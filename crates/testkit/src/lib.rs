@@ -5,6 +5,7 @@
 //!   own for each test;
 //! - [`provider`]: an AI provider that answers by script, byte by byte, and records the requests;
 //! - [`random`]: seeds for tests of many orders;
+//! - [`socket`]: one end of a WebSocket;
 //! - [`store`]: fresh stores on both databases, and the calls to fill them;
 //! - [`tools`]: tools of the system that some tests need;
 //! - [`urls`]: URLs that lead elsewhere than they appear to.
@@ -29,6 +30,8 @@ pub mod provider;
 #[cfg(feature = "stores")]
 pub mod random;
 #[cfg(feature = "stores")]
+pub mod socket;
+#[cfg(feature = "stores")]
 pub mod store;
 pub mod tools;
 #[cfg(feature = "stores")]
@@ -39,5 +42,7 @@ pub use client::{OpenResponse, TestRequest, TestResponse};
 pub use postgres::TestDatabase;
 #[cfg(feature = "stores")]
 pub use provider::{Gate, RecordedRequest, ScriptedProvider, ScriptedResponse, broken_tls_url};
+#[cfg(feature = "stores")]
+pub use socket::{SocketEvent, TestSocket};
 #[cfg(feature = "stores")]
 pub use store::{TestStore, each_store};

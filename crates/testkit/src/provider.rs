@@ -31,17 +31,20 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use request::RecordedRequest;
 pub use response::{Gate, ScriptedResponse};
 use shared::{CallCounts, ProviderState};
+
+use crate::socket::TestSocket;
 
 /// A scripted provider. It ends when it is dropped.
 #[derive(Debug)]
 pub struct ScriptedProvider {
     addr: SocketAddr,
     shared: Arc<ProviderState>,
+    sockets: tokio::sync::Mutex<mpsc::UnboundedReceiver<TestSocket>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,13 +57,15 @@ impl ScriptedProvider {
         let addr = listener.local_addr().expect("a bound socket has an address");
         listener.set_nonblocking(true).expect("a socket can be used without blocking");
         let counts = watch::Sender::new(CallCounts::default());
-        let shared = Arc::new(ProviderState { script: Mutex::default(), counts });
+        let (opened, sockets) = mpsc::unbounded_channel();
+        let shared = Arc::new(ProviderState { script: Mutex::default(), counts, opened });
         let (stop, stopped) = oneshot::channel();
         let serving = Arc::clone(&shared);
         let thread = thread::Builder::new().name("scripted-provider".to_owned());
         let thread = thread.spawn(move || serve(listener, &serving, stopped));
         let thread = thread.expect("a thread can be started");
-        Self { addr, shared, stop: Some(stop), thread: Some(thread) }
+        let sockets = tokio::sync::Mutex::new(sockets);
+        Self { addr, shared, sockets, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Answers the next call without an answer with `reply`.
@@ -149,6 +154,12 @@ impl ScriptedProvider {
         let targets = self.requests().into_iter().map(|request| request.target);
         let targets = targets.collect::<Vec<_>>();
         assert_eq!(targets.len(), expected, "calls that reached the provider: {targets:?}");
+    }
+
+    /// The next WebSocket that is opened here. One is opened by a request beyond the script.
+    pub async fn socket(&self) -> TestSocket {
+        let opened = self.sockets.lock().await.recv().await;
+        opened.expect("the provider opens sockets as long as it lives")
     }
 
     /// Returns when `calls` calls have arrived.

@@ -341,6 +341,7 @@ pub fn a_call(merchant_id: MerchantId, key: CallKey, at: Timestamp) -> Call {
             provider_key_type: ProviderKeyType::Managed,
             model: Some("m".to_owned()),
             metadata: Metadata::default(),
+            socket_id: None,
             input_estimate: PricedUsage {
                 usage_source: UsageSource::Estimated,
                 ..priced(100, "0.25")

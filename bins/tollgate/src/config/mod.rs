@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tollgate_api::{ClientLimits, InterfaceShape, Settings, Tls, TlsError};
-use tollgate_gateway::{CallSettings, OnDisconnect, UnpricedPolicy};
+use tollgate_gateway::{CallSettings, OnDisconnect, SocketLimits, UnpricedPolicy};
 use tollgate_pricing::{Amount, PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts, WebhookUrlPolicy};
 use tollgate_store::{DatabaseUrl, Options};
@@ -260,6 +260,8 @@ fn settings(root: &mut Section<'_>) -> Settings {
     let job_file_limit_bytes = limit("job_file_limit_bytes", default.job_file_limit_bytes);
     let answer_memory_bytes = limit("answer_memory_bytes", default.calls.answer_memory_bytes);
     let max_connections = limit("max_connections", default.clients.max_connections);
+    let message_bytes = limit("socket_frame_limit_bytes", default.calls.sockets.message_bytes);
+    let most_sockets = limit("sockets_per_node", default.calls.sockets.most);
     let workers = limit("workers", default.workers.get());
     if workers > 1_024 {
         root.add_error("workers", "must be at most 1024");
@@ -286,6 +288,12 @@ fn settings(root: &mut Section<'_>) -> Settings {
                 .unwrap_or(default.calls.disconnect_drain_max_bytes),
             answer_memory_bytes,
             keep_error_messages: root.take("keep_error_messages").unwrap_or(true),
+            sockets: SocketLimits {
+                max: time_limit(root, "socket_max_ms", 3_600_000),
+                idle: time_limit(root, "socket_idle_ms", 600_000),
+                message_bytes,
+                most: most_sockets,
+            },
             job_keys: root.take("job_key_secret"),
             timeouts: Timeouts {
                 connect: time_limit(root, "connect_timeout_ms", 10_000),
@@ -573,6 +581,10 @@ mod tests {
             "workers",
             "forward_body_limit_bytes",
             "job_file_limit_bytes",
+            "socket_max_ms",
+            "socket_idle_ms",
+            "socket_frame_limit_bytes",
+            "sockets_per_node",
         ] {
             let ConfigErrors(errors) = read(&format!("{key} = 0"), &[]).unwrap_err();
             assert_eq!(errors, [format!("{key}: must be at least 1")]);

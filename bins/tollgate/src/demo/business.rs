@@ -383,6 +383,7 @@ impl Business<'_> {
                 provider_key_type: ProviderKeyType::Managed,
                 model: Some(model.to_owned()),
                 metadata: Metadata::default(),
+                socket_id: None,
                 input_estimate: priced,
             },
             shape: Some(RequestFormat::ShapeA),

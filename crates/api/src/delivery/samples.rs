@@ -358,6 +358,7 @@ fn failed() -> RequestRecord {
         swept: false,
         suspicious: false,
         job_id: None,
+        socket_id: None,
         lines: Vec::new(),
         details: CallDetails {
             timings: CallTimings {

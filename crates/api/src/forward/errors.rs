@@ -8,6 +8,7 @@ use tollgate_domain::{
 };
 use tollgate_gateway::{CallError, cost_headers, request_id_header};
 use tollgate_pricing::Amount;
+use tollgate_provider::{SendError, SocketOpenError};
 
 use crate::http::error::{ApiError, ErrorCode};
 
@@ -31,6 +32,11 @@ impl From<CallError> for ApiError {
                 let message = "Too many calls in flight on this node; retry after 1 s.";
                 Self::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
             }
+            CallError::TooManySockets => {
+                let message = "Too many WebSockets are open on this node; retry after 1 s.";
+                Self::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
+            }
+            CallError::SocketNotOpened(why) => socket_not_opened(why),
             CallError::ShuttingDown => Self::new(
                 ErrorCode::ShuttingDown,
                 "This node is shutting down. Send the call again; another one will take it.",
@@ -215,6 +221,26 @@ impl From<Refusal> for ApiError {
                     false => error.do_not_retry(),
                 }
             }
+        }
+    }
+}
+
+fn socket_not_opened(why: SocketOpenError) -> ApiError {
+    match why {
+        SocketOpenError::Refused(status) => ApiError::new(
+            ErrorCode::ProviderUnreachable,
+            format!("The provider answers the request for a WebSocket with the status {status}."),
+        ),
+        SocketOpenError::NotASocket => ApiError::new(
+            ErrorCode::ProviderUnreachable,
+            "The provider's answer to the request for a WebSocket is not one of RFC 6455.",
+        ),
+        SocketOpenError::NoAnswer(SendError::NoAnswer { timed_out: true }) => ApiError::new(
+            ErrorCode::ProviderTimeout,
+            "The provider does not answer the request for a WebSocket in time.",
+        ),
+        SocketOpenError::NoAnswer(_) => {
+            ApiError::new(ErrorCode::ProviderUnreachable, "The provider could not be reached.")
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::http::error::{ApiError, ErrorCode};
 
 /// Refuses requests by which a browser would show or run the answer. A provider's answer would then be a page
 /// or a script of this service's origin. Calls of scripts by `fetch` have the destination `empty`.
-fn refuse_navigation(http: &HttpRequest) -> Result<(), ApiError> {
+pub(super) fn refuse_navigation(http: &HttpRequest) -> Result<(), ApiError> {
     const DESTINATIONS: [&str; 14] = [
         "document",
         "iframe",
@@ -108,6 +108,6 @@ pub(super) async fn read_call(
     };
     let began = came_in + before_body.elapsed();
     let inbound = InboundCall { in_flight, credential, owner, body, upload, began };
-    facts.read(&inbound);
+    facts.read(&inbound.body);
     Ok(inbound)
 }

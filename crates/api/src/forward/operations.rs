@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use actix_web::http::header::{CONNECTION, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
 use tollgate_domain::{AnswerReport, Metadata, RequestFormat};
-use tollgate_gateway::{Credential, DropInRoute, InboundCall, OutboundCall, spawn_call};
+use tollgate_gateway::{
+    Credential, DropInRoute, InboundCall, OutboundCall, SocketRoute, spawn_call,
+};
 use tollgate_provider::ProviderClient;
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{Content, HeaderBuilder, Ref, RefOr, Response, ResponseBuilder, Schema};
@@ -14,9 +15,10 @@ use utoipa::{IntoParams, IntoResponses, ToSchema};
 use super::inbound::{read_call, request_head};
 use super::refused::CallFacts;
 use super::response::response;
+use super::sockets::{is_upgrade, open_socket};
 use crate::access::AccessEntry;
 use crate::app::App;
-use crate::http::error::{ApiError, ErrorCode};
+use crate::http::error::ApiError;
 use crate::http::fields::PositiveAmount;
 use crate::openapi::fields::MetadataSchema;
 use crate::openapi::marks::{CALL_ERRORS, ShapeAErrors, ShapeBErrors, mark, refused};
@@ -134,6 +136,19 @@ impl IntoResponses for CallResponses {
     }
 }
 
+/// The responses of the upgrade to a WebSocket.
+enum SocketResponses {}
+
+impl IntoResponses for SocketResponses {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut responses = mark(CALL_ERRORS);
+        let opened = ResponseBuilder::new().description("The WebSocket is open");
+        responses.insert("101".to_owned(), opened.build().into());
+        responses.extend(refused::UpgradeRequired::responses());
+        responses
+    }
+}
+
 /// Forward a call to a provider.
 ///
 /// The answer is the provider's, with its status. With `stream` it is an event stream.
@@ -155,9 +170,13 @@ pub(crate) async fn forward(
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
     answer(&app, async |facts| {
+        if is_upgrade(&http) {
+            let (route, credential) = (SocketRoute::Url, Credential::of);
+            return open_socket(&http, payload, route, credential, &app, &client, facts).await;
+        }
         let inbound = read_call(&http, payload, Credential::of, &app, facts).await?;
         let outbound = OutboundCall::for_url(&request_head(&http), &inbound, &app.gateway)?;
-        facts.checked(&outbound);
+        facts.checked(outbound.summary());
         relay(&http, inbound, outbound, &app, client).await
     })
     .await
@@ -375,12 +394,16 @@ pub(crate) async fn call_provider(
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
     let answer = answer(&app, async |facts| {
+        let name = http.match_info().get("provider").unwrap_or_default();
+        if is_upgrade(&http) {
+            let (route, credential) = (SocketRoute::Provider(name), Credential::of_sdk);
+            return open_socket(&http, payload, route, credential, &app, &client, facts).await;
+        }
         let inbound = read_call(&http, payload, Credential::of_sdk, &app, facts).await?;
-        let (head, name) = (request_head(&http), http.match_info().get("provider"));
-        let name = name.unwrap_or_default();
+        let head = request_head(&http);
         let mut outbound = OutboundCall::for_provider(&head, name, &inbound, &app.gateway)?;
         outbound.lead_results_to(|| address(&http, &format!("/v1/providers/{name}/v1")));
-        facts.checked(&outbound);
+        facts.checked(outbound.summary());
         relay(&http, inbound, outbound, &app, client).await
     });
     answer.await.map_err(|error| error.for_sdk_of(&http))
@@ -676,32 +699,31 @@ pub(crate) async fn list_message_batches(
     drop_in(http, payload, app, client).await
 }
 
-/// Refuse a WebSocket.
+/// Open a WebSocket for responses, in OpenAI's format (format a).
 ///
-/// A client that requests one sends the same by POST then.
+/// Each `response.create` on it is a call. A refused one is answered by an event of the type `error`.
 #[utoipa::path(
     get,
     path = "/responses",
-    operation_id = "upgradeResponses",
-    responses(
-        ApiError, refused::AuthHeaderMissing, refused::AuthInvalid, refused::UpgradeNotSupported,
-        ShapeAErrors,
+    operation_id = "connectResponses",
+    params(
+        ("model" = Option<String>, Query, description = "A model of the provider. Without it, the first one is called that has such sockets."),
+        DropInQuery, MetadataHeader, RunHeaders,
     ),
+    responses(SocketResponses, ShapeAErrors),
     security(("credential" = [])),
 )]
-pub(crate) async fn responses_upgrade(
+pub(crate) async fn connect_responses(
     http: HttpRequest,
+    payload: web::Payload,
     app: web::Data<App>,
+    client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let refused = answer(&app, async |facts| {
-        let credential = Credential::of_sdk(&request_head(&http))?;
-        let owner = app.gateway.owner_of(&credential).await?;
-        facts.owned(owner, credential.connection_id());
-        let message = "WebSockets are not supported here. Send the request as POST /v1/responses.";
-        Err(ApiError::new(ErrorCode::UpgradeNotSupported, message)
-            .header(CONNECTION, HeaderValue::from_static("close")))
+    let answer = answer(&app, async |facts| {
+        let (route, credential) = (SocketRoute::DropIn, Credential::of_sdk);
+        open_socket(&http, payload, route, credential, &app, &client, facts).await
     });
-    refused.await.map_err(|error| error.for_sdk(RequestFormat::ShapeA))
+    answer.await.map_err(|error| error.for_sdk(RequestFormat::ShapeA))
 }
 
 async fn drop_in(
@@ -715,7 +737,7 @@ async fn drop_in(
         let inbound = read_call(&http, payload, Credential::of_sdk, &app, facts).await?;
         let mut outbound = route.outbound(&request_head(&http), &inbound, &app.gateway).await?;
         outbound.lead_results_to(|| address(&http, "/v1"));
-        facts.checked(&outbound);
+        facts.checked(outbound.summary());
         relay(&http, inbound, outbound, &app, client).await
     });
     answer.await.map_err(|error| match route.format() {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use tollgate_domain::{ConnectionId, RefusedCall, RunId};
-use tollgate_gateway::{CallSummary, InboundCall, KeyOwner, OutboundCall};
+use tollgate_gateway::{CallSummary, KeyOwner};
 use tollgate_store::RefusalCause;
 
 use crate::app::App;
@@ -29,13 +29,13 @@ impl CallFacts {
     }
 
     /// Takes note of a call whose body was read.
-    pub(super) fn read(&mut self, inbound: &InboundCall) {
-        self.body = inbound.body.clone();
+    pub(super) fn read(&mut self, body: &Bytes) {
+        self.body = body.clone();
     }
 
     /// Takes note of a call that may be sent if it is admitted.
-    pub(super) fn checked(&mut self, outbound: &OutboundCall) {
-        self.summary = Some(outbound.summary());
+    pub(super) fn checked(&mut self, summary: CallSummary) {
+        self.summary = Some(summary);
     }
 
     /// Keeps the refusal of the call. An error of this service or of the provider is no refusal.

@@ -8,6 +8,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use tollgate_domain::{Issue, LimitState, RefusalId, RequestFormat, Timestamp};
 use tollgate_store::StoreError;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
@@ -92,7 +93,7 @@ error_codes! {
     LastSecretKey = 409 "last_secret_key";
     BodyTooLarge = 413 "body_too_large";
     ContentTypeUnsupported = 415 "content_type_unsupported";
-    UpgradeNotSupported = 426 "upgrade_not_supported";
+    UpgradeRequired = 426 "upgrade_required";
     RateLimited = 429 "rate_limited";
     RequestLimitReached = 429 "request_limit_reached";
     BudgetRequestsExhausted = 429 "budget_exhausted";
@@ -273,6 +274,30 @@ impl ApiError {
         }
     }
 
+    fn envelope<'a>(&'a self, message: &'a str) -> ErrorEnvelope<'a> {
+        let field =
+            || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
+        ErrorEnvelope {
+            r#type: (self.dialect == Some(RequestFormat::ShapeB)).then_some("error"),
+            error: ErrorBody {
+                message,
+                code: self.code.name(),
+                refusal_id: self.refusal_id,
+                status: self.code.status(),
+                issues: &self.issues,
+                r#type: self.dialect.map(|_| self.sdk_type()),
+                param: (self.dialect == Some(RequestFormat::ShapeA)).then(field),
+            },
+        }
+    }
+
+    /// The error as the JSON object below `error` in an envelope.
+    pub(crate) fn to_json(&self) -> Box<RawValue> {
+        let message = self.full_message();
+        // Texts and numbers can always be written.
+        serde_json::value::to_raw_value(&self.envelope(&message).error).unwrap_or_default()
+    }
+
     /// The code of the error.
     pub fn code(&self) -> ErrorCode {
         self.code
@@ -368,22 +393,9 @@ impl ResponseError for ApiError {
         {
             response.insert_header((REFUSAL_ID, id));
         }
-        let field =
-            || self.issues.first().map(|issue| issue.path.join(".")).filter(|it| !it.is_empty());
         // For the access line.
         response.extensions_mut().insert(self.code);
-        response.json(ErrorEnvelope {
-            r#type: (self.dialect == Some(RequestFormat::ShapeB)).then_some("error"),
-            error: ErrorBody {
-                message: &self.full_message(),
-                code: self.code.name(),
-                refusal_id: self.refusal_id,
-                status: self.code.status(),
-                issues: &self.issues,
-                r#type: self.dialect.map(|_| self.sdk_type()),
-                param: (self.dialect == Some(RequestFormat::ShapeA)).then(field),
-            },
-        })
+        response.json(self.envelope(&self.full_message()))
     }
 }
 

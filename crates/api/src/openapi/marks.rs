@@ -64,7 +64,7 @@ refusals! {
     SpendKeyExpired,
     SpendKeyNotFound,
     SpendKeyPaused,
-    UpgradeNotSupported,
+    UpgradeRequired,
     SubscriptionConfigNotFound,
     SubscriptionExists,
     SubscriptionNotFound,

@@ -76,6 +76,7 @@ ids! {
     RefusalIdSchema = "rfs_";
     RequestIdSchema = "req_";
     SecretKeyIdSchema = "sec_";
+    SocketIdSchema = "skt_";
     SpendKeyIdSchema = "spk_";
     SubscriptionConfigIdSchema = "sbc_";
     SubscriptionIdSchema = "sub_";

@@ -183,6 +183,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
             provider_key_type: ProviderKeyType::Managed,
             model: Some("m-1".to_owned()),
             metadata: Metadata::default(),
+            socket_id: None,
             input_estimate: nothing,
         },
         shape: Some(RequestFormat::ShapeA),

@@ -30,6 +30,8 @@ pub(super) struct ConnectionClass {
     pub(super) tls: bool,
     /// Any address; else public ones only.
     pub(super) private: bool,
+    /// For WebSockets; else for calls.
+    pub(super) socket: bool,
 }
 
 /// Makes connections: name, address check, TCP, TLS. One service does all of it, so that the
@@ -74,13 +76,16 @@ impl GuardedConnector {
         let addresses = self.resolver.addresses(host, uri.port_u16().unwrap_or(0)).await?;
         let allowed = allowed(self.lane, addresses)?;
         let tcp = connect_to_any(&allowed).await?;
-        if !self.lane.tls {
-            return Ok(ProviderStream::plain(tcp));
-        }
-        let connection = Connection::new(ServerName(host.to_owned()), tcp);
-        let connected = TlsConnector::service(self.tls).call(connection).await;
-        let (stream, _) = connected.map_err(|_| NotSentReason::Tls)?.into_parts();
-        Ok(ProviderStream::tls(stream))
+        let stream = match self.lane.tls {
+            false => ProviderStream::plain(tcp),
+            true => {
+                let connection = Connection::new(ServerName(host.to_owned()), tcp);
+                let connected = TlsConnector::service(self.tls).call(connection).await;
+                let (stream, _) = connected.map_err(|_| NotSentReason::Tls)?.into_parts();
+                ProviderStream::tls(stream)
+            }
+        };
+        Ok(if self.lane.socket { stream.for_socket() } else { stream })
     }
 }
 
@@ -258,7 +263,7 @@ mod tests {
         ] {
             let (port, told) = listen(vec![certificate], &key).await;
             let resolver = Resolver::Names(Arc::new(|_| vec![Ipv4Addr::LOCALHOST.into()]));
-            let lane = ConnectionClass { tls: true, private: true };
+            let lane = ConnectionClass { tls: true, private: true, socket: false };
             let uri = format!("http://provider.test:{port}/").parse().unwrap();
             let connected = GuardedConnector::new(lane, &tls, &resolver).connect(&uri).await;
             match connected {
@@ -280,7 +285,8 @@ mod tests {
         let addresses = || vec!["127.0.0.1:1".parse().unwrap(), "8.8.8.8:1".parse().unwrap()];
         let only_private = || vec!["[::ffff:10.0.0.1]:1".parse().unwrap()];
         for tls in [true, false] {
-            let [public, any] = [false, true].map(|private| ConnectionClass { tls, private });
+            let class = |private| ConnectionClass { tls, private, socket: false };
+            let [public, any] = [false, true].map(class);
             assert_eq!(allowed(public, addresses()).unwrap(), addresses()[1..]);
             assert_eq!(allowed(public, only_private()), Err(NotSentReason::PrivateAddress));
             assert_eq!(allowed(any, only_private()).unwrap(), only_private());

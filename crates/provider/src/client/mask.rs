@@ -60,6 +60,16 @@ impl KeyMask {
         open.freeze()
     }
 
+    /// Blanks the key in a text that is whole.
+    pub(super) fn whole(&mut self, text: Bytes) -> Bytes {
+        if self.key.find(&text).is_none() {
+            return text;
+        }
+        let mut text = BytesMut::from(text.as_ref());
+        self.blank(&mut text);
+        text.freeze()
+    }
+
     /// The held bytes, when the body has ended.
     pub(super) fn rest(&mut self) -> Bytes {
         self.held.split().freeze()

@@ -15,6 +15,7 @@ mod error;
 mod mask;
 mod request_body;
 mod resolver;
+mod socket;
 mod webhook;
 
 use std::cell::Cell;
@@ -39,6 +40,10 @@ pub use self::error::{BodyError, NotSentReason, SendError};
 use self::mask::KeyMask;
 pub use self::request_body::{FileBody, RequestBody};
 pub use self::resolver::{NameServer, Resolver};
+pub use self::socket::{
+    CloseCode, CloseReason, MessageDecoder, MessageEncoder, ProviderSocket, SocketFault,
+    SocketMessage, SocketOpenError, SocketReader, SocketWriter, UpstreamSocket,
+};
 pub use self::webhook::{
     WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError, WebhookUrlPolicy,
 };
@@ -84,12 +89,32 @@ pub struct UpstreamRequest<'a> {
 #[derive(Clone)]
 pub struct ProviderClient {
     timeouts: Timeouts,
+    calls: ClientSet,
+    /// No connection of a call becomes a WebSocket.
+    sockets: ClientSet,
+}
+
+/// Three clients: a connection to a private address that one provider is allowed to make must not be
+/// taken from the pool by another that is not.
+#[derive(Clone)]
+struct ClientSet {
     /// TLS to public addresses only.
     public: awc::Client,
     /// TLS to any address.
     private: awc::Client,
     /// Plain HTTP to any address.
     plain: awc::Client,
+}
+
+impl ClientSet {
+    fn of_endpoint(&self, endpoint: &Endpoint) -> &awc::Client {
+        let https = endpoint.url.scheme() == "https";
+        match (https, endpoint.provider.allow_private_network) {
+            (true, false) => &self.public,
+            (true, true) => &self.private,
+            (false, _) => &self.plain,
+        }
+    }
 }
 
 impl ProviderClient {
@@ -101,15 +126,13 @@ impl ProviderClient {
     /// As [`ProviderClient::new`], with another resolver.
     pub fn with_resolver(timeouts: Timeouts, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
-        // Three clients: a connection to a private address that one provider is allowed to make
-        // must not be taken from the pool by another that is not.
         let client = |lane| client(lane, &tls, resolver, timeouts.connect);
-        Self {
-            timeouts,
-            public: client(ConnectionClass { tls: true, private: false }),
-            private: client(ConnectionClass { tls: true, private: true }),
-            plain: client(ConnectionClass { tls: false, private: true }),
-        }
+        let clients = |socket| ClientSet {
+            public: client(ConnectionClass { tls: true, private: false, socket }),
+            private: client(ConnectionClass { tls: true, private: true, socket }),
+            plain: client(ConnectionClass { tls: false, private: true, socket }),
+        };
+        Self { timeouts, calls: clients(false), sockets: clients(true) }
     }
 
     /// Sends a call and waits for the head of the answer.
@@ -120,7 +143,7 @@ impl ProviderClient {
         let (target, host) = call.endpoint.target.clone();
         let bodiless = call.method == Method::HEAD;
         let mut request =
-            self.client_for(call.endpoint).request(call.method, target).no_decompress();
+            self.calls.of_endpoint(call.endpoint).request(call.method, target).no_decompress();
         *request.headers_mut() = call.headers;
         request.headers_mut().insert(header::HOST, host);
 
@@ -145,13 +168,16 @@ impl ProviderClient {
         Ok(UpstreamResponse::new(response, self.timeouts.idle, framing, mask))
     }
 
-    fn client_for(&self, endpoint: &Endpoint) -> &awc::Client {
-        let https = endpoint.url.scheme() == "https";
-        match (https, endpoint.provider.allow_private_network) {
-            (true, false) => &self.public,
-            (true, true) => &self.private,
-            (false, _) => &self.plain,
-        }
+    /// Opens a WebSocket.
+    ///
+    /// # Errors
+    /// [`SocketOpenError`]: none is open, and nothing was sent on one.
+    pub async fn open_socket(
+        &self,
+        socket: UpstreamSocket<'_>,
+    ) -> Result<ProviderSocket, SocketOpenError> {
+        let client = self.sockets.of_endpoint(socket.endpoint);
+        socket::open(client, self.timeouts.connect, socket).await
     }
 }
 

@@ -147,7 +147,8 @@ impl WebhookClient {
     pub fn new(reach: WebhookUrlPolicy, resolver: &Resolver) -> Self {
         let tls = connect::tls_config();
         let client = |is_secure| {
-            let lane = ConnectionClass { tls: is_secure, private: reach.private_network };
+            let lane =
+                ConnectionClass { tls: is_secure, private: reach.private_network, socket: false };
             client(lane, &tls, resolver, ANSWER_WITHIN)
         };
         Self { reach, secure: client(true), plain: client(false) }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::request::{RecordedRequest, RequestFraming};
 use super::response::{Gate, ResponseFraming, ScriptedEnding, ScriptedResponse};
 use super::shared::ProviderState;
+use crate::socket::{TestSocket, upgrade_answer};
 
 /// Answers the calls of one connection. Its errors mean that the client left, which is counted where it
 /// matters.
@@ -20,6 +22,14 @@ pub(super) async fn serve(socket: TcpStream, shared: Arc<ProviderState>) {
     let end = loop {
         match one_call(&mut reader, &mut writer, &shared).await {
             Ok(AfterCall::Call) => {}
+            Ok(AfterCall::Socket) => {
+                let read = reader.buffer().to_vec();
+                let stream = reader.into_inner().reunite(writer).expect("both are of one stream");
+                let socket = TestSocket::of(stream, Role::Server, read).await;
+                // The test may have ended.
+                let _ = shared.opened.send(socket);
+                return;
+            }
             end => break end,
         }
     };
@@ -34,6 +44,7 @@ pub(super) async fn serve(socket: TcpStream, shared: Arc<ProviderState>) {
 /// The next step of a connection after a call.
 enum AfterCall {
     Call,
+    Socket,
     Close,
     Reset,
 }
@@ -49,6 +60,12 @@ async fn one_call(
     let request = RecordedRequest::parse(&head).ok_or_else(invalid)?;
     let (framing, keeps_alive) = (request.body_framing(), request.keeps_alive());
     let (expects_continue, is_head) = (request.expects_continue(), request.method == "HEAD");
+    if let Some(key) = request.header("sec-websocket-key").filter(|_| shared.has_ended()) {
+        let answer = upgrade_answer(key);
+        shared.begin(request);
+        writer.write_all(answer.as_bytes()).await?;
+        return Ok(AfterCall::Socket);
+    }
     let (index, reply) = shared.begin(request);
     if expects_continue {
         writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;

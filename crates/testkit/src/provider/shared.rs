@@ -3,16 +3,19 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::request::RecordedRequest;
 use super::response::ScriptedResponse;
+use crate::socket::TestSocket;
 
 /// The state that the provider and its connections share.
 #[derive(Debug)]
 pub(super) struct ProviderState {
     pub(super) script: Mutex<Script>,
     pub(super) counts: watch::Sender<CallCounts>,
+    /// The sockets that were opened.
+    pub(super) opened: mpsc::UnboundedSender<TestSocket>,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +41,12 @@ impl ProviderState {
 
     pub(super) fn count(&self, change: impl FnOnce(&mut CallCounts)) {
         self.counts.send_modify(change);
+    }
+
+    /// Whether the script has no answer for the next call.
+    pub(super) fn has_ended(&self) -> bool {
+        let script = self.script();
+        script.replies.is_empty() && script.always.is_none()
     }
 
     /// Records a call whose head has arrived; returns its index and the answer.

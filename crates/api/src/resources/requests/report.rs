@@ -101,6 +101,7 @@ impl ReportUsage {
                 provider_key_type: ProviderKeyType::Unmanaged,
                 model,
                 metadata: self.metadata.unwrap_or_default().0,
+                socket_id: None,
                 input_estimate: PricedUsage::nothing(),
             },
             priced: stated,

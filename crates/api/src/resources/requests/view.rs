@@ -4,7 +4,7 @@ use serde::Serialize;
 use tollgate_domain::{
     BudgetId, CallFailure, CallTimings, ConnectionId, FailureSource, JobId, Metadata, MeterId,
     Payer, ProviderKeyType, Quote, RecordLine, RequestId, RequestRecord, RequestStatus, RunId,
-    SpendKeyId, Timestamp, UsageSource,
+    SocketId, SpendKeyId, Timestamp, UsageSource,
 };
 use tollgate_pricing::{Amount, FeeLine, PriceSource, RateType, TierUnit, TokenBasis, Usage};
 use utoipa::ToSchema;
@@ -69,6 +69,10 @@ pub struct RecordView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     job_id: Option<JobId>,
+    /// The WebSocket on which the call was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    socket_id: Option<SocketId>,
     /// The requests of a batch, by model and tier. Absent for other calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Option<Vec<RecordLineView>>, nullable = false)]
@@ -429,6 +433,7 @@ impl RecordView {
             budget_ids: record.budgets.ids.clone(),
             run_id: record.run_id.clone(),
             job_id: record.job_id,
+            socket_id: record.socket_id,
             lines: record.lines.iter().map(RecordLineView::of).collect(),
             would_refuse: record.budgets.would_refuse,
             meter_id: record.meter_id,

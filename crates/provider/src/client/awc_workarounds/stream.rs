@@ -23,6 +23,8 @@ use super::interim::InterimHeadFilter;
 #[derive(Debug)]
 pub(in super::super) struct ProviderStream {
     transport: Transport,
+    /// Whether a switch of protocols is requested: then all bytes pass as they are.
+    is_socket: bool,
     start: InterimHeadFilter,
     /// The final head, and the bytes after it, until the head is whole.
     head: Option<Vec<u8>>,
@@ -59,7 +61,18 @@ impl ProviderStream {
     }
 
     fn over(transport: Transport) -> Self {
-        Self { transport, start: InterimHeadFilter::default(), head: None, ahead: Bytes::new() }
+        Self {
+            transport,
+            is_socket: false,
+            start: InterimHeadFilter::default(),
+            head: None,
+            ahead: Bytes::new(),
+        }
+    }
+
+    /// The connection for a WebSocket.
+    pub(in super::super) fn for_socket(self) -> Self {
+        Self { is_socket: true, ..self }
     }
 
     fn tcp(&self) -> &TcpStream {
@@ -172,7 +185,9 @@ impl AsyncWrite for ProviderStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.start.expect();
+        if !this.is_socket {
+            this.start.expect();
+        }
         match &mut this.transport {
             Transport::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             Transport::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),

@@ -1,0 +1,110 @@
+//! The upgrade of a request to a WebSocket, and the errors of its responses.
+
+use actix_http::ConnectionType;
+use actix_http::ws::{HandshakeError, hash_key, verify_handshake};
+use actix_web::http::Method;
+use actix_web::http::header::{
+    CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use tollgate_domain::RequestFormat;
+use tollgate_gateway::{
+    CallError, CallSummary, Credential, KeyOwner, RequestHead, SocketCall, SocketInterface,
+    SocketRefusal, SocketRoute, spawn_socket,
+};
+use tollgate_provider::ProviderClient;
+
+use super::inbound::{refuse_navigation, request_head};
+use super::refused::CallFacts;
+use super::response::response;
+use crate::access::AccessEntry;
+use crate::app::App;
+use crate::client_connections::mark_authenticated;
+use crate::http::error::{ApiError, ErrorCode};
+
+/// Whether a request is for a WebSocket.
+pub(super) fn is_upgrade(http: &HttpRequest) -> bool {
+    // The body of another method would have no end.
+    if http.method() != Method::GET {
+        return false;
+    }
+    let mut named = http.headers().get_all(UPGRADE).filter_map(|value| value.to_str().ok());
+    named.any(|value| value.to_ascii_lowercase().contains("websocket"))
+}
+
+/// Opens a socket to a provider, and answers with the upgrade.
+pub(super) async fn open_socket(
+    http: &HttpRequest,
+    payload: web::Payload,
+    route: SocketRoute<'_>,
+    credential: fn(&RequestHead<'_>) -> Result<Credential, CallError>,
+    app: &web::Data<App>,
+    client: &ProviderClient,
+    facts: &mut CallFacts,
+) -> Result<HttpResponse, ApiError> {
+    refuse_navigation(http)?;
+    let head = request_head(http);
+    let credential = credential(&head)?;
+    let owner = app.gateway.owner_of(&credential).await?;
+    facts.owned(owner, credential.connection_id());
+    verify_handshake(http.head()).map_err(handshake_error)?;
+    mark_authenticated(http);
+    AccessEntry::of(http).caller(owner.merchant_id, owner.key);
+    let connection_id = credential.connection_id().map(str::to_owned);
+    let socket = SocketCall::open(route, &head, (credential, owner), &app.gateway, client).await?;
+    let protocol = socket.protocol().cloned();
+    let interface = SocketErrors { app: app.clone(), owner, connection_id };
+    let from_socket = spawn_socket(socket, payload, &app.gateway, interface);
+    let mut response = response(http, from_socket).await?;
+    response.head_mut().set_connection_type(ConnectionType::Upgrade);
+    let key = http.headers().get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
+    let accept = HeaderValue::from_bytes(&hash_key(key.unwrap_or_default()));
+    let headers = response.headers_mut();
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accept.map_err(|_| CallError::Aborted)?);
+    if let Some(protocol) = protocol {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    }
+    Ok(response)
+}
+
+/// The error of a request that is no upgrade of RFC 6455, 4.2.1.
+fn handshake_error(why: HandshakeError) -> ApiError {
+    let error = ApiError::new(
+        ErrorCode::UpgradeRequired,
+        format!("This is a WebSocket of RFC 6455, over HTTP/1.1: {why}."),
+    );
+    let error = error.header(UPGRADE, HeaderValue::from_static("websocket"));
+    let error = error.header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+    error.header(CONNECTION, HeaderValue::from_static("close"))
+}
+
+/// The errors of the responses on a socket.
+struct SocketErrors {
+    app: web::Data<App>,
+    owner: KeyOwner,
+    connection_id: Option<String>,
+}
+
+impl SocketInterface for SocketErrors {
+    fn refused(&self, error: CallError, text: &Bytes, summary: CallSummary) -> SocketRefusal {
+        let error = ApiError::from(error).for_sdk(RequestFormat::ShapeA);
+        self.app.metrics.refused(&error);
+        let mut facts = CallFacts::default();
+        facts.owned(self.owner, self.connection_id.as_deref());
+        facts.read(text);
+        facts.checked(summary);
+        let error = facts.keep(error, &self.app);
+        SocketRefusal {
+            code: error.code().name(),
+            status: error.code().status(),
+            error: error.to_json(),
+        }
+    }
+
+    fn code(&self, error: CallError) -> &'static str {
+        ApiError::from(error).code().name()
+    }
+}

@@ -1,0 +1,619 @@
+//! The messages of a socket, in both directions. Each response on it is a call, from its admission to its settlement.
+//!
+//! Both directions run side by side in one task, so a response that is being admitted or settled delays no message of
+//! the other direction. The message that ends a response passes when the response is settled.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tollgate_domain::admission::Refusal;
+use tollgate_domain::settlement::CallReport;
+use tollgate_domain::{CallTimings, Issue};
+use tollgate_provider::http::Method;
+use tollgate_provider::http::header::HeaderMap;
+use tollgate_provider::{
+    CloseCode, CloseReason, MessageDecoder, MessageEncoder, ProviderSocket, RequestBody,
+    SocketFault, SocketMessage, SocketReader, SocketWriter,
+};
+use tollgate_usage::socket::{ClientMessage, Lane, ProviderFact, ProviderMessage, error_message};
+use tollgate_usage::{ResponseEnd, ResponseMeter, UsageReading};
+
+use crate::admitted::{AdmittedCall, MeteredAnswer, admit};
+use crate::error::{CallError, body_invalid};
+use crate::gateway::Gateway;
+use crate::in_flight::InFlightGuard;
+use crate::inbound::InboundCall;
+use crate::open_sockets::SocketGuard;
+use crate::outbound::{CallSummary, OutboundCall};
+use crate::price;
+use crate::relay::{self, RelayReceiver, RelayRoom, RelaySender, RelayedHead};
+use crate::request::RequestHead;
+use crate::settings::OnDisconnect;
+use crate::socket::{SocketCall, SocketCaller};
+
+/// The interface of the server to the refusals of a socket.
+pub trait SocketInterface {
+    /// Keeps the refusal of a response whose message is `text`, and returns its words.
+    fn refused(&self, error: CallError, text: &Bytes, summary: CallSummary) -> SocketRefusal;
+
+    /// The code of an error.
+    fn code(&self, error: CallError) -> &'static str;
+}
+
+/// The words of a refusal.
+pub struct SocketRefusal {
+    /// The code of the error.
+    pub code: &'static str,
+    /// The HTTP status of the error.
+    pub status: u16,
+    /// The error, as a JSON object.
+    pub error: Box<RawValue>,
+}
+
+/// The refusals one after another at which a socket is closed.
+const MOST_REFUSALS: u32 = 3;
+/// The most responses of a socket whose tokens are remembered.
+const MOST_REMEMBERED: usize = 1_000;
+/// The time in which a provider must take the close of a socket.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Starts the task of a socket on this thread, and returns the end from which the bytes to its client are relayed.
+/// `from_client` are the bytes that come from the client.
+///
+/// It must be called within a `LocalSet` of tokio, such as a worker of actix.
+pub fn spawn_socket<E>(
+    socket: SocketCall,
+    from_client: impl Stream<Item = Result<Bytes, E>> + Unpin + 'static,
+    gateway: &Arc<Gateway>,
+    interface: impl SocketInterface + 'static,
+) -> RelayReceiver {
+    let (to_client, from_socket) = relay::channel();
+    let gateway = Arc::clone(gateway);
+    let task = async move { run(socket, from_client, to_client, &gateway, &interface).await };
+    tokio::task::spawn_local(Box::pin(task));
+    from_socket
+}
+
+/// The reason for which a socket ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SocketEnd {
+    /// The client has closed it, or has left.
+    Client(Option<CloseReason>),
+    /// The provider has closed it.
+    Provider(Option<CloseReason>),
+    /// The bytes of the client are not valid.
+    ClientFault(SocketFault),
+    /// The provider has left, or its bytes are not valid.
+    ProviderFault(SocketFault),
+    /// Calls are refused, for the reason with this code.
+    Refused(&'static str),
+    /// It was open for the longest time.
+    TooLong,
+    /// No message came for the longest time.
+    Idle,
+    /// This service shuts down.
+    ShuttingDown,
+}
+
+impl SocketEnd {
+    /// The reason that the client gets. `None` if it is not there any more.
+    fn to_client(&self) -> Option<Option<CloseReason>> {
+        let stated = |code, reason: &str| {
+            Some(Some(CloseReason { code, description: Some(reason.to_owned()) }))
+        };
+        match self {
+            Self::Client(None) | Self::ClientFault(SocketFault::Lost) => None,
+            Self::Client(reason) | Self::Provider(reason) => Some(reason.clone()),
+            Self::ClientFault(fault) => stated(fault.close_code(), "socket_message_invalid"),
+            // A code of its own for a connection that was lost may not be sent.
+            Self::ProviderFault(_) => stated(CloseCode::Error, "provider_unreachable"),
+            Self::Refused(code) => stated(CloseCode::Policy, code),
+            Self::TooLong => stated(CloseCode::Away, "socket_max_reached"),
+            Self::Idle => stated(CloseCode::Away, "socket_idle"),
+            Self::ShuttingDown => stated(CloseCode::Away, "shutting_down"),
+        }
+    }
+
+    /// The reason that the provider gets. `None` if it is not there any more.
+    fn to_provider(&self) -> Option<Option<CloseReason>> {
+        match self {
+            Self::Provider(_) | Self::ProviderFault(SocketFault::Lost) => None,
+            Self::Client(reason) => Some(reason.clone()),
+            Self::ProviderFault(fault) => Some(Some(fault.close_code().into())),
+            _ => Some(Some(CloseCode::Normal.into())),
+        }
+    }
+
+    /// Whether the provider may still send what it has.
+    fn leaves_provider(&self) -> bool {
+        !matches!(self, Self::Provider(_) | Self::ProviderFault(_))
+    }
+}
+
+/// A response that was asked for and has not ended.
+struct OpenResponse<'a> {
+    lane: Lane,
+    admitted: AdmittedCall<'a, ()>,
+    outbound: OutboundCall,
+    meter: ResponseMeter,
+    _in_flight: InFlightGuard,
+    has_begun: bool,
+    sent_at: Instant,
+    timings: CallTimings,
+}
+
+/// A socket while messages pass.
+struct Session<'a, I> {
+    gateway: &'a Arc<Gateway>,
+    interface: &'a I,
+    caller: SocketCaller,
+    endpoint: Arc<tollgate_provider::Endpoint>,
+    guard: SocketGuard,
+    /// `None` after the end.
+    to_client: RefCell<Option<RelaySender>>,
+    client: RelayRoom,
+    /// The open responses, in the order in which they were asked for.
+    open: RefCell<Vec<OpenResponse<'a>>>,
+    /// The tokens of the responses of this socket, as far as they are reported. The provider may keep a response for
+    /// the socket alone.
+    ended: RefCell<HashMap<String, Option<u64>>>,
+    refusals: Cell<u32>,
+    last_message: Cell<Instant>,
+    end: RefCell<Option<SocketEnd>>,
+    /// Cancelled when `end` is set.
+    ending: CancellationToken,
+}
+
+async fn run<I: SocketInterface, E>(
+    socket: SocketCall,
+    from_client: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    to_client: RelaySender,
+    gateway: &Arc<Gateway>,
+    interface: &I,
+) {
+    let SocketCall { guard, caller, endpoint, provider } = socket;
+    let ProviderSocket { reader, mut writer, .. } = provider;
+    let session = Session {
+        gateway,
+        interface,
+        caller,
+        endpoint,
+        guard,
+        client: to_client.room(),
+        to_client: RefCell::new(Some(to_client)),
+        open: RefCell::default(),
+        ended: RefCell::default(),
+        refusals: Cell::new(0),
+        last_message: Cell::new(Instant::now()),
+        end: RefCell::default(),
+        ending: CancellationToken::new(),
+    };
+    session.begin();
+    tokio::join!(
+        session.relay_from_client(from_client, &mut writer),
+        session.relay_from_provider(reader),
+        session.watch(),
+    );
+    session.settle_open().await;
+    let end = session.end.take();
+    if let Some(reason) = end.and_then(|end| end.to_provider()) {
+        // A provider that does not take it has a connection that ends.
+        let close = SocketMessage::Close(reason);
+        let _ = tokio::time::timeout(CLOSE_WITHIN, writer.send(&close)).await;
+    }
+}
+
+impl<'a, I: SocketInterface> Session<'a, I> {
+    /// Sends the head of the answer, which the server completes.
+    fn begin(&self) {
+        let head = RelayedHead {
+            status: 101,
+            headers: HeaderMap::new(),
+            length: None,
+            has_trailers: false,
+        };
+        if let Some(to_client) = &mut *self.to_client.borrow_mut() {
+            // A client that has left is noticed by `watch`.
+            let _ = to_client.send_head(head);
+        }
+    }
+
+    /// Ends the socket. The first reason counts.
+    fn end(&self, end: SocketEnd) {
+        if self.end.borrow().is_some() {
+            return;
+        }
+        if let Some(mut to_client) = self.to_client.take() {
+            if let Some(reason) = end.to_client() {
+                let frame = MessageEncoder::to_client().frame(&SocketMessage::Close(reason));
+                // A client that has left needs none.
+                let _ = to_client.send_piece(frame);
+            }
+            to_client.end(true, HeaderMap::new());
+        }
+        *self.end.borrow_mut() = Some(end);
+        self.ending.cancel();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ending.is_cancelled()
+    }
+
+    /// Ends the socket when its key, its time or this service does.
+    async fn watch(&self) {
+        let limits = self.gateway.settings.sockets;
+        let max = tokio::time::sleep(limits.max);
+        let end = tokio::select! {
+            () = self.ending.cancelled() => return,
+            why = self.guard.revoked() => SocketEnd::Refused(self.interface.code(why.into())),
+            () = self.client.wait_until_left() => SocketEnd::Client(None),
+            () = max => SocketEnd::TooLong,
+            () = self.idle(limits.idle) => SocketEnd::Idle,
+            () = self.drained() => SocketEnd::ShuttingDown,
+        };
+        self.end(end);
+    }
+
+    /// Resolves when no message has come for this time.
+    async fn idle(&self, most: Duration) {
+        loop {
+            let Some(until) = self.last_message.get().checked_add(most) else {
+                return std::future::pending().await;
+            };
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    /// Resolves when this service shuts down and no response is open, or none may be open any more.
+    async fn drained(&self) {
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        self.gateway.calls.drain_begun().await;
+        let none_is_open = async {
+            while !self.open.borrow().is_empty() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            () = none_is_open => {}
+            () = self.gateway.calls.cancelled() => {}
+        }
+    }
+
+    /// Sends a message to the client. It waits while too much waits for the client.
+    async fn send(&self, message: &SocketMessage) {
+        tokio::select! {
+            biased;
+            () = self.ending.cancelled() => return,
+            () = self.client.wait() => {}
+        }
+        if let Some(to_client) = &mut *self.to_client.borrow_mut() {
+            // A client that has left is noticed by `watch`.
+            let _ = to_client.send_piece(MessageEncoder::to_client().frame(message));
+        }
+    }
+
+    async fn relay_from_client<E>(
+        &self,
+        mut from_client: impl Stream<Item = Result<Bytes, E>> + Unpin,
+        writer: &mut SocketWriter,
+    ) {
+        let limit = self.gateway.settings.sockets.message_bytes;
+        let mut decoder = MessageDecoder::of_client(limit);
+        loop {
+            let message = match decoder.next_message() {
+                Ok(Some(message)) => message,
+                Err(fault) => return self.end(SocketEnd::ClientFault(fault)),
+                Ok(None) => {
+                    let piece = tokio::select! {
+                        biased;
+                        () = self.ending.cancelled() => return,
+                        piece = from_client.next() => piece,
+                    };
+                    match piece {
+                        Some(Ok(piece)) => decoder.feed(&piece),
+                        Some(Err(_)) | None => return self.end(SocketEnd::Client(None)),
+                    }
+                    continue;
+                }
+            };
+            let passes = match message {
+                SocketMessage::Text(text) => self.take_text(text).await,
+                SocketMessage::Binary(bytes) => {
+                    let issue = Issue::at([], "the message must be a text");
+                    let error = CallError::BodyInvalid(vec![issue]);
+                    self.refuse(error, &bytes, CallSummary::default(), &None).await;
+                    None
+                }
+                SocketMessage::Close(reason) => {
+                    // A close without a code is answered by one.
+                    let reason = reason.unwrap_or_else(|| CloseCode::Normal.into());
+                    return self.end(SocketEnd::Client(Some(reason)));
+                }
+                control @ (SocketMessage::Ping(_) | SocketMessage::Pong(_)) => Some(control),
+            };
+            let Some(passes) = passes else { continue };
+            let sent = tokio::select! {
+                biased;
+                sent = writer.send(&passes) => sent,
+                () = self.ending.cancelled() => return,
+            };
+            if let Err(fault) = sent {
+                return self.end(SocketEnd::ProviderFault(fault));
+            }
+        }
+    }
+
+    /// Takes a text of the client, and returns the message that is sent on.
+    async fn take_text(&self, text: Bytes) -> Option<SocketMessage> {
+        self.last_message.set(Instant::now());
+        let lane = match ClientMessage::read(&text) {
+            Ok(ClientMessage::Free) => return Some(SocketMessage::Text(text)),
+            Ok(ClientMessage::Create(lane)) => lane,
+            Err(issues) => {
+                self.refuse(body_invalid(issues), &text, CallSummary::default(), &None).await;
+                return None;
+            }
+        };
+        let mut summary = CallSummary::default();
+        match self.admit(&text, &lane, &mut summary).await {
+            Ok(body) => {
+                self.refusals.set(0);
+                Some(SocketMessage::Text(body))
+            }
+            Err(error) => {
+                self.refuse(error, &text, summary, &lane).await;
+                None
+            }
+        }
+    }
+
+    /// Admits the call that a message asks for, and returns the text that is sent to the provider.
+    async fn admit(
+        &self,
+        text: &Bytes,
+        lane: &Lane,
+        summary: &mut CallSummary,
+    ) -> Result<Bytes, CallError> {
+        let SocketCaller { credential, owner, headers, metadata, .. } = &self.caller;
+        // The limit of connections bounds sockets, and each has few responses at a time.
+        let in_flight = self.gateway.calls.enter(usize::MAX)?;
+        let head = RequestHead { method: &Method::POST, path: "", query: "", headers };
+        let inbound = InboundCall {
+            in_flight,
+            credential: credential.clone(),
+            owner: *owner,
+            body: text.clone(),
+            upload: None,
+            began: Instant::now(),
+        };
+        let endpoint = Arc::clone(&self.endpoint);
+        let mut outbound =
+            OutboundCall::for_endpoint(&head, &inbound, endpoint, metadata.clone(), None)?;
+        *summary = outbound.summary();
+        let named = outbound.call_body.model.clone();
+        if let Some(model) = &named
+            && let Some(known) = self.caller.model_at(&self.endpoint, model, self.gateway)?
+        {
+            outbound.name_model(known, text);
+        }
+        outbound.socket_id = Some(self.guard.id);
+        let continued = outbound.call_body.previous_response_id.clone();
+        let own = continued.and_then(|id| self.ended.borrow().get(&id).copied());
+        if let Some(tokens) = own {
+            outbound.call_body.previous_response_id = None;
+            outbound.call_body.continue_from(tokens);
+        }
+        outbound.check_objects(&inbound, self.gateway).await?;
+        let admission = price::prepare_admission(*owner, credential, &outbound, self.gateway)?;
+        let admitted = admit(admission, self.gateway, ()).await?;
+        let body = match std::mem::take(&mut outbound.body) {
+            RequestBody::Bytes(body) => body,
+            RequestBody::File(_) => Bytes::new(),
+        };
+        self.gateway.metrics.before_provider.observe(inbound.began.elapsed().as_secs_f64());
+        let meter = ResponseMeter::of_socket(&self.endpoint.format, &outbound.call_body);
+        let sent_at = Some(self.gateway.clock.now());
+        self.open.borrow_mut().push(OpenResponse {
+            lane: lane.clone(),
+            admitted,
+            outbound,
+            meter,
+            _in_flight: inbound.in_flight,
+            has_begun: false,
+            sent_at: Instant::now(),
+            timings: CallTimings { sent_at, ..CallTimings::default() },
+        });
+        Ok(body)
+    }
+
+    /// Answers a message with an error, and closes the socket if the next one would be refused as well.
+    async fn refuse(&self, error: CallError, text: &Bytes, summary: CallSummary, lane: &Lane) {
+        let is_lasting = is_lasting(&error);
+        let refusal = self.interface.refused(error, text, summary);
+        let text = error_message(refusal.status, &refusal.error, lane);
+        self.send(&SocketMessage::Text(text.into())).await;
+        self.refusals.set(self.refusals.get().saturating_add(1));
+        if is_lasting || self.refusals.get() >= MOST_REFUSALS {
+            self.end(SocketEnd::Refused(refusal.code));
+        }
+    }
+
+    async fn relay_from_provider(&self, mut reader: SocketReader) {
+        let mut drain = None;
+        loop {
+            if self.has_ended() && !self.may_drain(&mut drain) {
+                return;
+            }
+            let deadline = drain.and_then(|drain: Drain| drain.until);
+            let message = tokio::select! {
+                biased;
+                () = self.gateway.calls.cancelled(), if self.has_ended() => return,
+                () = sleep_until(deadline) => return,
+                () = self.ending.cancelled(), if !self.has_ended() => continue,
+                message = reader.next() => message,
+            };
+            self.gateway.metrics.of(&self.endpoint.provider.name).masked(reader.take_masked());
+            let message = match message {
+                Ok(SocketMessage::Close(reason)) => return self.end(SocketEnd::Provider(reason)),
+                Ok(message) => message,
+                Err(fault) => return self.end(SocketEnd::ProviderFault(fault)),
+            };
+            if let SocketMessage::Text(text) = &message {
+                self.last_message.set(Instant::now());
+                if let Some(drain) = &mut drain {
+                    drain.bytes = drain.bytes.saturating_add(text.len());
+                }
+                self.measure(text).await;
+            }
+            self.send(&message).await;
+        }
+    }
+
+    /// Whether the provider is read on after the end, to learn the real usage of the open responses.
+    fn may_drain(&self, drain: &mut Option<Drain>) -> bool {
+        let settings = &self.gateway.settings;
+        let leaves_provider = self.end.borrow().as_ref().is_some_and(SocketEnd::leaves_provider);
+        let drain = drain.get_or_insert_with(|| Drain {
+            until: Instant::now().checked_add(settings.disconnect_drain_max),
+            bytes: 0,
+        });
+        let most = usize::try_from(settings.disconnect_drain_max_bytes).unwrap_or(usize::MAX);
+        leaves_provider
+            && settings.on_disconnect == OnDisconnect::Drain
+            && !self.open.borrow().is_empty()
+            && drain.bytes <= most
+    }
+
+    /// Measures a message of the provider. If it ends a response, that is settled.
+    async fn measure(&self, text: &[u8]) {
+        let ProviderMessage { lane, fact } = ProviderMessage::read(text);
+        let ended = {
+            let mut open = self.open.borrow_mut();
+            // A provider without lanes answers in the order of the calls.
+            let of_lane = open.iter().position(|response| response.lane == lane);
+            let Some(at) = of_lane.or((!open.is_empty()).then_some(0)) else { return };
+            let Some(response) = open.get_mut(at) else { return };
+            let is_rejected = matches!(fact, ProviderFact::Failed { .. }) && !response.has_begun;
+            if !is_rejected {
+                response.meter.message(text);
+            }
+            if fact == ProviderFact::Begun && !std::mem::replace(&mut response.has_begun, true) {
+                response.timings.first_byte_at = Some(self.gateway.clock.now());
+                let waited = response.sent_at.elapsed().as_secs_f64();
+                response.admitted.metrics.first_byte.observe(waited);
+            }
+            match fact {
+                ProviderFact::Ended | ProviderFact::Failed { .. } => Some(open.remove(at)),
+                ProviderFact::Begun | ProviderFact::Other => None,
+            }
+        };
+        let Some(response) = ended else { return };
+        match fact {
+            ProviderFact::Failed { status } if !response.has_begun => {
+                let status = status.filter(|status| !(200..300).contains(status)).unwrap_or(400);
+                self.settle(response, status, ResponseEnd::Complete, Some(text)).await;
+            }
+            _ => self.settle(response, 200, ResponseEnd::Complete, None).await,
+        }
+    }
+
+    /// Settles a response. `error` is the message of an error that stands in its place.
+    async fn settle(
+        &self,
+        response: OpenResponse<'a>,
+        status: u16,
+        ended: ResponseEnd,
+        error: Option<&[u8]>,
+    ) {
+        let OpenResponse { admitted, outbound, meter, sent_at, timings, .. } = response;
+        admitted.metrics.answer.observe(sent_at.elapsed().as_secs_f64());
+        let reading = match error {
+            Some(error) => UsageReading::of_error(error),
+            None => meter.finish(ended),
+        };
+        let id = reading.response_id.clone();
+        let answer = MeteredAnswer {
+            status,
+            ended,
+            reading,
+            job: None,
+            objects: Vec::new(),
+            provider_request_id: None,
+            timings,
+        };
+        let report = admitted.report(answer, &outbound, self.gateway);
+        if let Some(id) = id {
+            self.remember(id, &report);
+        }
+        admitted.settle(report).await;
+    }
+
+    /// Remembers the tokens of a response, for a later one that continues it.
+    fn remember(&self, id: String, report: &CallReport) {
+        let used = &report.priced;
+        let is_reported = used.usage_source == tollgate_domain::UsageSource::Reported;
+        let tokens = used.usage.input_tokens().saturating_add(used.usage.output_tokens());
+        let mut ended = self.ended.borrow_mut();
+        if ended.len() >= MOST_REMEMBERED {
+            ended.clear();
+        }
+        ended.insert(id, is_reported.then_some(tokens));
+    }
+
+    /// Settles the responses that are open at the end.
+    async fn settle_open(&self) {
+        let ended = match &*self.end.borrow() {
+            Some(end) if !end.leaves_provider() => ResponseEnd::Broken,
+            _ => ResponseEnd::Left,
+        };
+        let open = std::mem::take(&mut *self.open.borrow_mut());
+        let settled = open.into_iter().map(|response| self.settle(response, 200, ended, None));
+        futures_util::future::join_all(settled).await;
+    }
+}
+
+/// The reading of a provider after the end of its socket.
+#[derive(Clone, Copy)]
+struct Drain {
+    /// When it stops; `None` for never.
+    until: Option<Instant>,
+    /// The bytes that were read.
+    bytes: usize,
+}
+
+/// Never resolves without a deadline.
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the next call of the same kind is refused as well.
+fn is_lasting(error: &CallError) -> bool {
+    let CallError::Refused(refusal) = error else { return false };
+    match refusal {
+        Refusal::KeyInvalid
+        | Refusal::ConnectionDisabled
+        | Refusal::ConnectionSuspended
+        | Refusal::SpendKeyPaused
+        | Refusal::SpendKeyExpired { .. }
+        | Refusal::BudgetPaused { .. }
+        | Refusal::RequestLimitReached { .. } => true,
+        Refusal::SpendLimitReached { shortage, .. }
+        | Refusal::WalletInsufficient { shortage, .. } => {
+            !shortage.left.saturating_add(shortage.held).is_positive()
+        }
+        _ => false,
+    }
+}
