@@ -22,5 +22,6 @@ mod reprice;
 mod service;
 mod site;
 mod soak;
+mod sockets;
 mod tls;
 mod webhooks;

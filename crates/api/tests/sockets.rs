@@ -132,9 +132,19 @@ fn each_response_is_a_call_on_every_route() {
         }
         let records = gateway.records().await;
         assert_eq!(records.len(), 12);
-        let mut sockets: Vec<_> = records.iter().map(|one| one["socket_id"].to_string()).collect();
+        let id = |record: &Value| record["socket_id"].as_str().unwrap().to_owned();
+        let mut sockets: Vec<_> = records.iter().map(id).collect();
         sockets.dedup();
         assert_eq!(sockets.len(), 6);
+        for id in sockets {
+            let path = format!("/requests?socket_id={id}");
+            let of_socket = gateway.get(&path).await.expect(200)["data"].clone();
+            let all = records.iter().filter(|record| record["socket_id"] == *id);
+            assert_eq!(of_socket, json!(all.collect::<Vec<_>>()));
+        }
+        let other = gateway.get("/requests?socket_id=skt_01M7YS5040NCSYBM5NZVE98902").await;
+        assert_eq!(other.expect(200)["data"], json!([]));
+        assert_eq!(gateway.get("/requests?socket_id=x").await.issue_paths(), ["socket_id"]);
         for record in &records {
             assert!(record["socket_id"].as_str().unwrap().starts_with("skt_"));
             assert_eq!(record["endpoint"], format!("GET {base}"));

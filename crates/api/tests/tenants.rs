@@ -41,7 +41,7 @@ struct Tenant {
 }
 
 /// The resources of a tenant, and the prefixes of their ids.
-const NOUNS: [(&str, &str); 16] = [
+const NOUNS: [(&str, &str); 17] = [
     ("budgets", "bud_"),
     ("meters", "mtr_"),
     ("requests", "req_"),
@@ -58,6 +58,7 @@ const NOUNS: [(&str, &str); 16] = [
     ("events", "evt_"),
     ("runs", "run_"),
     ("jobs", "job_"),
+    ("sockets", "skt_"),
 ];
 
 impl Tenant {
@@ -119,6 +120,19 @@ impl Tenant {
         call.bearer(key).send().await.expect(200);
         let jobs = gateway.call_without_key("GET", "/jobs").bearer(key).send().await.expect(200);
         let job = text(&jobs["data"][0], "job_id");
+        let open = gateway.call_without_key("GET", "/responses").bearer(key).open_socket();
+        let (mut socket, _) = open.await.ok().unwrap();
+        let mut provider = gateway.provider.socket().await;
+        socket.send(&json!({"type": "response.create", "model": "m-1", "input": "Hi"})).await;
+        provider.message().await;
+        provider
+            .send(
+                &json!({"type": "response.completed", "response": {"id": format!("{response}s")}}),
+            )
+            .await;
+        socket.message().await;
+        let records = gateway.call_without_key("GET", "/requests").bearer(key).send().await;
+        let socket = text(&records.expect(200)["data"][0], "socket_id");
         let astray = gateway.forward_to("https://example.invalid/v1/chat").bearer(key);
         let answer = astray.json(&chat_body()).send().await;
         let refusal = answer.header("x-service-refusal-id").unwrap().to_owned();
@@ -139,6 +153,7 @@ impl Tenant {
             event,
             run,
             job,
+            socket,
         ];
         let ids = NOUNS.iter().map(|(noun, _)| *noun).zip(ids).collect();
         Self { key: key.to_owned(), ids, meter_slug, reference_id }
@@ -638,7 +653,8 @@ fn no_page_of_the_dashboard_shows_or_changes_what_is_another_merchants() {
                 assert!(
                     shown.contains("Alpha")
                         || page.contains("requests")
-                        || page.contains("refusals"),
+                        || page.contains("refusals")
+                        || page.contains("sockets"),
                     "{what}: {shown}"
                 );
             }

@@ -36,6 +36,7 @@ mod runs;
 mod session;
 mod settings;
 mod sign_in;
+mod sockets;
 mod spend_keys;
 mod subscriptions;
 mod text;
@@ -113,6 +114,7 @@ fn routes(config: &mut ServiceConfig, sign_ins: web::Data<SignIns>) {
         .service(route("/requests/{id:.+}").route(get().to(requests::show)))
         .service(route("/refusals/{id}").route(get().to(refusals::show)))
         .service(route("/jobs").route(get().to(jobs::list)))
+        .service(route("/sockets/{id}").route(get().to(sockets::show)))
         .service(route("/in-flight").route(get().to(in_flight::show)))
         .service(route("/pricing").route(get().to(pricing::show)))
         .service(route("/prices").route(get().to(prices::show)))

@@ -169,9 +169,12 @@ fn timeline(record: &RequestRecord, clock: &PageClock) -> Vec<(&'static str, Str
     std::iter::once(("Admitted", clock.time(record.created_at))).chain(later).collect()
 }
 
-/// A command that makes such a call through the route of its provider; empty for usage that was reported. The body has
-/// its model only.
+/// A command that makes such a call through the route of its provider; empty for usage that was reported, and for a
+/// response on a WebSocket. The body has its model only.
 fn curl(record: &RequestRecord, origin: &str) -> String {
+    if record.socket_id.is_some() {
+        return String::new();
+    }
     let called = record.endpoint.split_once(' ');
     let called = called.and_then(|(method, url)| Some((method, url::Url::parse(url).ok()?)));
     let Some((method, url)) = called else { return String::new() };
@@ -247,6 +250,11 @@ pub(crate) async fn show(
     facts.extend(run_fact(&record));
     facts.extend(
         record.job_id.map(|id| Fact::leading("Job", id.to_string(), "/dashboard/jobs".to_owned())),
+    );
+    facts.extend(
+        record.socket_id.map(|id| {
+            Fact::leading("WebSocket", id.to_string(), format!("/dashboard/sockets/{id}"))
+        }),
     );
     if let Some(id) = record.meter_id {
         let href = meter.as_ref().map(|_| format!("/dashboard/meters/{id}"));

@@ -79,7 +79,7 @@ pub use in_flight::{InFlightCalls, InFlightGuard};
 pub use inbound::InboundCall;
 pub use key_seal::{KeySeal, KeySealError};
 pub use keys::KeyOwner;
-pub use metrics::{CallMetrics, ProviderMetrics, amount_units};
+pub use metrics::{CallMetrics, MessageCounts, MessageSender, ProviderMetrics, amount_units};
 pub use observer::CallObserver;
 pub use open_sockets::OpenSockets;
 pub use outbound::{CallSummary, OutboundCall};

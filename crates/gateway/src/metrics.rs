@@ -31,6 +31,10 @@ pub struct CallMetrics {
     pub before_provider: Histogram,
     /// The time that it adds after the provider's last byte.
     pub after_provider: Histogram,
+    /// The time that it adds to a message of a socket that begins and ends no response.
+    pub message_delay: Histogram,
+    /// Refused messages of sockets.
+    pub messages_refused: Counter,
 }
 
 /// The metrics of the calls of one provider.
@@ -70,6 +74,38 @@ pub struct ProviderMetrics {
     pub jobs_settled: [(JobObserver, Counter); 3],
     /// Lost jobs.
     pub jobs_lost: Counter,
+    /// Sockets that were opened.
+    pub sockets_opened: Counter,
+    /// The messages of sockets, by their sender.
+    pub messages: [(MessageSender, MessageCounts); 2],
+}
+
+/// The sender of a message on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageSender {
+    /// The client.
+    Client,
+    /// The provider.
+    Provider,
+}
+
+impl MessageSender {
+    /// The word of the metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Provider => "provider",
+        }
+    }
+}
+
+/// The messages of one sender.
+#[derive(Debug, Default)]
+pub struct MessageCounts {
+    /// Their number.
+    pub count: Counter,
+    /// Their bytes, without the heads of frames.
+    pub bytes: Counter,
 }
 
 impl CallMetrics {
@@ -81,6 +117,8 @@ impl CallMetrics {
             unknown_provider: ProviderMetrics::new(),
             before_provider: Histogram::new(OVERHEAD_BUCKETS),
             after_provider: Histogram::new(OVERHEAD_BUCKETS),
+            message_delay: Histogram::new(OVERHEAD_BUCKETS),
+            messages_refused: Counter::default(),
         }
     }
 
@@ -91,7 +129,9 @@ impl CallMetrics {
 
     /// The metrics of each provider that was called, by its name.
     pub fn called_providers(&self) -> impl Iterator<Item = (&str, &ProviderMetrics)> {
-        let is_called = |of: &&ProviderMetrics| of.admitted.get() > 0 || of.has_jobs();
+        let is_called = |of: &&ProviderMetrics| {
+            of.admitted.get() > 0 || of.has_jobs() || of.sockets_opened.get() > 0
+        };
         let called = self.by_provider.iter().filter(move |(_, of)| is_called(of));
         called.map(|(provider, of)| (provider.as_str(), of))
     }
@@ -126,12 +166,23 @@ impl ProviderMetrics {
             listed_cost: Counter::default(),
             jobs_settled: JobObserver::ALL.map(|observer| (observer, Counter::default())),
             jobs_lost: Counter::default(),
+            sockets_opened: Counter::default(),
+            messages: [MessageSender::Client, MessageSender::Provider]
+                .map(|sender| (sender, MessageCounts::default())),
         }
     }
 
     /// Whether jobs have ended. Their calls may have been admitted by another process.
     fn has_jobs(&self) -> bool {
         self.jobs_lost.get() > 0 || self.jobs_settled.iter().any(|(_, count)| count.get() > 0)
+    }
+
+    /// Counts a message of a socket.
+    pub(crate) fn message(&self, sender: MessageSender, bytes: usize) {
+        if let Some((_, counts)) = self.messages.iter().find(|(of, _)| *of == sender) {
+            counts.count.inc();
+            counts.bytes.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
+        }
     }
 
     /// Counts an admitted call.

@@ -30,6 +30,7 @@ use crate::error::{CallError, body_invalid};
 use crate::gateway::Gateway;
 use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
+use crate::metrics::{MessageSender, ProviderMetrics};
 use crate::open_sockets::SocketGuard;
 use crate::outbound::{CallSummary, OutboundCall};
 use crate::price;
@@ -137,6 +138,16 @@ impl SocketEnd {
     }
 }
 
+/// A message of the client, once it is taken.
+enum TakenMessage {
+    /// It is sent on, and asks for no response.
+    Free(SocketMessage),
+    /// It is sent on, and its response is admitted.
+    Admitted(SocketMessage),
+    /// It is not sent on.
+    Refused,
+}
+
 /// A response that was asked for and has not ended.
 struct OpenResponse<'a> {
     lane: Lane,
@@ -144,6 +155,8 @@ struct OpenResponse<'a> {
     outbound: OutboundCall,
     meter: ResponseMeter,
     _in_flight: InFlightGuard,
+    /// Whether the provider may have its message.
+    is_sent: bool,
     has_begun: bool,
     sent_at: Instant,
     timings: CallTimings,
@@ -195,6 +208,7 @@ async fn run<I: SocketInterface, E>(
         end: RefCell::default(),
         ending: CancellationToken::new(),
     };
+    session.metrics().sockets_opened.inc();
     session.begin();
     tokio::join!(
         session.relay_from_client(from_client, &mut writer),
@@ -211,6 +225,10 @@ async fn run<I: SocketInterface, E>(
 }
 
 impl<'a, I: SocketInterface> Session<'a, I> {
+    fn metrics(&self) -> &'a ProviderMetrics {
+        self.gateway.metrics.of(&self.endpoint.provider.name)
+    }
+
     /// Sends the head of the answer, which the server completes.
     fn begin(&self) {
         let head = RelayedHead {
@@ -289,6 +307,10 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
     }
 
+    fn delayed_since(&self, read_at: Instant) {
+        self.gateway.metrics.message_delay.observe(read_at.elapsed().as_secs_f64());
+    }
+
     /// Sends a message to the client. It waits while too much waits for the client.
     async fn send(&self, message: &SocketMessage) {
         tokio::select! {
@@ -309,72 +331,93 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     ) {
         let limit = self.gateway.settings.sockets.message_bytes;
         let mut decoder = MessageDecoder::of_client(limit);
-        loop {
-            let message = match decoder.next_message() {
-                Ok(Some(message)) => message,
-                Err(fault) => return self.end(SocketEnd::ClientFault(fault)),
-                Ok(None) => {
-                    let piece = tokio::select! {
-                        biased;
-                        () = self.ending.cancelled() => return,
-                        piece = from_client.next() => piece,
-                    };
-                    match piece {
-                        Some(Ok(piece)) => decoder.feed(&piece),
-                        Some(Err(_)) | None => return self.end(SocketEnd::Client(None)),
-                    }
-                    continue;
-                }
+        while let Some(message) = self.next_from_client(&mut from_client, &mut decoder).await {
+            let read_at = Instant::now();
+            self.metrics().message(MessageSender::Client, message.len());
+            let taken = self.take(message).await;
+            let (TakenMessage::Free(message) | TakenMessage::Admitted(message)) = &taken else {
+                continue;
             };
-            let passes = match message {
-                SocketMessage::Text(text) => self.take_text(text).await,
-                SocketMessage::Binary(bytes) => {
-                    let issue = Issue::at([], "the message must be a text");
-                    let error = CallError::BodyInvalid(vec![issue]);
-                    self.refuse(error, &bytes, CallSummary::default(), &None).await;
-                    None
-                }
-                SocketMessage::Close(reason) => {
-                    // A close without a code is answered by one.
-                    let reason = reason.unwrap_or_else(|| CloseCode::Normal.into());
-                    return self.end(SocketEnd::Client(Some(reason)));
-                }
-                control @ (SocketMessage::Ping(_) | SocketMessage::Pong(_)) => Some(control),
-            };
-            let Some(passes) = passes else { continue };
+            if self.has_ended() {
+                // A response that was admitted meanwhile is settled as not sent.
+                return;
+            }
+            if matches!(taken, TakenMessage::Admitted(_))
+                && let Some(admitted) = self.open.borrow_mut().last_mut()
+            {
+                admitted.is_sent = true;
+            }
             let sent = tokio::select! {
                 biased;
-                sent = writer.send(&passes) => sent,
+                sent = writer.send(message) => sent,
                 () = self.ending.cancelled() => return,
             };
-            if let Err(fault) = sent {
-                return self.end(SocketEnd::ProviderFault(fault));
+            match (sent, &taken) {
+                (Err(fault), _) => return self.end(SocketEnd::ProviderFault(fault)),
+                (Ok(()), TakenMessage::Free(_)) => self.delayed_since(read_at),
+                (Ok(()), _) => {}
             }
         }
     }
 
-    /// Takes a text of the client, and returns the message that is sent on.
-    async fn take_text(&self, text: Bytes) -> Option<SocketMessage> {
-        self.last_message.set(Instant::now());
-        let lane = match ClientMessage::read(&text) {
-            Ok(ClientMessage::Free) => return Some(SocketMessage::Text(text)),
-            Ok(ClientMessage::Create(lane)) => lane,
-            Err(issues) => {
-                self.refuse(body_invalid(issues), &text, CallSummary::default(), &None).await;
-                return None;
+    /// The next message of the client. `None` when the socket has ended, also by this message.
+    async fn next_from_client<E>(
+        &self,
+        from_client: &mut (impl Stream<Item = Result<Bytes, E>> + Unpin),
+        decoder: &mut MessageDecoder,
+    ) -> Option<SocketMessage> {
+        let end = loop {
+            match decoder.next_message() {
+                Ok(Some(SocketMessage::Close(reason))) => {
+                    // A close without a code is answered by one.
+                    let reason = reason.unwrap_or_else(|| CloseCode::Normal.into());
+                    break SocketEnd::Client(Some(reason));
+                }
+                Ok(Some(message)) => return Some(message),
+                Err(fault) => break SocketEnd::ClientFault(fault),
+                Ok(None) => {}
+            }
+            let piece = tokio::select! {
+                biased;
+                () = self.ending.cancelled() => return None,
+                piece = from_client.next() => piece,
+            };
+            match piece {
+                Some(Ok(piece)) => decoder.feed(&piece),
+                Some(Err(_)) | None => break SocketEnd::Client(None),
             }
         };
+        self.end(end);
+        None
+    }
+
+    /// Takes a message of the client: admits the call that it asks for, or answers it with an error.
+    async fn take(&self, message: SocketMessage) -> TakenMessage {
+        let text = match message {
+            SocketMessage::Text(text) => text,
+            SocketMessage::Binary(bytes) => {
+                let issue = Issue::at([], "the message must be a text");
+                let error = CallError::BodyInvalid(vec![issue]);
+                self.refuse(error, &bytes, CallSummary::default(), &None).await;
+                return TakenMessage::Refused;
+            }
+            control => return TakenMessage::Free(control),
+        };
+        self.last_message.set(Instant::now());
         let mut summary = CallSummary::default();
-        match self.admit(&text, &lane, &mut summary).await {
-            Ok(body) => {
-                self.refusals.set(0);
-                Some(SocketMessage::Text(body))
-            }
-            Err(error) => {
-                self.refuse(error, &text, summary, &lane).await;
-                None
-            }
-        }
+        let (error, lane) = match ClientMessage::read(&text) {
+            Ok(ClientMessage::Free) => return TakenMessage::Free(SocketMessage::Text(text)),
+            Ok(ClientMessage::Create(lane)) => match self.admit(&text, &lane, &mut summary).await {
+                Ok(body) => {
+                    self.refusals.set(0);
+                    return TakenMessage::Admitted(SocketMessage::Text(body));
+                }
+                Err(error) => (error, lane),
+            },
+            Err(issues) => (body_invalid(issues), None),
+        };
+        self.refuse(error, &text, summary, &lane).await;
+        TakenMessage::Refused
     }
 
     /// Admits the call that a message asks for, and returns the text that is sent to the provider.
@@ -429,6 +472,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             outbound,
             meter,
             _in_flight: inbound.in_flight,
+            is_sent: false,
             has_begun: false,
             sent_at: Instant::now(),
             timings: CallTimings { sent_at, ..CallTimings::default() },
@@ -439,6 +483,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     /// Answers a message with an error, and closes the socket if the next one would be refused as well.
     async fn refuse(&self, error: CallError, text: &Bytes, summary: CallSummary, lane: &Lane) {
         let is_lasting = is_lasting(&error);
+        self.gateway.metrics.messages_refused.inc();
         let refusal = self.interface.refused(error, text, summary);
         let text = error_message(refusal.status, &refusal.error, lane);
         self.send(&SocketMessage::Text(text.into())).await;
@@ -462,20 +507,26 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 () = self.ending.cancelled(), if !self.has_ended() => continue,
                 message = reader.next() => message,
             };
-            self.gateway.metrics.of(&self.endpoint.provider.name).masked(reader.take_masked());
+            let read_at = Instant::now();
+            self.metrics().masked(reader.take_masked());
             let message = match message {
                 Ok(SocketMessage::Close(reason)) => return self.end(SocketEnd::Provider(reason)),
                 Ok(message) => message,
                 Err(fault) => return self.end(SocketEnd::ProviderFault(fault)),
             };
+            self.metrics().message(MessageSender::Provider, message.len());
+            let mut waits = false;
             if let SocketMessage::Text(text) = &message {
                 self.last_message.set(Instant::now());
                 if let Some(drain) = &mut drain {
                     drain.bytes = drain.bytes.saturating_add(text.len());
                 }
-                self.measure(text).await;
+                waits = self.measure(text).await;
             }
             self.send(&message).await;
+            if !waits {
+                self.delayed_since(read_at);
+            }
         }
     }
 
@@ -490,19 +541,19 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         let most = usize::try_from(settings.disconnect_drain_max_bytes).unwrap_or(usize::MAX);
         leaves_provider
             && settings.on_disconnect == OnDisconnect::Drain
-            && !self.open.borrow().is_empty()
+            && self.open.borrow().iter().any(|response| response.is_sent)
             && drain.bytes <= most
     }
 
-    /// Measures a message of the provider. If it ends a response, that is settled.
-    async fn measure(&self, text: &[u8]) {
+    /// Measures a message of the provider. If it ends a response, that is settled, and the answer is true.
+    async fn measure(&self, text: &[u8]) -> bool {
         let ProviderMessage { lane, fact } = ProviderMessage::read(text);
         let ended = {
             let mut open = self.open.borrow_mut();
             // A provider without lanes answers in the order of the calls.
             let of_lane = open.iter().position(|response| response.lane == lane);
-            let Some(at) = of_lane.or((!open.is_empty()).then_some(0)) else { return };
-            let Some(response) = open.get_mut(at) else { return };
+            let Some(at) = of_lane.or((!open.is_empty()).then_some(0)) else { return false };
+            let Some(response) = open.get_mut(at) else { return false };
             let is_rejected = matches!(fact, ProviderFact::Failed { .. }) && !response.has_begun;
             if !is_rejected {
                 response.meter.message(text);
@@ -517,7 +568,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 ProviderFact::Begun | ProviderFact::Other => None,
             }
         };
-        let Some(response) = ended else { return };
+        let Some(response) = ended else { return false };
         match fact {
             ProviderFact::Failed { status } if !response.has_begun => {
                 let status = status.filter(|status| !(200..300).contains(status)).unwrap_or(400);
@@ -525,6 +576,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             }
             _ => self.settle(response, 200, ResponseEnd::Complete, None).await,
         }
+        true
     }
 
     /// Settles a response. `error` is the message of an error that stands in its place.
@@ -572,12 +624,16 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     /// Settles the responses that are open at the end.
     async fn settle_open(&self) {
+        let (sent, unsent): (Vec<_>, Vec<_>) =
+            self.open.take().into_iter().partition(|response| response.is_sent);
+        for OpenResponse { admitted, .. } in unsent {
+            admitted.settle(CallReport::not_sent(self.gateway.clock.now())).await;
+        }
         let ended = match &*self.end.borrow() {
             Some(end) if !end.leaves_provider() => ResponseEnd::Broken,
             _ => ResponseEnd::Left,
         };
-        let open = std::mem::take(&mut *self.open.borrow_mut());
-        let settled = open.into_iter().map(|response| self.settle(response, 200, ended, None));
+        let settled = sent.into_iter().map(|response| self.settle(response, 200, ended, None));
         futures_util::future::join_all(settled).await;
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use diesel::prelude::*;
 use tollgate_domain::{
     BudgetId, ConnectionId, FeeModel, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord,
-    RequestId, RequestRecord, RequestStatus, RunId, SpendKeyId, Timestamp,
+    RequestId, RequestRecord, RequestStatus, RunId, SocketId, SpendKeyId, Timestamp,
 };
 use tollgate_pricing::Amount;
 
@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
 use crate::rollups::{
-    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SPEND_KEY,
+    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
     WOULD_REFUSE,
 };
 use crate::rows::{OpenCallRow, RequestRow};
@@ -58,6 +58,8 @@ pub struct ListFilter {
     pub provider_status: Option<u16>,
     /// Only records of this run.
     pub run_id: Option<RunId>,
+    /// Only records of this WebSocket.
+    pub socket_id: Option<SocketId>,
     /// Only records that a budget would have refused if it enforced its limits.
     pub would_refuse: bool,
     /// Only records that cost at least this much in total.
@@ -236,6 +238,7 @@ fn queued(
             && filter.status.is_none_or(|status| call.status() == status)
             && (!filter.would_refuse || call.budgets.would_refuse)
             && (filter.run_id.is_none() || call.run_id == filter.run_id)
+            && (filter.socket_id.is_none() || call.socket_id == filter.socket_id)
             && page.after.is_none_or(|after| call.request_id < after)
     });
     let ids = calls.iter().map(|call| Id(call.request_id)).collect();
@@ -343,6 +346,7 @@ impl ListFilter {
             && self.provider_status.is_none_or(|wanted| status == Some(wanted))
             && (!self.would_refuse || record.budgets.would_refuse)
             && (self.run_id.is_none() || record.run_id == self.run_id)
+            && (self.socket_id.is_none() || record.socket_id == self.socket_id)
             && self.min_cost.is_none_or(|least| record.quote.total_request_cost >= least)
             && self.start.is_none_or(|start| start <= record.created_at)
             && self.end.is_none_or(|end| record.created_at < end)
@@ -367,12 +371,13 @@ fn conditions(filter: &ListFilter) -> Vec<IndexCondition> {
     let budget = calls.budget_id.map(|id| (IN_BUDGET, id.to_string()));
     let would_refuse = filter.would_refuse.then(|| (WOULD_REFUSE.0, WOULD_REFUSE.1.to_owned()));
     let run = filter.run_id.as_ref().map(|id| (RUN, id.to_string()));
+    let socket = filter.socket_id.map(|id| (SOCKET, id.to_string()));
     let pairs = calls.metadata.iter().map(|(key, value)| (key.as_str(), value.clone()));
     let model = calls.model.clone().map(|name| (MODEL, name));
     let meter = calls.meter_id.map(|id| (METER, id.to_string()));
     let provider = calls.provider.clone().map(|name| (PROVIDER, name));
-    let first =
-        run.into_iter().chain(failure).chain(would_refuse).chain(connection).chain(spend_key);
+    let first = socket.into_iter().chain(run).chain(failure).chain(would_refuse);
+    let first = first.chain(connection).chain(spend_key);
     let conditions = first.chain(budget).chain(pairs).chain(model).chain(meter).chain(provider);
     conditions.map(|(key, value)| IndexCondition { key: key.to_owned(), value }).collect()
 }

@@ -30,7 +30,7 @@ use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
 use crate::tables::webhooks;
 
 pub(crate) use queue::{
-    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SPEND_KEY,
+    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
     WOULD_REFUSE, is_indexed, queued, queued_since,
 };
 pub(crate) use series::{CALLS, key_with, series_of, wider, widths_of};

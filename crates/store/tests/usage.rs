@@ -495,6 +495,7 @@ fn a_filtered_list_has_just_the_records_that_pass_newest_first() {
                 status: dice.one_or_none(&statuses),
                 provider_status: (dice.below(4) == 0).then_some(200),
                 run_id: None,
+                socket_id: None,
                 would_refuse: dice.below(6) == 0,
                 min_cost: (dice.below(4) == 0).then(|| "0.0100000001".parse().unwrap()),
                 start: is_timed.then(|| span.start().instant()),

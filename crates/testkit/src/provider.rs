@@ -156,7 +156,7 @@ impl ScriptedProvider {
         assert_eq!(targets.len(), expected, "calls that reached the provider: {targets:?}");
     }
 
-    /// The next WebSocket that is opened here. One is opened by a request beyond the script.
+    /// The next WebSocket that is opened here. One is opened by each request for it, unless the script has an answer.
     pub async fn socket(&self) -> TestSocket {
         let opened = self.sockets.lock().await.recv().await;
         opened.expect("the provider opens sockets as long as it lives")

@@ -1,10 +1,13 @@
 //! A WebSocket of a test, at either end.
 
+use std::io;
+
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -86,6 +89,9 @@ impl TestSocket {
                 SocketEvent::Closed(reason.map(stated))
             }
             Some(Ok(Message::Frame(_))) => unreachable!("frames are not read"),
+            Some(Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake))) => {
+                SocketEvent::Lost
+            }
             Some(Err(Error::Protocol(fault))) => panic!("not a WebSocket: {fault}"),
             Some(Err(_)) | None => SocketEvent::Lost,
         }
@@ -127,25 +133,35 @@ impl TestRequest {
     /// # Errors
     /// The answer, if it is another.
     pub async fn open_socket(self) -> Result<(TestSocket, TestResponse), TestResponse> {
+        self.upgrade().await.expect("the server answers")
+    }
+
+    /// Requests a WebSocket of a server that may be absent or end meanwhile, or refuse it.
+    pub async fn try_open_socket(self) -> Option<TestSocket> {
+        self.upgrade().await.ok()?.ok().map(|(socket, _)| socket)
+    }
+
+    async fn upgrade(self) -> io::Result<Result<(TestSocket, TestResponse), TestResponse>> {
         let request = self
             .header("upgrade", "websocket")
             .header("sec-websocket-version", "13")
             .header("sec-websocket-key", KEY);
-        let mut stream = TcpStream::connect(request.address()).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.write_all(request.head("Upgrade").as_bytes()).await.unwrap();
+        let mut stream = TcpStream::connect(request.address()).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(request.head("Upgrade").as_bytes()).await?;
         let mut bytes = Vec::new();
         let end = loop {
-            let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
-            match end {
-                Some(end) => break end + 4,
-                None => assert!(stream.read_buf(&mut bytes).await.unwrap() > 0, "no answer"),
+            if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
         };
         if !bytes.starts_with(b"HTTP/1.1 101 ") {
             let mut refused = OpenResponse::of(stream, bytes);
             while !refused.has_body() && refused.read_some().await {}
-            return Err(refused.response());
+            return Ok(Err(refused.response()));
         }
         let read = bytes.split_off(end);
         let answer = OpenResponse::of(stream, bytes);
@@ -154,6 +170,6 @@ impl TestRequest {
             head.header("sec-websocket-accept"),
             Some(derive_accept_key(KEY.as_bytes()).as_str())
         );
-        Ok((TestSocket::of(answer.into_stream(), Role::Client, read).await, head))
+        Ok(Ok((TestSocket::of(answer.into_stream(), Role::Client, read).await, head)))
     }
 }

@@ -46,6 +46,7 @@ impl Collector for MetricsPage {
         about_calls(&app.gateway.metrics, &mut page)?;
         about_refusals(&app.metrics, &mut page)?;
         about_waits(&app.gateway.metrics, &mut page)?;
+        about_sockets(app, &mut page)?;
         about_usage(&app.gateway.metrics, &mut page)?;
         about_jobs(&app.gateway.metrics, read, &mut page)?;
         about_ledger(&app.store, &mut page)?;
@@ -202,6 +203,31 @@ fn about_waits(metrics: &CallMetrics, page: &mut Families<'_>) -> fmt::Result {
     let help = "From calling a provider, connecting included, to the last byte of its answer";
     let answer = (MetricType::Histogram, "provider_answer_seconds", help);
     page.of_providers(metrics, answer, |of| &of.answer)
+}
+
+fn about_sockets(app: &App, page: &mut Families<'_>) -> fmt::Result {
+    let metrics = &app.gateway.metrics;
+    page.gauge("sockets_open", "WebSockets that are open", count(app.gateway.sockets.len()))?;
+    let opened = (MetricType::Counter, "sockets_opened", "WebSockets that were opened");
+    page.of_providers(metrics, opened, |of| &of.sockets_opened)?;
+    let messages = || {
+        metrics.called_providers().flat_map(|(provider, of)| {
+            of.messages.iter().map(move |(sender, counts)| {
+                ([("provider", provider), ("from", sender.as_str())], counts)
+            })
+        })
+    };
+    let counts = messages().map(|(labels, counts)| (labels, counts.count.clone()));
+    let help = "Messages on WebSockets, by their sender";
+    page.family(MetricType::Counter, "socket_messages", help, counts)?;
+    let bytes = messages().map(|(labels, counts)| (labels, counts.bytes.clone()));
+    let help = "Bytes of messages on WebSockets, by their sender";
+    page.family(MetricType::Counter, "socket_message_bytes", help, bytes)?;
+    let help = "Messages of clients on WebSockets that were refused";
+    let refused = (MetricType::Counter, "socket_messages_refused", help);
+    page.one(refused, Some(metrics.messages_refused.clone()))?;
+    let help = "What a message waits for here that begins and ends no response";
+    page.histogram("socket_message_delay_seconds", help, &metrics.message_delay)
 }
 
 fn about_usage(metrics: &CallMetrics, page: &mut Families<'_>) -> fmt::Result {

@@ -34,6 +34,23 @@ pub enum SocketMessage {
     Close(Option<CloseReason>),
 }
 
+impl SocketMessage {
+    /// The bytes of its payload.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(bytes) | Self::Binary(bytes) | Self::Ping(bytes) | Self::Pong(bytes) => {
+                bytes.len()
+            }
+            Self::Close(_) => 0,
+        }
+    }
+
+    /// Whether it has no payload.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// A fault of the bytes on a socket, which ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFault {

@@ -4,7 +4,7 @@ use diesel::prelude::*;
 use serde::{Deserialize, Serialize};
 use tollgate_domain::{
     CallBudgets, ConnectionId, EventPayload, MerchantId, Metadata, MeterId, MissingPrice,
-    RequestId, RequestStatus, RunId, SpendKeyId, Timestamp,
+    RequestId, RequestStatus, RunId, SocketId, SpendKeyId, Timestamp,
 };
 
 use super::sums::RollupSums;
@@ -23,6 +23,8 @@ pub(crate) const SPEND_KEY: &str = ":spend_key";
 pub(crate) const IN_BUDGET: &str = ":in_budget";
 /// The key of the index of records for runs. Its values are their ids.
 pub(crate) const RUN: &str = ":run";
+/// The key of the index of records for WebSockets. Its values are their ids.
+pub(crate) const SOCKET: &str = ":socket";
 /// The key of the index of records for meters. Its values are their ids.
 pub(crate) const METER: &str = ":meter";
 /// The key of the index of records for providers. Its values are their names.
@@ -69,6 +71,8 @@ pub(crate) struct QueuedCall {
     pub(crate) budgets: CallBudgets,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run_id: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_id: Option<SocketId>,
     pub(crate) sums: RollupSums,
     #[serde(default, skip_serializing_if = "QueuedStage::is_settled")]
     stage: QueuedStage,
@@ -114,6 +118,7 @@ impl QueuedCall {
             metadata: call.forwarded.metadata.clone(),
             budgets: call.budgets.clone(),
             run_id: call.run_id.clone(),
+            socket_id: call.forwarded.socket_id,
             sums: RollupSums::of(record),
             stage: QueuedStage::Settled,
             is_suspicious: record.suspicious,
@@ -176,7 +181,8 @@ impl QueuedCall {
         let budgets = self.budgets.ids.iter().map(|id| (IN_BUDGET.to_owned(), id.to_string()));
         let pairs = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
         let run = self.run_id.as_ref().map(|id| (RUN.to_owned(), id.to_string()));
-        let fixed = fixed.chain(budgets).chain(would_refuse).chain(run);
+        let socket = self.socket_id.map(|id| (SOCKET.to_owned(), id.to_string()));
+        let fixed = fixed.chain(budgets).chain(would_refuse).chain(run).chain(socket);
         fixed.chain(self.changing_pairs()).chain(pairs).collect()
     }
 

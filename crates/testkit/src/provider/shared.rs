@@ -43,10 +43,9 @@ impl ProviderState {
         self.counts.send_modify(change);
     }
 
-    /// Whether the script has no answer for the next call.
+    /// Whether the script has no answer of its own for the next call.
     pub(super) fn has_ended(&self) -> bool {
-        let script = self.script();
-        script.replies.is_empty() && script.always.is_none()
+        self.script().replies.is_empty()
     }
 
     /// Records a call whose head has arrived; returns its index and the answer.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tollgate_domain::{
     BudgetId, Issue, LocalTime, MerchantId, Metadata, MeterId, RequestId, RequestRecord,
-    RequestStatus, RunId, SpendKeyId,
+    RequestStatus, RunId, SocketId, SpendKeyId,
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
@@ -200,6 +200,8 @@ struct ListQuery {
     provider_status: Option<u16>,
     /// Only records of this run. Runs of several keys may have one id.
     run_id: Option<RunId>,
+    /// Only records of this WebSocket.
+    socket_id: Option<SocketId>,
     /// Only records of calls that a budget with `enforcement: observe` would have refused. The only value is `true`.
     would_refuse: Option<bool>,
     /// Only records whose `total_request_cost` is at least this amount.
@@ -250,7 +252,18 @@ fn list_filter(query: &Query, issues: &mut Vec<Issue>) -> ListFilter {
         }
     };
     let run_id = run_filter(query, issues);
-    ListFilter { calls, status, provider_status, run_id, would_refuse, min_cost, start, end }
+    let socket_id = optional_id("socket_id", query.get("socket_id"), issues);
+    ListFilter {
+        calls,
+        status,
+        provider_status,
+        run_id,
+        socket_id,
+        would_refuse,
+        min_cost,
+        start,
+        end,
+    }
 }
 
 /// A filter by a run. The run of a day has the empty id.

@@ -1,0 +1,265 @@
+//! WebSockets of the real program: many sessions on one wallet, and sessions that end at any moment, on nodes that are
+//! killed. Every response is a call, and no hold stays.
+//!
+//! `SOCKETS` of the environment is the number of sessions, or 40.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate_pricing::Amount;
+use tollgate_testkit::random::Random;
+use tollgate_testkit::{SocketEvent, TestRequest, TestSocket};
+
+use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
+
+/// The longest time until nothing is held any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn sessions() -> usize {
+    std::env::var("SOCKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
+}
+
+/// A merchant's key, and a spend key of a customer with this much money.
+async fn customer(site: &Site, service: &ServiceProcess, credit: &str, rules: &Value) -> Customer {
+    let secret_key = merchant_key(site);
+    let post = async |path: &str, body: &Value| {
+        service.call("POST", path, &secret_key).json(body).send().await.expect(201)
+    };
+    let connection = post("/v1/connections", &json!({})).await;
+    let wallet = connection["wallet_id"].as_str().unwrap().to_owned();
+    post(&format!("/v1/wallets/{wallet}/credits"), &json!({"amount": credit})).await;
+    let mut fields = json!({"name": "Voice", "wallet_id": wallet});
+    fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    let key = post("/v1/spend_keys", &fields).await["key"].as_str().unwrap().to_owned();
+    Customer { secret_key, wallet, key, credit: credit.parse().unwrap() }
+}
+
+struct Customer {
+    secret_key: String,
+    wallet: String,
+    key: String,
+    credit: Amount,
+}
+
+impl Customer {
+    async fn open(&self, address: SocketAddr, headers: &[(&str, &str)]) -> Option<TestSocket> {
+        let request = TestRequest::new(address, "GET", "/v1/responses").bearer(&self.key);
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(name, value));
+        request.try_open_socket().await
+    }
+
+    /// The records, once nothing is held, and what they cost the wallet. What is left on the wallet is the rest.
+    async fn settled(&self, site: &Site, service: &ServiceProcess) -> (Vec<Value>, Amount) {
+        let get =
+            async |path: &str| service.call("GET", path, &self.secret_key).send().await.expect(200);
+        let began = Instant::now();
+        while assert_audit_clean(site)["pending"] != 0 {
+            assert!(began.elapsed() < PATIENCE, "calls are open for ever");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        let (mut records, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = get(&format!("/v1/requests?limit=100{cursor}")).await;
+            records.extend(page["data"].as_array().unwrap().clone());
+            if page["has_more"] == false {
+                break;
+            }
+            cursor = format!("&cursor={}", page["next_cursor"].as_str().unwrap());
+        }
+        let paid = |record: &Value| {
+            record["total_wallet_cost"].as_str().unwrap().parse::<Amount>().unwrap()
+        };
+        let sum =
+            records.iter().fold(Amount::ZERO, |sum, record| sum.checked_add(paid(record)).unwrap());
+        let wallet = get(&format!("/v1/wallets/{}", self.wallet)).await;
+        assert_eq!(wallet["held"], "0.0000000000");
+        let left: Amount = wallet["balance"].as_str().unwrap().parse().unwrap();
+        assert_eq!(left.checked_add(sum).unwrap(), self.credit);
+        (records, sum)
+    }
+}
+
+fn create(more: &Value) -> Value {
+    let mut message = json!({"type": "response.create", "model": "m", "input": "Hello", "max_output_tokens": 100});
+    message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    message
+}
+
+/// The usage of each response: 0.0002 USD.
+const USAGE: [(&str, &str); 3] = [
+    ("x-simulate-input-tokens", "100"),
+    ("x-simulate-output-tokens", "50"),
+    ("x-simulate-chunk-delay-ms", "1"),
+];
+const RESPONSE: &str = "0.0002";
+
+#[test]
+fn sessions_at_once_spend_no_more_than_they_may() {
+    for enforcement in ["bounded", "strict"] {
+        each_site(async |site| {
+            let service = site.serve();
+            let count = sessions();
+            // Enough for three responses of each session.
+            let limit = amount_times(RESPONSE, 3 * count);
+            let rules = json!({"enforcement": enforcement,
+                "spend_limit": {"amount": limit.to_string(), "cycle": "total"}});
+            let customer = Arc::new(customer(site, &service, "1000", &rules).await);
+            let before = site.simulator.stats();
+            let mut lives = Vec::new();
+            for _ in 0..count {
+                let (customer, address) = (Arc::clone(&customer), service.address);
+                lives.push(tokio::spawn(async move {
+                    let mut socket = customer.open(address, &USAGE).await.unwrap();
+                    let mut ended = 0;
+                    loop {
+                        socket.send(&create(&json!({}))).await;
+                        loop {
+                            match socket.next().await {
+                                SocketEvent::Text(text)
+                                    if text.contains("\"response.completed\"") =>
+                                {
+                                    ended += 1;
+                                    break;
+                                }
+                                SocketEvent::Text(text) if text.contains("\"type\":\"error\"") => {
+                                    break;
+                                }
+                                SocketEvent::Text(_) => {}
+                                SocketEvent::Closed(Some((1008, code))) => return (ended, code),
+                                other => unreachable!("{other:?}"),
+                            }
+                        }
+                    }
+                }));
+            }
+            let mut ended = 0;
+            for life in lives {
+                let (responses, code) = life.await.unwrap();
+                assert_eq!(code, "spend_limit_reached");
+                ended += responses;
+            }
+            let (records, spent) = customer.settled(site, &service).await;
+            assert_eq!(records.len(), ended);
+            assert_eq!(spent, amount_times(RESPONSE, ended));
+            let most = match enforcement {
+                "strict" => limit,
+                // Less than one response of each session beyond it.
+                _ => limit.checked_add(amount_times(RESPONSE, count)).unwrap(),
+            };
+            assert!(spent <= most, "{enforcement}: {spent} of {limit}");
+            println!("{enforcement}: {ended} responses on {count} sockets for {spent} of {limit}");
+            // The provider has answered what is recorded.
+            let after = site.simulator.stats();
+            let tokens = |field: &str| -> u64 {
+                let used =
+                    records.iter().map(|record| record["model_usage"][field].as_u64().unwrap());
+                used.sum()
+            };
+            assert_eq!(after.input_tokens - before.input_tokens, tokens("input_tokens"));
+            assert_eq!(after.output_tokens - before.output_tokens, tokens("output_tokens"));
+        });
+    }
+}
+
+fn amount_times(amount: &str, times: usize) -> Amount {
+    let amount: Amount = amount.parse().unwrap();
+    (0..times).fold(Amount::ZERO, |sum, _| sum.checked_add(amount).unwrap())
+}
+
+/// The way in which a client ends its session.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Closes,
+    Leaves,
+    Garbage,
+    Stays,
+}
+
+/// One session: some responses, of which the last may be cut.
+async fn live(customer: Arc<Customer>, nodes: Arc<Mutex<SocketAddr>>, seed: u64) -> usize {
+    let mut random = Random(seed);
+    let (mut ended, turns) = (0, 1 + random.index(5));
+    let provider = random.index(6);
+    let mut headers = USAGE.to_vec();
+    // Some providers break off, or fail within an answer.
+    match provider {
+        0 => headers.push(("x-simulate-cut-after-events", "3")),
+        1 => headers.push(("x-simulate-error-after-events", "2")),
+        2 => headers.push(("x-simulate-status", "500")),
+        _ => {}
+    }
+    let way = [Way::Closes, Way::Leaves, Way::Garbage, Way::Stays][random.index(4)];
+    let address = *nodes.lock().unwrap();
+    let Some(mut socket) = customer.open(address, &headers).await else { return 0 };
+    for turn in 0..turns {
+        socket.send(&create(&json!({}))).await;
+        let is_cut = turn + 1 == turns && !matches!(way, Way::Stays);
+        let events = if is_cut { random.index(12) } else { usize::MAX };
+        for _ in 0..events {
+            match socket.next().await {
+                SocketEvent::Text(text) if text.contains("\"response.completed\"") => {
+                    ended += 1;
+                    break;
+                }
+                SocketEvent::Text(text) if text.contains("\"type\":\"error\"") => break,
+                SocketEvent::Text(_) => {}
+                _ => return ended,
+            }
+        }
+    }
+    match way {
+        Way::Closes | Way::Stays => socket.close(1000, "").await,
+        Way::Leaves => drop(socket),
+        Way::Garbage => socket.send_raw(&[0xff; 64]).await,
+    }
+    ended
+}
+
+#[test]
+fn sessions_of_a_node_that_is_killed_leave_no_hold() {
+    each_site(async |site| {
+        let mut service = site.serve();
+        let customer = Arc::new(customer(site, &service, "1000", &json!({})).await);
+        let address = Arc::new(Mutex::new(service.address));
+        let mut random = Random(11);
+        let lives = {
+            let (customer, address) = (Arc::clone(&customer), Arc::clone(&address));
+            let seeds: Vec<_> = (0..3 * sessions()).map(|_| random.below(1 << 31)).collect();
+            tokio::spawn(async move {
+                let mut ended = 0;
+                for some in seeds.chunks(20) {
+                    let some = some.iter().map(|seed| {
+                        tokio::spawn(live(Arc::clone(&customer), Arc::clone(&address), *seed))
+                    });
+                    for life in some.collect::<Vec<_>>() {
+                        ended += life.await.unwrap();
+                    }
+                }
+                ended
+            })
+        };
+        while !lives.is_finished() {
+            tokio::time::sleep(Duration::from_millis(100 + random.below(900))).await;
+            service.signal("-KILL");
+            service = site.serve();
+            *address.lock().unwrap() = service.address;
+        }
+        let seen = lives.await.unwrap();
+        let (records, _) = customer.settled(site, &service).await;
+        let complete = records.iter().filter(|record| record["usage_source"] == "reported").count();
+        println!(
+            "{seen} responses were seen whole, of {} records {complete} are reported",
+            records.len()
+        );
+        // The end of a response passes only when it is settled.
+        assert!(complete >= seen, "{complete} of {seen}");
+        for record in &records {
+            assert!(record["socket_id"].as_str().unwrap().starts_with("skt_"));
+        }
+    });
+}
