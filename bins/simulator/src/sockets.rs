@@ -78,7 +78,6 @@ impl ResponsesSocket {
         let lane = message.get("stream_id").and_then(Value::as_str).map(str::to_owned);
         match message.get("type").and_then(Value::as_str) {
             Some("response.create") => {}
-            Some("response.cancel" | "response.processed") => return,
             other => {
                 let words = format!("there is no type of messages {other:?}");
                 return self.fail(&SimulatedError::new(400, words), &lane).await;

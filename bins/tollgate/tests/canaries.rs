@@ -349,6 +349,55 @@ async fn call_the_provider(scene: &CanarySite<'_>, node: &ServiceProcess, tokens
     assert!(asked.contains(MANAGED_KEY) && asked.contains(OWN_KEY) && asked.contains(PROMPT));
 }
 
+/// Opens WebSockets whose provider repeats all that it has, with the operator's key and the caller's own.
+async fn call_over_sockets(scene: &CanarySite<'_>, node: &ServiceProcess, tokens: &[String]) {
+    let base = scene.provider.url("/v1/responses").replace("http", "ws");
+    let create =
+        json!({"type": "response.create", "model": "m", "input": PROMPT, "max_output_tokens": 9});
+    for (number, token) in tokens.iter().enumerate() {
+        // The first one is with the operator's key. A key that is not sent is not blanked.
+        let assert_blank =
+            |text: &str| assert!(number > 0 || !text.contains(MANAGED_KEY), "{text}");
+        let path = format!("/v1/forward?u={base}%3Fapi_key%3D{QUERY_KEY}&key={QUERY_KEY}");
+        let protocols = format!("v1, openai-insecure-api-key.{HEADER_KEY}");
+        let call = node
+            .call("GET", &path, token)
+            .header("x-api-key", HEADER_KEY)
+            .header("cookie", HEADER_KEY)
+            .header("sec-websocket-protocol", &protocols);
+        let (mut client, head) = call.open_socket().await.unwrap();
+        scene.watch.record_answer("the upgrade", &head);
+        let mut provider = scene.provider.socket().await;
+        // What is refused is answered by this service.
+        for refused in [PROMPT.to_owned(), json!({"type": PROMPT, "input": PROMPT}).to_string()] {
+            client.send_text(&refused).await;
+            scene.watch.record(OutputKind::Answer, "a refusal", client.text().await.as_bytes());
+        }
+        client.send(&create).await;
+        provider.text().await;
+        let said = format!("{ANSWER} {PROMPT} {MANAGED_KEY} {OWN_KEY}");
+        for message in [
+            json!({"type": "response.created", "response": {"id": "resp_1", "model": "m"}}),
+            json!({"type": "response.output_text.delta", "delta": said}),
+            json!({"type": "error", "error": {"message": said, "code": MANAGED_KEY}}),
+        ] {
+            provider.send(&message).await;
+            assert_blank(&client.text().await);
+        }
+        // An error in place of a response, one that is cut, and bytes that are no frames.
+        client.send(&create).await;
+        provider.text().await;
+        provider
+            .send(&json!({"type": "error", "status": 401, "error": {"message": said, "code": "x"}}))
+            .await;
+        assert_blank(&client.text().await);
+        client.send(&create).await;
+        provider.text().await;
+        provider.close(4000, &said).await;
+        assert_blank(&client.closed().await.1);
+    }
+}
+
 /// Makes every error that a client can make.
 async fn provoke_errors(scene: &mut CanarySite<'_>, node: &ServiceProcess, token: &str) {
     let house = scene.provider.url("/v1");
@@ -525,6 +574,7 @@ fn no_secret_prompt_or_answer_is_found_in_what_the_program_writes() {
 
         let (tokens, webhook) = create_secrets(&mut scene, &node).await;
         call_the_provider(&scene, &node, &tokens[..2]).await;
+        call_over_sockets(&scene, &node, &tokens[..2]).await;
         provoke_errors(&mut scene, &node, &tokens[0]).await;
         lose_the_store(&scene, &node, &tokens[0]).await;
         // A key may also be in another header, or in the query.

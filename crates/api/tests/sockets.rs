@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate_api::Settings;
 use tollgate_gateway::{OnDisconnect, watch_socket_keys};
 use tollgate_testkit::{ScriptedResponse, SocketEvent, TestRequest, TestSocket};
@@ -167,7 +168,10 @@ fn the_key_may_be_in_a_subprotocol_which_the_provider_does_not_get() {
         let offered =
             format!("realtime, openai-insecure-api-key.{key}, openai-organization.org_1, v2");
         let request = gateway.call_without_key("GET", "/responses");
-        let mut client = open(request.header("sec-websocket-protocol", &offered)).await;
+        let opened = request.header("sec-websocket-protocol", &offered).open_socket().await;
+        let (mut client, head) = opened.ok().unwrap();
+        // The provider of the test chooses none.
+        assert_eq!(head.header("sec-websocket-protocol"), Some("realtime"));
         let mut provider = gateway.provider.socket().await;
         let seen = gateway.provider.request();
         assert_eq!(seen.header("sec-websocket-protocol"), Some("realtime, v2"));
@@ -258,11 +262,12 @@ fn messages_and_control_frames_pass_as_they_are() {
         assert_eq!(client.next().await, SocketEvent::Binary(vec![0, 255, 7]));
         provider.send_message(Message::Ping(b"ping".to_vec().into())).await;
         assert_eq!(client.next().await, SocketEvent::Ping(b"ping".to_vec()));
-        // The client's library answers, and the answer passes.
-        client.send(&json!({"type": "response.processed", "response_id": "resp_1"})).await;
-        let processed = r#"{"type":"response.processed","response_id":"resp_1"}"#.to_owned();
-        assert_eq!(provider.next().await, SocketEvent::Text(processed));
-        assert_eq!(provider.next().await, SocketEvent::Pong(b"ping".to_vec()));
+        // The client's library answers with its next message, and the answer passes.
+        client.send_message(Message::Ping(b"two".to_vec().into())).await;
+        let mut passed = [provider.next().await, provider.next().await];
+        passed.sort_by_key(|event| matches!(event, SocketEvent::Ping(_)));
+        let expected = [SocketEvent::Pong(b"ping".to_vec()), SocketEvent::Ping(b"two".to_vec())];
+        assert_eq!(passed, expected);
         assert_eq!(ending(gateway).await, ["completed", "reported", USED]);
     });
 }
@@ -769,4 +774,144 @@ fn sockets_at_once_do_not_pass_their_limit() {
             assert!(spent <= most && spent > 0.04, "{enforcement}: {spent}");
         });
     }
+}
+
+#[test]
+fn an_error_ends_a_response_only_if_it_can_be_of_no_other() {
+    each_gateway(async |gateway| {
+        let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
+        // Two are open, and the error names neither; or it names another stream.
+        for lane in ["a", "b"] {
+            client.send(&create(&json!({"stream_id": lane}))).await;
+            provider.message().await;
+        }
+        let error = json!({"type": "error", "status": 400, "error": {"code": "x", "message": "y"}});
+        for message in [
+            error.clone(),
+            in_lane(error.clone(), "zz"),
+            in_lane(created("resp_a"), "a"),
+            in_lane(delta(), "a"),
+            in_lane(completed("resp_a"), "a"),
+            // The only one of its stream.
+            in_lane(error.clone(), "b"),
+        ] {
+            provider.send(&message).await;
+            assert_eq!(client.message().await, message);
+        }
+        let [b, a] = &gateway.records().await[..] else { unreachable!("two records") };
+        assert_eq!(
+            (a["status"].as_str(), &a["usage_source"]),
+            (Some("completed"), &json!("reported"))
+        );
+        assert_eq!(a["total_wallet_cost"], USED);
+        assert_eq!(
+            (b["status"].as_str(), &b["total_wallet_cost"]),
+            (Some("error"), &json!(NOTHING))
+        );
+    });
+}
+
+#[test]
+fn responses_without_a_stream_are_told_apart_by_their_ids() {
+    each_gateway(async |gateway| {
+        let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
+        for most in [1, 900] {
+            client
+                .send(&create(&json!({"stream_id": most.to_string(), "max_output_tokens": most})))
+                .await;
+            provider.message().await;
+        }
+        let mut small = completed("resp_1");
+        small["response"]["usage"] =
+            json!({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2});
+        for message in [created("resp_1"), created("resp_2"), completed("resp_2"), small] {
+            provider.send(&message).await;
+            assert_eq!(client.message().await, message);
+        }
+        let [second, first] = &gateway.records().await[..] else { unreachable!("two records") };
+        assert_eq!(first["response_id"], "resp_1");
+        assert_eq!(first["model_usage"]["output_tokens"], 1);
+        assert_eq!(second["response_id"], "resp_2");
+        assert_eq!((&second["total_wallet_cost"], &second["flags"]), (&json!(USED), &Value::Null));
+    });
+}
+
+#[test]
+fn a_response_that_was_not_asked_for_closes_the_socket() {
+    for message in [created("resp_9"), completed("resp_9")] {
+        each_gateway(async |gateway| {
+            let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
+            exchange(&mut client, &mut provider, "resp_1").await;
+            // What was seen before is repeated.
+            provider.send(&completed("resp_1")).await;
+            client.message().await;
+            provider.send(&message).await;
+            assert_eq!(client.closed().await, (1011, "response_not_asked_for".to_owned()));
+            assert_eq!(gateway.records().await.len(), 1);
+        });
+    }
+}
+
+#[test]
+fn refusals_close_a_socket_when_its_open_responses_have_ended() {
+    each_gateway(async |gateway| {
+        let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
+        client.send(&create(&json!({}))).await;
+        provider.message().await;
+        for _ in 0..3 {
+            client.send_text("no JSON").await;
+            assert_eq!(client.message().await["type"], "error");
+        }
+        for message in [created("resp_1"), delta(), completed("resp_1")] {
+            provider.send(&message).await;
+            assert_eq!(client.message().await, message);
+        }
+        assert_eq!(client.closed().await, (1008, "forward_token_json_invalid".to_owned()));
+        assert_eq!(ending(gateway).await, ["completed", "reported", USED]);
+    });
+}
+
+#[test]
+fn a_response_that_the_provider_cancels_has_ended() {
+    each_gateway(async |gateway| {
+        let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
+        client.send(&create(&json!({}))).await;
+        provider.message().await;
+        let cancelled = json!({"type": "response.cancelled", "response": {"id": "resp_1", "status": "cancelled", "usage": null}});
+        for message in [created("resp_1"), delta(), cancelled] {
+            provider.send(&message).await;
+            assert_eq!(client.message().await, message);
+        }
+        assert_eq!(ending(gateway).await[..2], ["error", "partial"]);
+    });
+}
+
+#[test]
+fn an_upgrade_is_understood_in_one_way_or_refused() {
+    each_gateway(async |gateway| {
+        let key = gateway.spend_key(&json!({})).await.key;
+        let request = |version: &str, headers: &str| {
+            format!(
+                "GET /v1/responses HTTP/{version}\r\nhost: test\r\nauthorization: Bearer {key}\r\n\
+                connection: Upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
+            )
+        };
+        for (version, headers) in [
+            ("1.1", "upgrade: h2c, websocket\r\n"),
+            ("1.1", "upgrade: h2c\r\nupgrade: websocket\r\n"),
+            ("1.0", "upgrade: websocket\r\n"),
+            ("1.1", "upgrade: websocket\r\ncontent-length: 2\r\n"),
+            ("1.1", "upgrade: websocket\r\ntransfer-encoding: chunked\r\n"),
+        ] {
+            let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+            stream.write_all(request(version, headers).as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let _ =
+                tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await;
+            let answer = String::from_utf8_lossy(&answer);
+            let status = answer.split(' ').nth(1).unwrap_or_default();
+            assert!(["400", "426"].contains(&status), "{version} {headers}: {answer}");
+        }
+        gateway.provider.assert_calls(0);
+    });
 }

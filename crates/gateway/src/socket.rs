@@ -105,9 +105,15 @@ impl SocketCall {
         Ok(Self { guard, caller, endpoint, provider })
     }
 
-    /// The subprotocol that the provider has chosen of those that the client offers.
-    pub fn protocol(&self) -> Option<&HeaderValue> {
-        self.provider.protocol.as_ref()
+    /// The subprotocol of the socket: the one that the provider has chosen. If it has chosen none, it is the first one that
+    /// the client offers beside its credential, because a browser closes a socket for which it has offered some in vain.
+    pub fn protocol(&self) -> Option<HeaderValue> {
+        let chosen = self.provider.protocol.clone();
+        chosen.or_else(|| {
+            let offered =
+                offered_protocols(&self.caller.headers, self.caller.credential.is_managed())?;
+            HeaderValue::from_str(offered.to_str().ok()?.split(',').next()?).ok()
+        })
     }
 }
 

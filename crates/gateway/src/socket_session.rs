@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tollgate_domain::admission::Refusal;
@@ -93,6 +94,8 @@ enum SocketEnd {
     ClientFault(SocketFault),
     /// The provider has left, or its bytes are not valid.
     ProviderFault(SocketFault),
+    /// The provider makes a response that was not asked for.
+    NotAskedFor,
     /// Calls are refused, for the reason with this code.
     Refused(&'static str),
     /// It was open for the longest time.
@@ -115,6 +118,7 @@ impl SocketEnd {
             Self::ClientFault(fault) => stated(fault.close_code(), "socket_message_invalid"),
             // A code of its own for a connection that was lost may not be sent.
             Self::ProviderFault(_) => stated(CloseCode::Error, "provider_unreachable"),
+            Self::NotAskedFor => stated(CloseCode::Error, "response_not_asked_for"),
             Self::Refused(code) => stated(CloseCode::Policy, code),
             Self::TooLong => stated(CloseCode::Away, "socket_max_reached"),
             Self::Idle => stated(CloseCode::Away, "socket_idle"),
@@ -134,13 +138,13 @@ impl SocketEnd {
 
     /// Whether the provider may still send what it has.
     fn leaves_provider(&self) -> bool {
-        !matches!(self, Self::Provider(_) | Self::ProviderFault(_))
+        !matches!(self, Self::Provider(_) | Self::ProviderFault(_) | Self::NotAskedFor)
     }
 }
 
 /// A message of the client, once it is taken.
 enum TakenMessage {
-    /// It is sent on, and asks for no response.
+    /// A ping or pong, which is sent on.
     Free(SocketMessage),
     /// It is sent on, and its response is admitted.
     Admitted(SocketMessage),
@@ -157,6 +161,8 @@ struct OpenResponse<'a> {
     _in_flight: InFlightGuard,
     /// Whether the provider may have its message.
     is_sent: bool,
+    /// The provider's id, once it has begun.
+    id: Option<String>,
     has_begun: bool,
     sent_at: Instant,
     timings: CallTimings,
@@ -182,6 +188,10 @@ struct Session<'a, I> {
     end: RefCell<Option<SocketEnd>>,
     /// Cancelled when `end` is set.
     ending: CancellationToken,
+    /// Whether a response has ended whose last message has not passed.
+    is_ending_one: Cell<bool>,
+    /// Notified when the last message of a response has passed.
+    one_ended: Notify,
 }
 
 async fn run<I: SocketInterface, E>(
@@ -207,6 +217,8 @@ async fn run<I: SocketInterface, E>(
         last_message: Cell::new(Instant::now()),
         end: RefCell::default(),
         ending: CancellationToken::new(),
+        is_ending_one: Cell::new(false),
+        one_ended: Notify::new(),
     };
     session.metrics().sockets_opened.inc();
     session.begin();
@@ -294,16 +306,25 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     /// Resolves when this service shuts down and no response is open, or none may be open any more.
     async fn drained(&self) {
-        const LOOK_EVERY: Duration = Duration::from_millis(20);
         self.gateway.calls.drain_begun().await;
-        let none_is_open = async {
-            while !self.open.borrow().is_empty() {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        };
         tokio::select! {
-            () = none_is_open => {}
+            () = self.all_ended() => {}
             () = self.gateway.calls.cancelled() => {}
+        }
+    }
+
+    /// Resolves when no response is open, or the socket has ended.
+    async fn all_ended(&self) {
+        loop {
+            let one_ended = self.one_ended.notified();
+            let none_is_open = self.open.borrow().is_empty() && !self.is_ending_one.get();
+            if none_is_open || self.has_ended() {
+                return;
+            }
+            tokio::select! {
+                () = one_ended => {}
+                () = self.ending.cancelled() => return,
+            }
         }
     }
 
@@ -406,8 +427,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         self.last_message.set(Instant::now());
         let mut summary = CallSummary::default();
         let (error, lane) = match ClientMessage::read(&text) {
-            Ok(ClientMessage::Free) => return TakenMessage::Free(SocketMessage::Text(text)),
-            Ok(ClientMessage::Create(lane)) => match self.admit(&text, &lane, &mut summary).await {
+            Ok(ClientMessage { lane }) => match self.admit(&text, &lane, &mut summary).await {
                 Ok(body) => {
                     self.refusals.set(0);
                     return TakenMessage::Admitted(SocketMessage::Text(body));
@@ -473,6 +493,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             meter,
             _in_flight: inbound.in_flight,
             is_sent: false,
+            id: None,
             has_begun: false,
             sent_at: Instant::now(),
             timings: CallTimings { sent_at, ..CallTimings::default() },
@@ -489,6 +510,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         self.send(&SocketMessage::Text(text.into())).await;
         self.refusals.set(self.refusals.get().saturating_add(1));
         if is_lasting || self.refusals.get() >= MOST_REFUSALS {
+            // Responses that are paid for are delivered.
+            self.all_ended().await;
             self.end(SocketEnd::Refused(refusal.code));
         }
     }
@@ -516,7 +539,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             };
             self.metrics().message(MessageSender::Provider, message.len());
             let mut waits = false;
-            if let SocketMessage::Text(text) = &message {
+            if let SocketMessage::Text(text) | SocketMessage::Binary(text) = &message {
                 self.last_message.set(Instant::now());
                 if let Some(drain) = &mut drain {
                     drain.bytes = drain.bytes.saturating_add(text.len());
@@ -524,8 +547,12 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 waits = self.measure(text).await;
             }
             self.send(&message).await;
-            if !waits {
-                self.delayed_since(read_at);
+            match waits {
+                true => {
+                    self.is_ending_one.set(false);
+                    self.one_ended.notify_waiters();
+                }
+                false => self.delayed_since(read_at),
             }
         }
     }
@@ -547,36 +574,52 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     /// Measures a message of the provider. If it ends a response, that is settled, and the answer is true.
     async fn measure(&self, text: &[u8]) -> bool {
-        let ProviderMessage { lane, fact } = ProviderMessage::read(text);
+        let message = ProviderMessage::read(text);
+        let owner = owner_of(&self.open.borrow(), &message);
+        let Some(at) = owner else {
+            self.check_unowned(&message);
+            return false;
+        };
         let ended = {
             let mut open = self.open.borrow_mut();
-            // A provider without lanes answers in the order of the calls.
-            let of_lane = open.iter().position(|response| response.lane == lane);
-            let Some(at) = of_lane.or((!open.is_empty()).then_some(0)) else { return false };
             let Some(response) = open.get_mut(at) else { return false };
-            let is_rejected = matches!(fact, ProviderFact::Failed { .. }) && !response.has_begun;
+            let is_rejected =
+                matches!(message.fact, ProviderFact::Failed { .. }) && !response.has_begun;
             if !is_rejected {
                 response.meter.message(text);
             }
-            if fact == ProviderFact::Begun && !std::mem::replace(&mut response.has_begun, true) {
+            if message.fact == ProviderFact::Begun && !response.has_begun {
+                response.has_begun = true;
+                response.id = message.response_id;
                 response.timings.first_byte_at = Some(self.gateway.clock.now());
                 let waited = response.sent_at.elapsed().as_secs_f64();
                 response.admitted.metrics.first_byte.observe(waited);
             }
-            match fact {
-                ProviderFact::Ended | ProviderFact::Failed { .. } => Some(open.remove(at)),
-                ProviderFact::Begun | ProviderFact::Other => None,
+            match message.fact {
+                ProviderFact::Ended | ProviderFact::Failed { .. } => open.remove(at),
+                ProviderFact::Begun | ProviderFact::Other => return false,
             }
         };
-        let Some(response) = ended else { return false };
-        match fact {
-            ProviderFact::Failed { status } if !response.has_begun => {
+        self.is_ending_one.set(true);
+        match message.fact {
+            ProviderFact::Failed { status } if !ended.has_begun => {
                 let status = status.filter(|status| !(200..300).contains(status)).unwrap_or(400);
-                self.settle(response, status, ResponseEnd::Complete, Some(text)).await;
+                self.settle(ended, status, ResponseEnd::Complete, Some(text)).await;
             }
-            _ => self.settle(response, 200, ResponseEnd::Complete, None).await,
+            _ => self.settle(ended, 200, ResponseEnd::Complete, None).await,
         }
         true
+    }
+
+    /// Ends the socket if a response begins or ends that was not asked for: its cost would have no payer.
+    fn check_unowned(&self, message: &ProviderMessage) {
+        let is_known =
+            message.response_id.as_ref().is_some_and(|id| self.ended.borrow().contains_key(id));
+        if matches!(message.fact, ProviderFact::Begun | ProviderFact::Ended) && !is_known {
+            let (id, provider) = (self.guard.id, &self.endpoint.provider.name);
+            log::warn!("{id}: {provider} makes a response that was not asked for");
+            self.end(SocketEnd::NotAskedFor);
+        }
     }
 
     /// Settles a response. `error` is the message of an error that stands in its place.
@@ -652,6 +695,35 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The place of the open response that a message of the provider belongs to.
+///
+/// Every message that was sent on asks for a response. So an error belongs to one of the open ones, and to that one if it
+/// is alone in its lane. If there are several, it is not known which has failed, and none is ended.
+fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> Option<usize> {
+    let is_of_lane = |response: &OpenResponse<'_>| {
+        message.lane.is_none() || response.lane.is_none() || response.lane == message.lane
+    };
+    let find = |is_it: &dyn Fn(&OpenResponse<'_>) -> bool| {
+        open.iter().position(|response| is_of_lane(response) && is_it(response))
+    };
+    let is_named =
+        |response: &OpenResponse<'_>| response.id.is_some() && response.id == message.response_id;
+    match message.fact {
+        ProviderFact::Begun => find(&is_named).or_else(|| find(&|response| !response.has_begun)),
+        // A provider may leave out the beginning of a response, or its id.
+        ProviderFact::Ended => find(&is_named).or_else(|| match message.response_id {
+            Some(_) => find(&|response| response.id.is_none()),
+            None => find(&|response| response.has_begun).or_else(|| find(&|_| true)),
+        }),
+        ProviderFact::Failed { .. } => {
+            let only = find(&|_| true)?;
+            let count = open.iter().filter(|response| is_of_lane(response)).count();
+            (count == 1).then_some(only)
+        }
+        ProviderFact::Other => find(&|response| response.has_begun),
     }
 }
 

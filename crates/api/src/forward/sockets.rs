@@ -1,12 +1,12 @@
 //! The upgrade of a request to a WebSocket, and the errors of its responses.
 
 use actix_http::ConnectionType;
-use actix_http::ws::{HandshakeError, hash_key, verify_handshake};
-use actix_web::http::Method;
+use actix_http::ws::{hash_key, verify_handshake};
 use actix_web::http::header::{
-    CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
 };
+use actix_web::http::{Method, Version};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use tollgate_domain::RequestFormat;
@@ -49,12 +49,12 @@ pub(super) async fn open_socket(
     let credential = credential(&head)?;
     let owner = app.gateway.owner_of(&credential).await?;
     facts.owned(owner, credential.connection_id());
-    verify_handshake(http.head()).map_err(handshake_error)?;
+    check_handshake(http)?;
     mark_authenticated(http);
     AccessEntry::of(http).caller(owner.merchant_id, owner.key);
     let connection_id = credential.connection_id().map(str::to_owned);
     let socket = SocketCall::open(route, &head, (credential, owner), &app.gateway, client).await?;
-    let protocol = socket.protocol().cloned();
+    let protocol = socket.protocol();
     let interface = SocketErrors { app: app.clone(), owner, connection_id };
     let from_socket = spawn_socket(socket, payload, &app.gateway, interface);
     let mut response = response(http, from_socket).await?;
@@ -70,15 +70,29 @@ pub(super) async fn open_socket(
     Ok(response)
 }
 
-/// The error of a request that is no upgrade of RFC 6455, 4.2.1.
-fn handshake_error(why: HandshakeError) -> ApiError {
-    let error = ApiError::new(
-        ErrorCode::UpgradeRequired,
-        format!("This is a WebSocket of RFC 6455, over HTTP/1.1: {why}."),
-    );
+/// Checks that a request is an upgrade of RFC 6455, 4.2.1, which servers cannot understand in two ways.
+fn check_handshake(http: &HttpRequest) -> Result<(), ApiError> {
+    let headers = http.headers();
+    let mut upgrades = headers.get_all(UPGRADE);
+    let is_only = upgrades
+        .next()
+        .is_some_and(|one| one.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket"))
+        && upgrades.next().is_none();
+    let is_empty = |length: &HeaderValue| length.as_bytes().trim_ascii() == b"0";
+    let has_body =
+        headers.contains_key(TRANSFER_ENCODING) || !headers.get_all(CONTENT_LENGTH).all(is_empty);
+    let why = match verify_handshake(http.head()) {
+        Err(why) => why.to_string(),
+        Ok(()) if http.version() != Version::HTTP_11 => "It needs HTTP/1.1".to_owned(),
+        Ok(()) if !is_only => "The header Upgrade must be websocket".to_owned(),
+        Ok(()) if has_body => "The request must have no body".to_owned(),
+        Ok(()) => return Ok(()),
+    };
+    let message = format!("This is a WebSocket of RFC 6455. {}.", why.trim_end_matches('.'));
+    let error = ApiError::new(ErrorCode::UpgradeRequired, message);
     let error = error.header(UPGRADE, HeaderValue::from_static("websocket"));
     let error = error.header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-    error.header(CONNECTION, HeaderValue::from_static("close"))
+    Err(error.header(CONNECTION, HeaderValue::from_static("close")))
 }
 
 /// The errors of the responses on a socket.

@@ -1,12 +1,10 @@
 //! Messages of sockets, as far as they matter for calls.
 
-/// A message from the client.
+/// A message from the client. It asks for a response, and its body is that of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientMessage {
-    /// It asks for a response. Its body is that of a call.
-    Create(Lane),
-    /// It costs nothing.
-    Free,
+pub struct ClientMessage {
+    /// The stream that the response belongs to.
+    pub lane: Lane,
 }
 
 /// The stream of a multiplexed socket that a message belongs to; `None` where there is only one.
@@ -17,6 +15,8 @@ pub type Lane = Option<String>;
 pub struct ProviderMessage {
     /// The stream that it belongs to.
     pub lane: Lane,
+    /// The provider's id of the response that it shows.
+    pub response_id: Option<String>,
     /// The fact that it states.
     pub fact: ProviderFact,
 }

@@ -1,6 +1,6 @@
 //! WebSockets of providers: what their messages mean for the cost of a call. All of it is pure.
 //!
-//! A response on a socket is a call of its own. [`ClientMessage`] says whether a message of the client asks for one,
+//! A response on a socket is a call of its own. [`ClientMessage`] is a message of the client that asks for one,
 //! [`ProviderMessage`] what a message of the provider says about one, and
 //! [`ResponseMeter::of_socket`](crate::ResponseMeter::of_socket) measures it.
 
@@ -23,7 +23,7 @@ impl ClientMessage {
     /// The issues of a message that is not sent on: it is no JSON object with a known `type`, or one that two readers
     /// may understand in two ways.
     pub fn read(text: &[u8]) -> Result<Self, Vec<Issue>> {
-        responses::client_message(&Envelope::read(text)?)
+        responses::client_message(Envelope::read(text)?)
     }
 }
 
@@ -32,7 +32,7 @@ impl ProviderMessage {
     pub fn read(text: &[u8]) -> Self {
         match JsonObject::of(text) {
             Some(message) => responses::provider_message(&message),
-            None => Self { lane: None, fact: ProviderFact::Other },
+            None => Self { lane: None, response_id: None, fact: ProviderFact::Other },
         }
     }
 }
@@ -63,11 +63,10 @@ mod tests {
 
     #[test]
     fn a_message_is_understood_in_one_way_or_not_at_all() {
-        let create = |lane: Option<&str>| Ok(ClientMessage::Create(lane.map(str::to_owned)));
+        let create = |lane: Option<&str>| Ok(ClientMessage { lane: lane.map(str::to_owned) });
         assert_eq!(read(r#"{"type":"response.create","model":"m"}"#), create(None));
         assert_eq!(read(r#"{"stream_id":"a","type":"response.create"}"#), create(Some("a")));
         assert_eq!(read(r#"{"stream_id":null,"type":"response.\u0063reate"}"#), create(None));
-        assert_eq!(read(r#"{"type":"response.cancel"}"#), Ok(ClientMessage::Free));
         for (text, path, start) in [
             ("[]", "", "the message must be a JSON object"),
             ("{", "", "the message is not JSON: line 1"),
@@ -75,6 +74,9 @@ mod tests {
             (r#"{"type":7}"#, "type", "must be a text"),
             (r#"{"type":null}"#, "type", "must be a text"),
             (r#"{"type":"session.update"}"#, "type", "is not a type"),
+            // An error that answers one of these cannot be told from that of a response.
+            (r#"{"type":"response.cancel"}"#, "type", "is not a type"),
+            (r#"{"type":"response.processed"}"#, "type", "is not a type"),
             (r#"{"type":"response.steer"}"#, "type", "is not a type"),
             (r#"{"type":"response.cancel","type":"response.create"}"#, "type", "must not occur"),
             (r#"{"type":"response.cancel","Type":"response.create"}"#, "Type", "must be written"),
@@ -96,13 +98,16 @@ mod tests {
     #[test]
     fn messages_of_the_provider_say_which_response_begins_and_ends() {
         let read = |text: &str| {
-            let ProviderMessage { lane, fact } = ProviderMessage::read(text.as_bytes());
+            let ProviderMessage { lane, fact, .. } = ProviderMessage::read(text.as_bytes());
             (lane, fact)
         };
+        let id = |text: &str| ProviderMessage::read(text.as_bytes()).response_id;
         let on = |lane: &str, fact| (Some(lane.to_owned()), fact);
         let begun = r#"{"type":"response.created","stream_id":"a","response":{"id":"resp_1"}}"#;
         assert_eq!(read(begun), on("a", ProviderFact::Begun));
-        for end in ["completed", "incomplete", "failed"] {
+        assert_eq!(id(begun).as_deref(), Some("resp_1"));
+        assert_eq!(id(r#"{"type":"response.created","response":7}"#), None);
+        for end in ["completed", "incomplete", "failed", "cancelled"] {
             let text = format!(r#"{{"type":"response.{end}","stream_id":"b","response":{{}}}}"#);
             assert_eq!(read(&text), on("b", ProviderFact::Ended));
         }

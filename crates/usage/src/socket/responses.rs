@@ -5,19 +5,15 @@ use super::message::{ClientMessage, ProviderFact, ProviderMessage};
 use crate::issue::Issue;
 use crate::object::JsonObject;
 
-/// The types of messages that begin no response.
-const FREE: [&str; 2] = ["response.cancel", "response.processed"];
+/// The only type that is sent on. Another one may make the provider begin a response, or answer with an error that cannot
+/// be told from that of a response.
+const CREATE: &str = "response.create";
 
-pub(super) fn client_message(envelope: &Envelope<'_>) -> Result<ClientMessage, Vec<Issue>> {
+pub(super) fn client_message(envelope: Envelope<'_>) -> Result<ClientMessage, Vec<Issue>> {
     match envelope.kind.as_deref() {
-        Some("response.create") => Ok(ClientMessage::Create(envelope.lane.clone())),
-        Some(kind) if FREE.contains(&kind) => Ok(ClientMessage::Free),
-        // Another type may make the provider begin a response.
+        Some(CREATE) => Ok(ClientMessage { lane: envelope.lane }),
         Some(_) => {
-            let message = format!(
-                "is not a type that is sent on here: response.create, or {}",
-                FREE.join(", or ")
-            );
+            let message = format!("is not a type that is sent on here; {CREATE} is");
             Err(vec![Issue::at(["type"], message)])
         }
         None => Err(vec![Issue::at(["type"], "is required")]),
@@ -27,14 +23,18 @@ pub(super) fn client_message(envelope: &Envelope<'_>) -> Result<ClientMessage, V
 pub(super) fn provider_message(message: &JsonObject<'_>) -> ProviderMessage {
     let fact = match message.text("type").as_deref() {
         Some("response.created") => ProviderFact::Begun,
-        Some("response.completed" | "response.incomplete" | "response.failed") => {
-            ProviderFact::Ended
-        }
+        Some(
+            "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled",
+        ) => ProviderFact::Ended,
         Some("error") => {
             let status = message.get("status").and_then(|status| status.get().parse().ok());
             ProviderFact::Failed { status }
         }
         _ => ProviderFact::Other,
     };
-    ProviderMessage { lane: message.text("stream_id"), fact }
+    ProviderMessage {
+        lane: message.text("stream_id"),
+        response_id: message.object("response").and_then(|response| response.text("id")),
+        fact,
+    }
 }
