@@ -915,3 +915,22 @@ fn an_upgrade_is_understood_in_one_way_or_refused() {
         gateway.provider.assert_calls(0);
     });
 }
+
+#[test]
+fn a_socket_has_no_more_open_responses_than_it_may() {
+    each_gateway(async |gateway| {
+        let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
+        for number in 0..256 {
+            client
+                .send(&create(&json!({"stream_id": number.to_string(), "max_output_tokens": 1})))
+                .await;
+            provider.message().await;
+        }
+        client.send(&create(&json!({"stream_id": "more"}))).await;
+        assert_eq!(client.message().await["error"]["code"], "overloaded");
+        provider.send(&in_lane(completed("resp_7"), "7")).await;
+        client.message().await;
+        client.send(&create(&json!({"stream_id": "more"}))).await;
+        assert_eq!(provider.message().await["stream_id"], "more");
+    });
+}

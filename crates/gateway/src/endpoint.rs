@@ -19,6 +19,26 @@ pub(crate) fn find_endpoint(
     check_endpoint(endpoint, managed)
 }
 
+/// The endpoint of a provider route, by the provider's name and the path of the route, if the call may go there with
+/// this kind of key.
+pub(crate) fn find_at_provider(
+    method: &Method,
+    name: &str,
+    (path, query): (&str, Option<&str>),
+    managed: bool,
+    providers: &ProviderTable,
+) -> Result<Arc<Endpoint>, CallError> {
+    let provider = providers.get(name).ok_or_else(|| {
+        CallError::not_supported(format!(
+            "there is no provider {name:?}: see the list of providers in the documentation"
+        ))
+    })?;
+    let path = path.strip_prefix(&format!("/v1/providers/{name}")).unwrap_or_default();
+    let found = provider.endpoint_at(method, path, query);
+    let found = found.map_err(|why| CallError::not_supported(why.to_string()))?;
+    check_endpoint(Arc::new(found), managed)
+}
+
 /// The endpoint, if the call may go there with this kind of key.
 pub(crate) fn check_endpoint(
     endpoint: Arc<Endpoint>,

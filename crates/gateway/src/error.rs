@@ -22,6 +22,8 @@ pub enum CallError {
     TooManyCalls,
     /// The limit of open sockets on this node is reached.
     TooManySockets,
+    /// The limit of open responses on this socket is reached.
+    TooManyResponses,
     /// The socket to the provider could not be opened.
     SocketNotOpened(SocketOpenError),
     /// The node takes no new calls.

@@ -20,7 +20,8 @@
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
 //! | `objects`, `lists` | whether the caller owns what the call names |
 //! | `upload`, `batch`, `batch_file`, `job`, `poller`, `key_seal` | calls whose cost is known later |
-//! | `socket`, `socket_session`, `open_sockets`, `socket_keys` | WebSockets, whose responses are calls |
+//! | `socket`, `socket_session`, `socket_end`, `open_responses` | a WebSocket, whose responses are calls |
+//! | `open_sockets`, `socket_keys` | all WebSockets, and the keys that opened them |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
 //! | `call_task`, `admitted`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
@@ -52,6 +53,7 @@ mod lists;
 mod metrics;
 mod objects;
 mod observer;
+mod open_responses;
 mod open_sockets;
 mod outbound;
 mod poller;
@@ -62,6 +64,7 @@ mod run;
 mod settings;
 mod settlement;
 mod socket;
+mod socket_end;
 mod socket_keys;
 mod socket_session;
 mod tariff;

@@ -19,7 +19,7 @@ use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{BodyRefusal, InspectedBody};
 
 use crate::cost_report::ReportRequest;
-use crate::endpoint::{check_endpoint, find_endpoint};
+use crate::endpoint::{find_at_provider, find_endpoint};
 use crate::error::{CallError, body_invalid};
 use crate::gateway::Gateway;
 use crate::inbound::InboundCall;
@@ -157,19 +157,11 @@ impl OutboundCall {
         inbound: &InboundCall,
         gateway: &Gateway,
     ) -> Result<Self, CallError> {
-        let provider = gateway.providers.get(name).ok_or_else(|| {
-            CallError::not_supported(format!(
-                "there is no provider {name:?}: see the list of providers in the documentation"
-            ))
-        })?;
-        let prefix = format!("/v1/providers/{name}");
-        let path = head.path.strip_prefix(&prefix).unwrap_or_default();
         let PassthroughQuery { query, metadata } = PassthroughQuery::of(head);
-        let metadata = self::metadata(head, metadata.as_deref())?;
         let managed = inbound.credential.is_managed();
-        let found = provider.endpoint_at(head.method, path, query.as_deref());
-        let found = found.map_err(|why| CallError::not_supported(why.to_string()))?;
-        let endpoint = check_endpoint(Arc::new(found), managed)?;
+        let (at, providers) = ((head.path, query.as_deref()), &gateway.providers);
+        let endpoint = find_at_provider(head.method, name, at, managed, providers)?;
+        let metadata = self::metadata(head, metadata.as_deref())?;
         Self::for_endpoint(head, inbound, endpoint, metadata, None)
     }
 

@@ -13,7 +13,7 @@ use tollgate_provider::{
 
 use crate::credential::{Credential, SUBPROTOCOL_KEY};
 use crate::drop_in::{DropInRoute, match_model};
-use crate::endpoint::{check_endpoint, find_endpoint};
+use crate::endpoint::{find_at_provider, find_endpoint};
 use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::keys::KeyOwner;
@@ -161,16 +161,9 @@ async fn endpoint(
             (found.map_err(|refused| refused.within("u"))?, metadata)
         }
         SocketRoute::Provider(name) => {
-            let provider = gateway.providers.get(name).ok_or_else(|| {
-                CallError::not_supported(format!(
-                    "there is no provider {name:?}: see the list of providers in the documentation"
-                ))
-            })?;
-            let path = head.path.strip_prefix(&format!("/v1/providers/{name}")).unwrap_or_default();
             let PassthroughQuery { query, metadata } = PassthroughQuery::of(head);
-            let found = provider.endpoint_at(&Method::CONNECT, path, query.as_deref());
-            let found = found.map_err(|why| CallError::not_supported(why.to_string()))?;
-            (check_endpoint(Arc::new(found), managed)?, metadata)
+            let (at, providers) = ((head.path, query.as_deref()), &gateway.providers);
+            (find_at_provider(&Method::CONNECT, name, at, managed, providers)?, metadata)
         }
         SocketRoute::DropIn => {
             let PassthroughQuery { metadata, .. } = PassthroughQuery::of(head);

@@ -16,22 +16,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::settlement::CallReport;
-use tollgate_domain::{CallTimings, Issue};
+use tollgate_domain::{CallTimings, Issue, UsageSource};
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::HeaderMap;
 use tollgate_provider::{
-    CloseCode, CloseReason, MessageDecoder, MessageEncoder, ProviderSocket, RequestBody,
-    SocketFault, SocketMessage, SocketReader, SocketWriter,
+    CloseCode, Endpoint, MessageDecoder, MessageEncoder, ProviderSocket, RequestBody,
+    SocketMessage, SocketReader, SocketWriter,
 };
 use tollgate_usage::socket::{ClientMessage, Lane, ProviderFact, ProviderMessage, error_message};
 use tollgate_usage::{ResponseEnd, ResponseMeter, UsageReading};
 
-use crate::admitted::{AdmittedCall, MeteredAnswer, admit};
+use crate::admitted::{MeteredAnswer, admit};
 use crate::error::{CallError, body_invalid};
 use crate::gateway::Gateway;
-use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
 use crate::metrics::{MessageSender, ProviderMetrics};
+use crate::open_responses::{OpenResponse, owner_of};
 use crate::open_sockets::SocketGuard;
 use crate::outbound::{CallSummary, OutboundCall};
 use crate::price;
@@ -39,6 +39,7 @@ use crate::relay::{self, RelayReceiver, RelayRoom, RelaySender, RelayedHead};
 use crate::request::RequestHead;
 use crate::settings::OnDisconnect;
 use crate::socket::{SocketCall, SocketCaller};
+use crate::socket_end::SocketEnd;
 
 /// The interface of the server to the refusals of a socket.
 pub trait SocketInterface {
@@ -61,6 +62,8 @@ pub struct SocketRefusal {
 
 /// The refusals one after another at which a socket is closed.
 const MOST_REFUSALS: u32 = 3;
+/// The most responses of a socket that are open at once.
+const MOST_OPEN: usize = 256;
 /// The most responses of a socket whose tokens are remembered.
 const MOST_REMEMBERED: usize = 1_000;
 /// The time in which a provider must take the close of a socket.
@@ -83,65 +86,6 @@ pub fn spawn_socket<E>(
     from_socket
 }
 
-/// The reason for which a socket ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum SocketEnd {
-    /// The client has closed it, or has left.
-    Client(Option<CloseReason>),
-    /// The provider has closed it.
-    Provider(Option<CloseReason>),
-    /// The bytes of the client are not valid.
-    ClientFault(SocketFault),
-    /// The provider has left, or its bytes are not valid.
-    ProviderFault(SocketFault),
-    /// The provider makes a response that was not asked for.
-    NotAskedFor,
-    /// Calls are refused, for the reason with this code.
-    Refused(&'static str),
-    /// It was open for the longest time.
-    TooLong,
-    /// No message came for the longest time.
-    Idle,
-    /// This service shuts down.
-    ShuttingDown,
-}
-
-impl SocketEnd {
-    /// The reason that the client gets. `None` if it is not there any more.
-    fn to_client(&self) -> Option<Option<CloseReason>> {
-        let stated = |code, reason: &str| {
-            Some(Some(CloseReason { code, description: Some(reason.to_owned()) }))
-        };
-        match self {
-            Self::Client(None) | Self::ClientFault(SocketFault::Lost) => None,
-            Self::Client(reason) | Self::Provider(reason) => Some(reason.clone()),
-            Self::ClientFault(fault) => stated(fault.close_code(), "socket_message_invalid"),
-            // A code of its own for a connection that was lost may not be sent.
-            Self::ProviderFault(_) => stated(CloseCode::Error, "provider_unreachable"),
-            Self::NotAskedFor => stated(CloseCode::Error, "response_not_asked_for"),
-            Self::Refused(code) => stated(CloseCode::Policy, code),
-            Self::TooLong => stated(CloseCode::Away, "socket_max_reached"),
-            Self::Idle => stated(CloseCode::Away, "socket_idle"),
-            Self::ShuttingDown => stated(CloseCode::Away, "shutting_down"),
-        }
-    }
-
-    /// The reason that the provider gets. `None` if it is not there any more.
-    fn to_provider(&self) -> Option<Option<CloseReason>> {
-        match self {
-            Self::Provider(_) | Self::ProviderFault(SocketFault::Lost) => None,
-            Self::Client(reason) => Some(reason.clone()),
-            Self::ProviderFault(fault) => Some(Some(fault.close_code().into())),
-            _ => Some(Some(CloseCode::Normal.into())),
-        }
-    }
-
-    /// Whether the provider may still send what it has.
-    fn leaves_provider(&self) -> bool {
-        !matches!(self, Self::Provider(_) | Self::ProviderFault(_) | Self::NotAskedFor)
-    }
-}
-
 /// A message of the client, once it is taken.
 enum TakenMessage {
     /// A ping or pong, which is sent on.
@@ -152,28 +96,12 @@ enum TakenMessage {
     Refused,
 }
 
-/// A response that was asked for and has not ended.
-struct OpenResponse<'a> {
-    lane: Lane,
-    admitted: AdmittedCall<'a, ()>,
-    outbound: OutboundCall,
-    meter: ResponseMeter,
-    _in_flight: InFlightGuard,
-    /// Whether the provider may have its message.
-    is_sent: bool,
-    /// The provider's id, once it has begun.
-    id: Option<String>,
-    has_begun: bool,
-    sent_at: Instant,
-    timings: CallTimings,
-}
-
 /// A socket while messages pass.
 struct Session<'a, I> {
     gateway: &'a Arc<Gateway>,
     interface: &'a I,
     caller: SocketCaller,
-    endpoint: Arc<tollgate_provider::Endpoint>,
+    endpoint: Arc<Endpoint>,
     guard: SocketGuard,
     /// `None` after the end.
     to_client: RefCell<Option<RelaySender>>,
@@ -448,7 +376,10 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         summary: &mut CallSummary,
     ) -> Result<Bytes, CallError> {
         let SocketCaller { credential, owner, headers, metadata, .. } = &self.caller;
-        // The limit of connections bounds sockets, and each has few responses at a time.
+        if self.open.borrow().len() >= MOST_OPEN {
+            return Err(CallError::TooManyResponses);
+        }
+        // The number of sockets is limited, and so is that of the responses of each.
         let in_flight = self.gateway.calls.enter(usize::MAX)?;
         let head = RequestHead { method: &Method::POST, path: "", query: "", headers };
         let inbound = InboundCall {
@@ -656,7 +587,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     /// Remembers the tokens of a response, for a later one that continues it.
     fn remember(&self, id: String, report: &CallReport) {
         let used = &report.priced;
-        let is_reported = used.usage_source == tollgate_domain::UsageSource::Reported;
+        let is_reported = used.usage_source == UsageSource::Reported;
         let tokens = used.usage.input_tokens().saturating_add(used.usage.output_tokens());
         let mut ended = self.ended.borrow_mut();
         if ended.len() >= MOST_REMEMBERED {
@@ -695,35 +626,6 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// The place of the open response that a message of the provider belongs to.
-///
-/// Every message that was sent on asks for a response. So an error belongs to one of the open ones, and to that one if it
-/// is alone in its lane. If there are several, it is not known which has failed, and none is ended.
-fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> Option<usize> {
-    let is_of_lane = |response: &OpenResponse<'_>| {
-        message.lane.is_none() || response.lane.is_none() || response.lane == message.lane
-    };
-    let find = |is_it: &dyn Fn(&OpenResponse<'_>) -> bool| {
-        open.iter().position(|response| is_of_lane(response) && is_it(response))
-    };
-    let is_named =
-        |response: &OpenResponse<'_>| response.id.is_some() && response.id == message.response_id;
-    match message.fact {
-        ProviderFact::Begun => find(&is_named).or_else(|| find(&|response| !response.has_begun)),
-        // A provider may leave out the beginning of a response, or its id.
-        ProviderFact::Ended => find(&is_named).or_else(|| match message.response_id {
-            Some(_) => find(&|response| response.id.is_none()),
-            None => find(&|response| response.has_begun).or_else(|| find(&|_| true)),
-        }),
-        ProviderFact::Failed { .. } => {
-            let only = find(&|_| true)?;
-            let count = open.iter().filter(|response| is_of_lane(response)).count();
-            (count == 1).then_some(only)
-        }
-        ProviderFact::Other => find(&|response| response.has_begun),
     }
 }
 

@@ -36,6 +36,10 @@ impl From<CallError> for ApiError {
                 let message = "Too many WebSockets are open on this node; retry after 1 s.";
                 Self::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
             }
+            CallError::TooManyResponses => {
+                let message = "Too many responses are open on this WebSocket; retry after 1 s.";
+                Self::new(ErrorCode::Overloaded, message).retry_after(1_000_000)
+            }
             CallError::SocketNotOpened(why) => socket_not_opened(why),
             CallError::ShuttingDown => Self::new(
                 ErrorCode::ShuttingDown,
