@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 use tollgate_testkit::random::Random;
-use tollgate_testkit::{SocketEvent, TestRequest, TestSocket};
+use tollgate_testkit::{SocketEvent, TestRequest, TestSocket, postgres};
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
 
@@ -34,14 +34,17 @@ async fn customer(site: &Site, service: &ServiceProcess, credit: &str, rules: &V
     post(&format!("/v1/wallets/{wallet}/credits"), &json!({"amount": credit})).await;
     let mut fields = json!({"name": "Voice", "wallet_id": wallet});
     fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
-    let key = post("/v1/spend_keys", &fields).await["key"].as_str().unwrap().to_owned();
-    Customer { secret_key, wallet, key, credit: credit.parse().unwrap() }
+    let made = post("/v1/spend_keys", &fields).await;
+    let text = |name: &str| made[name].as_str().unwrap().to_owned();
+    let (key, key_id) = (text("key"), text("spend_key_id"));
+    Customer { secret_key, wallet, key, key_id, credit: credit.parse().unwrap() }
 }
 
 struct Customer {
     secret_key: String,
     wallet: String,
     key: String,
+    key_id: String,
     credit: Amount,
 }
 
@@ -261,5 +264,25 @@ fn sessions_of_a_node_that_is_killed_leave_no_hold() {
         for record in &records {
             assert!(record["socket_id"].as_str().unwrap().starts_with("skt_"));
         }
+    });
+}
+
+#[test]
+fn a_key_that_is_paused_on_one_node_closes_its_sockets_on_another() {
+    let Some(database) = postgres::database() else { return };
+    let url = database.url().to_owned();
+    let site = Site::new(&url, Some(database));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (here, there) = (site.serve(), site.serve());
+        let customer = customer(&site, &here, "1", &json!({})).await;
+        let mut socket = customer.open(here.address, &USAGE).await.unwrap();
+        let path = format!("/v1/spend_keys/{}", customer.key_id);
+        let pause = there.call("PUT", &path, &customer.secret_key);
+        let began = Instant::now();
+        pause.json(&json!({"status": "paused"})).send().await.expect(200);
+        assert_eq!(socket.closed().await, (1008, "spend_key_paused".to_owned()));
+        let waited = began.elapsed();
+        assert!(waited < Duration::from_secs(2), "{waited:?}");
     });
 }
