@@ -17,6 +17,7 @@ use crate::request::{MISSPELT, folded};
 pub(super) struct Envelope<'a> {
     pub(super) kind: Option<Cow<'a, str>>,
     pub(super) lane: Lane,
+    has_lane: bool,
     issues: Vec<Issue>,
 }
 
@@ -58,7 +59,7 @@ impl<'a> Envelope<'a> {
         };
         let is_repeated = match name {
             "type" => self.kind.is_some(),
-            _ => self.lane.is_some(),
+            _ => std::mem::replace(&mut self.has_lane, true),
         };
         if is_repeated {
             self.issues.push(Issue::at([name], "must not occur more than once"));

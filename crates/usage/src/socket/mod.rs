@@ -87,6 +87,11 @@ mod tests {
                 "stream_id",
                 "must not occur",
             ),
+            (
+                r#"{"type":"response.create","stream_id":null,"stream_id":"b"}"#,
+                "stream_id",
+                "must not occur",
+            ),
             (r#"{"type":"response.create","stream_id":1}"#, "stream_id", "must be a text"),
         ] {
             let issues = read(text).unwrap_err();
