@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tollgate_domain::admission::{self};
+use tollgate_domain::admission;
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
     AnswerReport, CallCost, CallDetails, CallFailure, CallTimings, JobId, JobObserver, RequestId,

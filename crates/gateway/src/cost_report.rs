@@ -21,7 +21,8 @@ use crate::error::CallError;
 use crate::relay::RelayedHead;
 use crate::request::RequestHead;
 
-const REPORT: HeaderName = HeaderName::from_static("x-service-report");
+/// The header that asks for a report.
+pub(crate) const REPORT: HeaderName = HeaderName::from_static("x-service-report");
 const COST: HeaderName = HeaderName::from_static("x-service-cost");
 const WALLET_COST: HeaderName = HeaderName::from_static("x-service-wallet-cost");
 const REMAINING: HeaderName = HeaderName::from_static("x-service-remaining");

@@ -133,7 +133,7 @@ pub fn request_id_header(request_id: RequestId) -> (HeaderName, HeaderValue) {
     (REQUEST_ID, value.unwrap_or(HeaderValue::from_static("")))
 }
 
-/// The room of a relay.
+/// The room of a relay. All that wait for it and for its sender are of one task: the relay keeps one waker.
 pub(crate) struct RelayRoom(Rc<RefCell<RelayState>>);
 
 impl RelayRoom {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use tollgate_domain::Metadata;
 use tollgate_provider::http::Method;
 use tollgate_provider::http::header::{
-    CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL,
+    CONTENT_TYPE, HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL,
 };
 use tollgate_provider::{
     Endpoint, ProviderClient, ProviderSocket, UpstreamSocket, request_headers,
 };
 
+use crate::cost_report::REPORT;
 use crate::credential::{Credential, SUBPROTOCOL_KEY};
 use crate::drop_in::{DropInRoute, match_model};
 use crate::endpoint::{find_at_provider, find_endpoint};
@@ -53,8 +54,6 @@ pub(crate) struct SocketCaller {
     pub(crate) names_providers: bool,
 }
 
-/// The header of a report, for which a message has no place.
-const REPORT: HeaderName = HeaderName::from_static("x-service-report");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl SocketCall {
@@ -99,6 +98,7 @@ impl SocketCall {
         let provider = client.open_socket(upstream).await.map_err(CallError::SocketNotOpened)?;
         let mut headers = head.headers.clone();
         headers.insert(CONTENT_TYPE, JSON);
+        // A message has no place for a report.
         headers.remove(REPORT);
         let names_providers = matches!(route, SocketRoute::DropIn);
         let caller = SocketCaller { credential, owner, headers, metadata, names_providers };
