@@ -22,7 +22,7 @@ use crate::open_sockets::{SocketGuard, SocketKey};
 use crate::outbound::{ForwardParameters, PassthroughQuery, metadata};
 use crate::request::RequestHead;
 use crate::run::call_run;
-use crate::socket_keys::key_refusal;
+use crate::socket_keys::refused_keys;
 
 /// The route on which a socket is requested.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +75,8 @@ impl SocketCall {
         call_run(head, &metadata)?;
         let now = gateway.clock.now();
         let key = SocketKey { key: owner.key, hash: credential.key.hash() };
-        let refusal = gateway.store.read(move |conn| key_refusal(conn, &key, now)).await?;
-        if let Some(refusal) = refusal {
+        let mut refused = gateway.store.read(move |conn| refused_keys(conn, &[key], now)).await?;
+        if let Some((_, refusal)) = refused.pop() {
             return Err(refusal.into());
         }
         let limits = gateway.settings.sockets;

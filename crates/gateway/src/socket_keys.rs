@@ -14,22 +14,30 @@ use crate::open_sockets::SocketKey;
 /// time.
 const LOOK_EVERY: Duration = Duration::from_millis(900);
 
-/// The refusal of a key that may not be used now.
-pub(crate) fn key_refusal(
+/// Those of the keys that may not be used now, and why.
+pub(crate) fn refused_keys(
     conn: &mut Conn,
-    SocketKey { key, hash }: &SocketKey,
+    keys: &[SocketKey],
     now: Timestamp,
-) -> Result<Option<Refusal>, StoreError> {
-    match key {
-        CallKey::Secret(_) => {
-            let found = merchants::find_secret_key(conn, hash)?;
-            Ok(found.is_none().then_some(Refusal::KeyInvalid))
-        }
-        CallKey::Spend(..) => Ok(match spend_keys::find_by_hash(conn, hash)? {
-            Some(found) => found.rules.check_usable(now).err(),
-            None => Some(Refusal::KeyInvalid),
-        }),
+) -> Result<Vec<(SocketKey, Refusal)>, StoreError> {
+    let is_spend_key = |key: &&SocketKey| matches!(key.key, CallKey::Spend(..));
+    let hashes: Vec<_> = keys.iter().filter(is_spend_key).map(|key| key.hash).collect();
+    let rules = spend_keys::rules_by_hash(conn, &hashes)?;
+    let mut refused = Vec::new();
+    for key in keys {
+        let why = match key.key {
+            CallKey::Spend(..) => match rules.get(&key.hash) {
+                Some(rules) => rules.check_usable(now).err(),
+                None => Some(Refusal::KeyInvalid),
+            },
+            // A merchant has few of them.
+            CallKey::Secret(_) => merchants::find_secret_key(conn, &key.hash)?
+                .is_none()
+                .then_some(Refusal::KeyInvalid),
+        };
+        refused.extend(why.map(|why| (*key, why)));
     }
+    Ok(refused)
 }
 
 /// Closes the sockets of keys that may not be used any more. Never returns.
@@ -43,14 +51,7 @@ pub async fn watch_socket_keys(gateway: Arc<Gateway>) {
             continue;
         }
         let now = gateway.clock.now();
-        let read = gateway.store.read(move |conn| {
-            let mut refused = Vec::new();
-            for key in keys {
-                refused.extend(key_refusal(conn, &key, now)?.map(|why| (key, why)));
-            }
-            Ok::<_, StoreError>(refused)
-        });
-        match read.await {
+        match gateway.store.read(move |conn| refused_keys(conn, &keys, now)).await {
             Ok(refused) => gateway.sockets.revoke(&refused),
             // Each response is admitted by the store, which is away.
             Err(cause) => log::debug!("the keys of sockets are not read: {cause}"),

@@ -1,9 +1,11 @@
 //! Spend keys and their counters.
 
+use std::collections::HashMap;
+
 use diesel::prelude::*;
 use tollgate_domain::{
     Gcra, Key, KeyHash, KeyKind, MerchantId, NewSpendKey, RateLimit, SpendCounters, SpendKey,
-    SpendKeyChanges, SpendKeyId, Timestamp,
+    SpendKeyChanges, SpendKeyId, SpendRules, Timestamp,
 };
 
 use crate::conn::Conn;
@@ -12,7 +14,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::imports::{self, ImportSource};
 use crate::page::Page;
-use crate::rows::{SpendCountersRow, SpendKeyRow, to_json};
+use crate::rows::{SpendCountersRow, SpendKeyRow, from_json, to_json};
 use crate::schema::{spend_counters, spend_keys};
 use crate::{budgets, meters, wallets};
 
@@ -154,6 +156,29 @@ pub fn find_by_hash(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SpendKey>,
     let row: Option<KeyWithCounters> =
         present!().filter(spend_keys::key_hash.eq(hash.as_slice())).first(conn).optional()?;
     row.map(spend_key).transpose()
+}
+
+/// The rules of the valid spend keys with these hashes.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn rules_by_hash(
+    conn: &mut Conn,
+    hashes: &[KeyHash],
+) -> Result<HashMap<KeyHash, SpendRules>, StoreError> {
+    let mut found = HashMap::new();
+    for hashes in hashes.chunks(500) {
+        let rows: Vec<(Vec<u8>, String)> = spend_keys::table
+            .filter(spend_keys::deleted_at.is_null())
+            .filter(spend_keys::key_hash.eq_any(hashes.iter().map(KeyHash::as_slice)))
+            .select((spend_keys::key_hash, spend_keys::rules))
+            .load(conn)?;
+        for (hash, rules) in rows {
+            let rules = from_json::<SpendRules>("spend_keys.rules", &rules)?;
+            found.extend(hash.try_into().ok().map(|hash: KeyHash| (hash, rules)));
+        }
+    }
+    Ok(found)
 }
 
 /// A merchant's spend keys that are not deleted, newest first.

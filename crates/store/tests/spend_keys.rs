@@ -54,6 +54,29 @@ fn a_call_is_held_on_its_key_and_its_wallet_and_then_counted_and_paid() {
 }
 
 #[test]
+fn of_many_hashes_those_of_valid_keys_have_rules() {
+    each_store(async |store| {
+        let (paused, rules) = (SpendKeyStatus::Paused, SpendRules::default());
+        let (_, one) = key(store, SpendRules { status: paused, ..rules.clone() }).await;
+        let (gone, deleted) = key(store, rules.clone()).await;
+        let (_, last) = key(store, rules).await;
+        let (merchant_id, id, now) = (gone.merchant_id, gone.spend_key_id, store.clock.now());
+        let delete = move |conn: &mut _| spend_keys::delete(conn, merchant_id, id, now);
+        store.store.write(delete).await.unwrap();
+        let (one, last) = (one.hash(), last.hash());
+        let unknown = std::iter::repeat_with(|| Key::generate(KeyKind::Spend).hash()).take(1_200);
+        let mut hashes = vec![one, deleted.hash()];
+        hashes.extend(unknown);
+        hashes.push(last);
+        let read = move |conn: &mut _| spend_keys::rules_by_hash(conn, &hashes);
+        let found = store.store.read(read).await.unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[&one].status, paused);
+        assert_eq!(found[&last].status, SpendKeyStatus::Active);
+    });
+}
+
+#[test]
 fn a_key_that_was_rotated_or_deleted_opens_nothing_any_more() {
     each_store(async |store| {
         let (made, old) = key(store, SpendRules::default()).await;
