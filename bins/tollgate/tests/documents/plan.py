@@ -249,7 +249,10 @@ END
     # The key that the demo prints.
     ("spending", "KEY=tgs_…"): """
         tollgate demo --listen 127.0.0.1:{PORT} >demo.txt 2>&1 &
-        until grep -q 'seq 200' demo.txt; do sleep 0.05; done
+        until grep -q 'seq 200' demo.txt; do
+            kill -0 $! || { cat demo.txt; false; }
+            sleep 0.05
+        done
         DEMO_KEY=$(grep -om1 'tgs_[0-9A-Za-z]*' demo.txt)
     """,
     ("webhooks", "deliveries/$DELIVERY/redeliver"): """
