@@ -135,6 +135,7 @@ pub fn decide(
         merchant_hold: account.guarded.map(|_| hold.merchant).unwrap_or_default(),
         enforcement: strictest(&limited),
         report: report(call, facts),
+        ahead: call.ahead,
         created_at,
     };
     let mut counters = limited.into_iter().map(|account| account.counters);

@@ -168,6 +168,11 @@ pub struct PendingRecord {
     /// The report that its answer contains. It is not stored.
     #[serde(skip)]
     pub report: Option<AnswerReport>,
+    /// Whether its money is held before it is asked for. It has no record until it [begins].
+    ///
+    /// [begins]: crate::admission::Call::ahead
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ahead: bool,
     /// The time of admission.
     pub created_at: Timestamp,
 }

@@ -135,6 +135,27 @@ impl SpendCounters {
         Ok(())
     }
 
+    /// Takes back a call that was admitted at `admitted_at` and did not begin: releases `hold`, and counts the call no
+    /// longer.
+    ///
+    /// # Errors
+    /// As [`SpendCounters::settle`].
+    pub fn take_back(
+        &mut self,
+        admitted_at: Timestamp,
+        hold: Amount,
+        calendars: LimitCalendars<'_>,
+    ) -> Result<(), Overflow> {
+        self.settle(admitted_at, hold, Amount::ZERO, calendars)?;
+        let last = self.last_used_at.unwrap_or(admitted_at);
+        for (cycle, requests) in self.requests.each_mut() {
+            if calendars.requests.is_same(cycle, admitted_at, last) {
+                *requests = requests.saturating_sub(1);
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the `shares` of `limit` that are reached and were not reported in this cycle, in percent and ascending,
     /// as the shares are. They count as reported from now on.
     pub fn report_thresholds(&mut self, limit: SpendLimit, shares: &[u8]) -> Vec<u8> {

@@ -110,6 +110,7 @@ fn call() -> Call {
             ..CostBound::default()
         },
         report: None,
+        ahead: false,
         created_at: NOW,
     }
 }
@@ -322,6 +323,7 @@ fn pending(wallet_id: Option<WalletId>) -> PendingRecord {
         budgets: CallBudgets::default(),
         run_id: None,
         report: None,
+        ahead: false,
         created_at: NOW,
     }
 }

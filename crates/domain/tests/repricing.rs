@@ -52,6 +52,7 @@ fn pending() -> PendingRecord {
         budgets: CallBudgets::default(),
         run_id: None,
         report: None,
+        ahead: false,
         created_at: NOW,
     }
 }

@@ -248,6 +248,7 @@ pub(crate) mod tests {
             budgets: CallBudgets::default(),
             run_id: None,
             report: None,
+            ahead: false,
             created_at: now,
         }
     }

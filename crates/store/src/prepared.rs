@@ -274,6 +274,7 @@ insert_some! {
         created_at: BigInt,
         budgets: Nullable<Text>,
         run_id: Nullable<Text>,
+        is_ahead: Bool,
     }
 
     /// Inserts records of settled calls.

@@ -104,6 +104,7 @@ pub fn find(
     let open = open_calls::table
         .find(Id(request_id))
         .filter(open_calls::merchant_id.eq(Id(merchant_id)))
+        .filter(open_calls::is_ahead.eq(false))
         .select(OpenCallRow::as_select())
         .first(conn)
         .optional()?;
@@ -257,7 +258,7 @@ pub fn in_flight(
     open_calls(conn, merchant_id, &RequestFilter::default(), &newest)
 }
 
-/// Returns a merchant's open calls, newest first. It reads the whole table, which is small.
+/// Returns a merchant's open calls that have begun, newest first. It reads the whole table, which is small.
 fn open_calls(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -266,6 +267,7 @@ fn open_calls(
 ) -> Result<Vec<PendingRecord>, StoreError> {
     let mut query = open_calls::table
         .filter(open_calls::merchant_id.eq(Id(merchant_id)))
+        .filter(open_calls::is_ahead.eq(false))
         .order(open_calls::request_id.desc())
         .select(OpenCallRow::as_select())
         .into_boxed();

@@ -126,6 +126,7 @@ diesel::table! {
         created_at -> BigInt,
         budgets -> Nullable<Text>,
         run_id -> Nullable<Text>,
+        is_ahead -> Bool,
     }
 }
 

@@ -140,6 +140,15 @@ impl Store {
         self.ledger()?.admit(call).await
     }
 
+    /// Makes a call that was [admitted ahead](Call::ahead) a call as any other: it has a record from now on. Returns
+    /// whether it was open.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database fails. A report of its end gives it a record also then.
+    pub async fn begin(&self, request_id: RequestId) -> Result<bool, StoreError> {
+        self.write_outside_calls(move |conn| nodes::begin_call(conn, request_id)).await
+    }
+
     /// The service charge as a fraction of the fee, by which calls are settled.
     pub fn service_charge_rate(&self) -> Rate {
         self.0.context.service_charge_rate

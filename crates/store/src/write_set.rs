@@ -131,6 +131,8 @@ impl fmt::Display for CountedAccount {
 struct CountersChange {
     held: Amount,
     spent: Amount,
+    /// The calls that are taken back.
+    taken_back: u64,
 }
 
 /// A tier counter, before and after.
@@ -211,6 +213,7 @@ impl WriteSet {
     /// Whether the write set changes nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.opened.is_empty()
+            && self.closed.is_empty()
             && self.records.is_empty()
             && self.corrections.is_empty()
             && self.wallets_before.is_empty()
@@ -358,6 +361,19 @@ impl WriteSet {
             let change = self.accounts.entry(account).or_default();
             let sum = change.spent.checked_add(spent);
             change.spent = sum.map_err(|Overflow| out_of_range("account", account))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the end of a call that is taken back: its holds are released, and it counts no longer.
+    ///
+    /// # Errors
+    /// As [`WriteSet::open_call`].
+    pub(crate) fn take_back_call(&mut self, call: &PendingRecord) -> Result<(), StoreError> {
+        self.end_call(call, Amount::ZERO, Amount::ZERO)?;
+        for account in CountedAccount::of_call(call) {
+            let change = self.accounts.entry(account).or_default();
+            change.taken_back = change.taken_back.saturating_add(1);
         }
         Ok(())
     }

@@ -11,7 +11,8 @@ use tollgate_domain::*;
 use tollgate_pricing::{Amount, Tier, UnitPrices, Usage};
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    Conn, DatabaseUrl, SettleOutcome, StoreError, connections, merchants, meters, requests, wallets,
+    Conn, DatabaseUrl, Page, SettleOutcome, StoreError, connections, merchants, meters, requests,
+    wallets,
 };
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
@@ -783,5 +784,114 @@ fn what_a_balance_has_no_room_for_is_refused_before_and_kept_in_the_record_after
         assert_eq!(own.unwrap().balance, Amount::MIN);
         let audit = store.store.audit().await.unwrap();
         assert_eq!((audit.pending, audit.differences), (0, Vec::new()));
+    });
+}
+
+#[test]
+fn a_call_ahead_that_does_not_begin_leaves_no_trace() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let merchant_id = shop.merchant.merchant_id;
+        let [unused, dropped, begun] = [(); 3].map(|()| Call { ahead: true, ..shop.call(store) });
+        let ids = [unused.request_id, dropped.request_id, begun.request_id];
+        let find = async |id| {
+            let found = store.store.read(move |conn| requests::find(conn, merchant_id, id)).await;
+            found.unwrap()
+        };
+        let listed = async || {
+            let filter = requests::ListFilter::default();
+            let page = Page { after: None, limit: 10 };
+            let list =
+                store.store.read(move |conn| requests::list(conn, merchant_id, &filter, &page));
+            list.await.unwrap().records.len()
+        };
+        store.store.admit(Box::new(unused)).await.unwrap().unwrap();
+        assert_eq!(shop.wallet(store).await.held, amount("12"));
+        assert!(find(ids[0]).await.is_none());
+        assert_eq!(listed().await, 0);
+        store.assert_audited().await;
+        let not_sent = CallReport::not_sent(store.clock.now());
+        let outcome = store.store.settle(ids[0], not_sent.clone()).await;
+        assert_eq!(outcome, SettleOutcome::TakenBack);
+        assert_eq!(store.store.settle(ids[0], not_sent).await, SettleOutcome::NotFound);
+        let wallet = shop.wallet(store).await;
+        assert_eq!((wallet.balance, wallet.held), (amount("20"), Amount::ZERO));
+        assert_eq!(listed().await, 0);
+        store.assert_audited().await;
+
+        store.store.admit(Box::new(begun)).await.unwrap().unwrap();
+        assert!(store.store.begin(ids[2]).await.unwrap());
+        assert_eq!(find(ids[2]).await.unwrap().status, RequestStatus::Pending);
+        assert_eq!(listed().await, 1);
+        store.store.settle(ids[2], answered(100_000, "0.5")).await;
+        assert_eq!(find(ids[2]).await.unwrap().sequence, Some(1));
+        assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
+
+        // A call whose beginning was not written, because the database was away, has a record by its report.
+        store.store.admit(Box::new(dropped)).await.unwrap().unwrap();
+        store.store.settle(ids[1], answered(100_000, "0.5")).await;
+        assert_eq!(find(ids[1]).await.unwrap().sequence, Some(2));
+        assert_eq!(shop.wallet(store).await.balance, amount("17"));
+        assert!(!store.store.begin(ids[1]).await.unwrap());
+        store.assert_audited().await;
+    });
+}
+
+#[test]
+fn a_call_ahead_of_a_dead_process_is_swept_without_a_record() {
+    each_store(async |store| {
+        let shop = shop(store, "40").await;
+        let merchant_id = shop.merchant.merchant_id;
+        let [ahead, begun] = [(); 2].map(|()| Call { ahead: true, ..shop.call(store) });
+        let ids = [ahead.request_id, begun.request_id];
+        for call in [ahead, begun] {
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        }
+        store.store.begin(ids[1]).await.unwrap();
+        store.clock.advance_millis(60_000);
+        store.store.close().await.unwrap();
+        let next = store.open_again();
+        if matches!(store.url, DatabaseUrl::Postgres(_)) {
+            next.sweep().await.unwrap();
+            store.clock.advance_millis(60_000);
+            next.sweep().await.unwrap();
+            store.expire_other_leases(&next).await;
+        }
+        assert_eq!(next.sweep().await.unwrap(), 2);
+        let find =
+            async |id| next.read(move |conn| requests::find(conn, merchant_id, id)).await.unwrap();
+        assert!(find(ids[0]).await.is_none());
+        assert_eq!(find(ids[1]).await.unwrap().status, RequestStatus::Error);
+        assert_eq!(shop.wallet(store).await.held, Amount::ZERO);
+        assert_eq!(next.audit().await.unwrap().differences, []);
+        next.close().await.unwrap();
+    });
+}
+
+/// A key that is limited to two requests a day counts none that did not begin.
+#[test]
+fn a_call_ahead_that_does_not_begin_counts_against_no_limit() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let rules = SpendRules {
+            request_limit: Some(RequestLimit { count: 2, cycle: Cycle::Daily }),
+            ..SpendRules::default()
+        };
+        let (made, key) = store.spend_key(merchant_id, None, rules).await;
+        for round in 0..4 {
+            let call = Call { ahead: true, ..store.call_with(&made, &key) };
+            let id = call.request_id;
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            match round {
+                3 => drop(store.store.settle(id, answered(1, "0.5")).await),
+                _ => drop(store.store.settle(id, CallReport::not_sent(store.clock.now())).await),
+            }
+            store.assert_audited().await;
+        }
+        let call = store.call_with(&made, &key);
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        let refused =
+            store.store.admit(Box::new(store.call_with(&made, &key))).await.unwrap().unwrap_err();
+        assert!(matches!(refused, Refusal::RequestLimitReached { .. }), "{refused:?}");
     });
 }

@@ -352,6 +352,7 @@ pub fn a_call(merchant_id: MerchantId, key: CallKey, at: Timestamp) -> Call {
         run: None,
         bound: million_tokens(),
         report: None,
+        ahead: false,
         created_at: at,
     }
 }

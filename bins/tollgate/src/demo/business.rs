@@ -397,6 +397,7 @@ impl Business<'_> {
                 ..CostBound::default()
             },
             report: None,
+            ahead: false,
             created_at: now,
         };
         let failed = self.numbers.below(50) == 0;

@@ -40,6 +40,9 @@ pub struct Call {
     pub run: Option<CallRun>,
     /// The report that the caller requests.
     pub report: Option<AnswerReport>,
+    /// Whether its money is held before it is asked for, because the provider may begin it by itself. If it does not, no
+    /// record remains.
+    pub ahead: bool,
     /// The time of its arrival.
     pub created_at: Timestamp,
 }

@@ -204,6 +204,7 @@ pub fn call(input_tokens: u64, max_tokens: u64, created_at: Timestamp) -> Call {
             unbounded: None,
         },
         report: None,
+        ahead: false,
         created_at,
     }
 }

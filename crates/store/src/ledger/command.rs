@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tollgate_domain::admission::{Call, Refusal};
-use tollgate_domain::settlement::CallReport;
+use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{CallCost, PendingRecord, RequestId, RequestRecord};
 use tollgate_pricing::Amount;
 
@@ -19,6 +19,8 @@ pub enum SettleOutcome {
     Settled(SettledRecord),
     /// Booked at a cost of zero: the computed cost is out of range.
     SettledFree(SettledRecord),
+    /// It was admitted ahead and did not begin: its holds are released, and no record remains.
+    TakenBack,
     /// Settled before. Nothing is changed.
     AlreadySettled,
     /// No such call.
@@ -98,6 +100,13 @@ pub(super) struct Settlement {
     pub(super) report: Option<Arc<CallReport>>,
     /// The call from the journal, for a database that does not know it.
     pub(super) call: Option<Arc<PendingRecord>>,
+}
+
+impl Settlement {
+    /// Whether its report says that the call was sent.
+    pub(super) fn was_sent(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.ending != Ending::NotSent)
+    }
 }
 
 impl From<&journal::JournalEntry> for Settlement {

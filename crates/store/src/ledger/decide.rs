@@ -284,6 +284,7 @@ mod tests {
                     ..CostBound::default()
                 },
                 report: None,
+                ahead: false,
                 created_at: NOW,
             }))
         }

@@ -174,6 +174,7 @@ fn pending_record(
         budgets: CallBudgets::default(),
         run_id: None,
         report: None,
+        ahead: false,
         created_at: now,
     }
 }

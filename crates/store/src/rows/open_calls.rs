@@ -38,6 +38,7 @@ pub(crate) struct OpenCallRow {
     pub(crate) created_at: i64,
     pub(crate) budgets: Option<String>,
     pub(crate) run_id: Option<String>,
+    pub(crate) is_ahead: bool,
 }
 
 impl OpenCallRow {
@@ -64,6 +65,7 @@ impl OpenCallRow {
             created_at: call.created_at.unix_micros(),
             budgets: stored_budgets(&call.budgets),
             run_id: call.run_id.as_ref().map(ToString::to_string),
+            is_ahead: call.ahead,
         }
     }
 }
@@ -95,6 +97,7 @@ impl TryFrom<&OpenCallRow> for PendingRecord {
             budgets: budgets_of(row.budgets.as_deref())?,
             run_id: row.run_id.clone().map(RunId::stored),
             report: None,
+            ahead: row.is_ahead,
             created_at: time(row.created_at),
         })
     }

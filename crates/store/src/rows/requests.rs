@@ -104,6 +104,7 @@ impl RequestRow {
             budgets: budgets_of(self.budgets.as_deref())?,
             run_id: self.run_id.clone().map(RunId::stored),
             report: None,
+            ahead: false,
             created_at: time(self.created_at),
         })
     }

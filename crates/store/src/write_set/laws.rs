@@ -136,7 +136,7 @@ impl WriteSet {
             };
             if !is_sum(before.held.total, change.held, after.held.total)
                 || !is_sum(before.spent.total, change.spent, after.spent.total)
-                || after.requests.total < before.requests.total
+                || after.requests.total.saturating_add(change.taken_back) < before.requests.total
             {
                 return Err(law_broken(Law::LimitsCountTheirCalls, account));
             }
@@ -203,7 +203,8 @@ enum Law {
     CallsPayTheirCost,
     /// The tier counters change by the units of the settled calls.
     TiersCountTheirCalls,
-    /// The counters of a spend key, a budget or a run change by its calls, and the number of requests never falls.
+    /// The counters of a spend key, a budget or a run change by its calls. The number of requests falls by no more than
+    /// the calls that are taken back.
     LimitsCountTheirCalls,
 }
 

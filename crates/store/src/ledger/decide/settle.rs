@@ -33,7 +33,16 @@ impl GroupDecision<'_> {
         let Some(known) = self.state.calls.remove(&request_id) else {
             return Ok(SettleOutcome::NotFound);
         };
+        let has_begun = |call: &PendingRecord| !call.ahead || settlement.was_sent();
         let settled = match known {
+            CallState::Open(call) if !has_begun(&call) => {
+                self.changes.close_call(request_id);
+                self.take_back(&call)?;
+                return Ok(SettleOutcome::TakenBack);
+            }
+            CallState::Unadmitted(call) if !has_begun(&call) => {
+                return Ok(SettleOutcome::TakenBack);
+            }
             CallState::Open(call) => {
                 self.changes.close_call(request_id);
                 self.book_first(&call, settlement)?
@@ -59,6 +68,34 @@ impl GroupDecision<'_> {
         let (settled, outcome) = settled;
         self.remember_settled(settled);
         Ok(outcome)
+    }
+
+    /// Takes back a call that was admitted ahead and did not begin.
+    fn take_back(&mut self, call: &PendingRecord) -> Result<(), StoreError> {
+        if let Some(wallet_id) = call.wallet_id {
+            self.renew(wallet_id)?;
+            let held = CallHold { on_balance: call.wallet_hold, on_credit: call.credit_hold };
+            self.charge(wallet_id, held, Amount::ZERO, call.request_id, TransactionKind::Usage)?;
+        }
+        let held = CallHold { on_balance: call.merchant_hold, on_credit: None };
+        let (id, kind) = (call.merchant_wallet_id, TransactionKind::Usage);
+        self.charge(id, held, Amount::ZERO, call.request_id, kind)?;
+        let (admitted_at, hold) = (call.created_at, call.spend_hold);
+        if let Some(id) = call.spend_key_id {
+            let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
+            let taken_back = counters.take_back(admitted_at, hold, rules.calendars());
+            taken_back.map_err(|Overflow| out_of_range("spend key", id))?;
+        }
+        for id in &call.budgets.ids {
+            let Budget { counters, rules, .. } = self.change_budget(*id)?;
+            let taken_back = counters.take_back(admitted_at, hold, rules.calendars());
+            taken_back.map_err(|Overflow| out_of_range("budget", id))?;
+        }
+        if let Some(Run { account_id, .. }) = call.run() {
+            let taken_back = self.change_run(account_id)?.take_back(admitted_at, hold);
+            taken_back.map_err(|Overflow| out_of_range("run", account_id))?;
+        }
+        self.changes.take_back_call(call)
     }
 
     /// A call that is corrected. A run that was forgotten since it was swept counts no correction.

@@ -1,0 +1,1 @@
+ALTER TABLE open_calls DROP COLUMN is_ahead;
