@@ -41,7 +41,9 @@ pub(crate) async fn admit<O: CallObserver>(
     match admission_result.unwrap_or_else(too_slow) {
         Ok(Ok(pending)) => {
             let metrics = gateway.metrics.of(&pending.forwarded.provider);
-            metrics.admitted();
+            if !pending.ahead {
+                metrics.admitted();
+            }
             observer.admitted(&pending);
             let store = gateway.store.clone();
             Ok(AdmittedCall {
@@ -72,7 +74,7 @@ pub(crate) async fn admit<O: CallObserver>(
 }
 
 /// An admitted call. It is settled in every case: dropped before, by a panic or by a worker that stops, it is
-/// settled as a call with an unknown end.
+/// settled as a call with an unknown end, or taken back if it has not begun.
 pub(crate) struct AdmittedCall<'a, O: CallObserver> {
     store: Store,
     pub(crate) pending: Box<PendingRecord>,
@@ -86,8 +88,32 @@ pub(crate) struct AdmittedCall<'a, O: CallObserver> {
 }
 
 impl<O: CallObserver> AdmittedCall<'_, O> {
+    /// Makes a call that was admitted ahead a call as any other.
+    pub(crate) async fn begin(&mut self) {
+        self.count_begun();
+        if let Err(cause) = self.store.begin(self.pending.request_id).await {
+            // It has a record by the report of its end.
+            log::error!("{}: its beginning is not written: {cause}", self.pending.request_id);
+        }
+    }
+
+    /// Counts a call that was admitted ahead as admitted.
+    fn count_begun(&mut self) {
+        if std::mem::take(&mut self.pending.ahead) {
+            self.metrics.admitted();
+        }
+    }
+
+    /// Takes back a call that was admitted ahead and has not begun.
+    pub(crate) async fn take_back(mut self) {
+        self.settled = true;
+        let not_sent = CallReport::not_sent(self.pending.created_at);
+        self.store.settle(self.pending.request_id, not_sent).await;
+    }
+
     /// Settles the call. Returns its cost, if its answer reports it and the database has it.
     pub(crate) async fn settle(mut self, report: CallReport) -> Option<CallCost> {
+        self.count_begun();
         self.count(&report);
         let outcome = self.store.settle(self.pending.request_id, report).await;
         self.settled = true;
@@ -177,7 +203,10 @@ impl<O: CallObserver> AdmittedCall<'_, O> {
 
 impl<O: CallObserver> Drop for AdmittedCall<'_, O> {
     fn drop(&mut self) {
-        if !self.settled {
+        if !self.settled && self.pending.ahead {
+            let not_sent = CallReport::not_sent(self.pending.created_at);
+            self.store.settle_in_background(self.pending.request_id, not_sent);
+        } else if !self.settled {
             let now = self.pending.created_at;
             let report = CallReport::unknown(&self.pending, Ending::Unanswered, now);
             self.count(&report);

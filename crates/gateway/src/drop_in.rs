@@ -122,7 +122,9 @@ impl DropInRoute {
             path if family == SdkFamily::OpenAi && path.starts_with("/messages") => {
                 SdkFamily::Anthropic
             }
-            path if family == SdkFamily::OpenAi && path.starts_with("/models/") => {
+            path if family == SdkFamily::OpenAi
+                && (path.starts_with("/models/") || path.starts_with("/ws/")) =>
+            {
                 SdkFamily::Google
             }
             _ => family,
@@ -216,7 +218,8 @@ impl DropInRoute {
     }
 
     /// The endpoint of a socket. The model in the query chooses the provider, or else it is the first one that has the
-    /// socket and that the key may use. A provider may have another use for the model, so it does not get it.
+    /// socket and that the key may use. A provider may have another use for the model, so it gets it only where it names
+    /// the model of the socket.
     ///
     /// # Errors
     /// The reason why there is none.
@@ -231,22 +234,51 @@ impl DropInRoute {
         let pairs = self.query.as_deref().unwrap_or_default().split('&');
         let kept: Vec<_> = pairs.filter(|pair| !pair.starts_with("model=")).collect();
         self.query = Some(kept.join("&")).filter(|query| !query.is_empty());
-        let mut all = self.all_endpoints(managed, gateway);
-        let allowed = |endpoint: &Arc<Endpoint>| rules.allows_provider(&endpoint.provider.name);
-        let found = match &model {
-            Some(model) => {
-                let serves = |endpoint: &Arc<Endpoint>| {
-                    !match_model(&endpoint.provider, model, gateway).is_empty()
-                };
-                let ranked = all.filter(serves).filter(allowed).min_by_key(|endpoint| {
-                    let ranks = match_model(&endpoint.provider, model, gateway);
-                    ranks.into_iter().map(|(rank, ..)| rank).min()
-                });
-                ranked.ok_or(CallError::ModelNotServed)
-            }
-            None => all.find(allowed).ok_or(CallError::RouteNotSupported),
+        let endpoint = {
+            let mut all = self.all_endpoints(managed, gateway);
+            let allowed = |endpoint: &Arc<Endpoint>| rules.allows_provider(&endpoint.provider.name);
+            match &model {
+                Some(model) => {
+                    let serves = |endpoint: &Arc<Endpoint>| {
+                        !match_model(&endpoint.provider, model, gateway).is_empty()
+                    };
+                    let ranked = all.filter(serves).filter(allowed).min_by_key(|endpoint| {
+                        let ranks = match_model(&endpoint.provider, model, gateway);
+                        ranks.into_iter().map(|(rank, ..)| rank).min()
+                    });
+                    ranked.ok_or(CallError::ModelNotServed)
+                }
+                None => all.find(allowed).ok_or(CallError::RouteNotSupported),
+            }?
         };
-        check_endpoint(found?, managed)
+        let endpoint = match model.as_deref().zip(endpoint.format.model_parameter()) {
+            Some((model, parameter)) => {
+                self.with_model(&endpoint, (parameter, model), managed, gateway)?
+            }
+            None => endpoint,
+        };
+        check_endpoint(endpoint, managed)
+    }
+
+    /// The endpoint of a socket with the model in its query, as the provider knows it.
+    fn with_model(
+        mut self,
+        endpoint: &Endpoint,
+        (parameter, model): (&str, &str),
+        managed: bool,
+        gateway: &Gateway,
+    ) -> Result<Arc<Endpoint>, CallError> {
+        let best = match_model(&endpoint.provider, model, gateway)
+            .into_iter()
+            .min_by_key(|(rank, ..)| *rank);
+        let (_, known, _) = best.ok_or(CallError::ModelNotServed)?;
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        let query = query.append_pair(parameter, known).finish();
+        self.query = Some(match self.query.take() {
+            Some(others) => [&*query, &others].join("&"),
+            None => query,
+        });
+        self.endpoint(&endpoint.provider, managed, gateway).ok_or(CallError::RouteNotSupported)
     }
 
     /// The endpoints that serve a model, the best first. A listed id goes before `provider/model`, because

@@ -390,7 +390,9 @@ async fn book(gateway: &Gateway, open: &OpenJob, report: CallReport, end: JobEnd
             metrics.job_ended(end);
         }
         SettleOutcome::AlreadySettled => {}
-        outcome @ (SettleOutcome::NotFound | SettleOutcome::NotSettled) => {
+        outcome @ (SettleOutcome::TakenBack
+        | SettleOutcome::NotFound
+        | SettleOutcome::NotSettled) => {
             log::error!("{} is not settled: {outcome:?}", open.job.job_id);
         }
     }

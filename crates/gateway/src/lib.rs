@@ -20,8 +20,7 @@
 //! | `outbound`, `endpoint`, `drop_in` | the destination |
 //! | `objects`, `lists` | whether the caller owns what the call names |
 //! | `upload`, `batch`, `batch_file`, `job`, `poller`, `key_seal` | calls whose cost is known later |
-//! | `socket`, `socket_session`, `socket_end`, `open_responses` | a WebSocket, whose responses are calls |
-//! | `open_sockets`, `socket_keys` | all WebSockets, and the keys that opened them |
+//! | `socket`, `open_sockets` | WebSockets, whose responses are calls |
 //! | `tariff`, `price`, `settlement` | what a call can cost at most, what it has cost, and what is charged |
 //! | `call_task`, `admitted`, `in_flight`, `relay`, `cost_report`, `observer`, `metrics` | the task of a call, and what is known of it while it runs |
 //!
@@ -53,7 +52,6 @@ mod lists;
 mod metrics;
 mod objects;
 mod observer;
-mod open_responses;
 mod open_sockets;
 mod outbound;
 mod poller;
@@ -64,9 +62,6 @@ mod run;
 mod settings;
 mod settlement;
 mod socket;
-mod socket_end;
-mod socket_keys;
-mod socket_session;
 mod tariff;
 mod upload;
 
@@ -90,8 +85,8 @@ pub use poller::{look, poll_jobs};
 pub use relay::{RelayReceiver, RelayedBytes, RelayedHead, request_id_header};
 pub use request::RequestHead;
 pub use settings::{CallSettings, OnDisconnect, SocketLimits, UnpricedPolicy};
-pub use socket::{SocketCall, SocketRoute};
-pub use socket_keys::watch_socket_keys;
-pub use socket_session::{SocketInterface, SocketRefusal, spawn_socket};
+pub use socket::{
+    SocketCall, SocketInterface, SocketRefusal, SocketRoute, spawn_socket, watch_socket_keys,
+};
 pub use tariff::{CallBound, Tariff};
 pub use upload::{Upload, UploadSpool};

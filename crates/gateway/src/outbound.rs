@@ -19,6 +19,7 @@ use tollgate_usage::dialect::ObjectRole;
 use tollgate_usage::{BodyRefusal, InspectedBody};
 
 use crate::cost_report::ReportRequest;
+use crate::credential::Credential;
 use crate::endpoint::{find_at_provider, find_endpoint};
 use crate::error::{CallError, body_invalid};
 use crate::gateway::Gateway;
@@ -198,10 +199,26 @@ impl OutboundCall {
         Ok(Self {
             headers: request_headers(head.headers, &endpoint, key, owner.merchant_id, asks_usage),
             body: call_body.apply_edits(&body).unwrap_or(body).into(),
-            managed,
-            provider_key: key.clone(),
-            results_base: None,
             listed_at: lists.then(|| Arc::clone(&endpoint)).into_iter().collect(),
+            ..Self::of_body(head, credential, endpoint, metadata, call_body)?
+        })
+    }
+
+    /// A call without headers and bytes of its own: its body is in messages of a socket.
+    pub(crate) fn of_body(
+        head: &RequestHead<'_>,
+        credential: &Credential,
+        endpoint: Arc<Endpoint>,
+        metadata: Metadata,
+        call_body: InspectedBody,
+    ) -> Result<Self, CallError> {
+        Ok(Self {
+            headers: HeaderMap::new(),
+            body: Bytes::new().into(),
+            managed: credential.is_managed(),
+            provider_key: credential.provider_key.clone(),
+            results_base: None,
+            listed_at: Vec::new(),
             batch: None,
             _upload_room: None,
             file: None,
@@ -303,7 +320,7 @@ fn call_body(
     InspectedBody::read(body, content_type, &endpoint.format, managed).map_err(body_refused)
 }
 
-fn body_refused(refused: BodyRefusal) -> CallError {
+pub(crate) fn body_refused(refused: BodyRefusal) -> CallError {
     match refused {
         BodyRefusal::ContentType(hint) => CallError::ContentTypeUnsupported(hint.to_owned()),
         BodyRefusal::Invalid(issues) => body_invalid(issues),

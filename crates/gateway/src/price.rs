@@ -68,6 +68,7 @@ pub(crate) fn prepare_admission(
         run: outbound.run.clone(),
         bound,
         report: outbound.report.report,
+        ahead: false,
         created_at: now,
     }))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::Method;
 use tollgate_pricing::Unit;
 
+use crate::dialect::rows::REALTIME_TRANSCRIPTION;
 use crate::dialect::{
     Api, Dialect, HiddenTokens, ModelLocation, ObjectRole, Operation, path_model, path_object,
 };
@@ -83,6 +84,12 @@ impl EndpointFormat {
     /// Whether it is a WebSocket.
     pub fn is_socket(&self) -> bool {
         self.method == Method::CONNECT
+    }
+
+    /// The endpoint of the transcriptions of its input, which are calls of their own.
+    #[must_use]
+    pub fn of_transcriptions(&self) -> Self {
+        Self { operation: Some(&REALTIME_TRANSCRIPTION), ..self.clone() }
     }
 
     /// Whether it creates a batch of requests.
@@ -188,9 +195,17 @@ impl EndpointFormat {
         }
     }
 
+    /// The query parameter that names the model, if one does.
+    pub fn model_parameter(&self) -> Option<&'static str> {
+        match self.operation?.model {
+            ModelLocation::Query(name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// The query parameter that names the model, if it occurs more than once.
     pub(crate) fn duplicate_model_parameter(&self) -> Option<&'static str> {
-        let ModelLocation::Query(name) = self.operation?.model else { return None };
+        let name = self.model_parameter()?;
         let models = self.query_pairs().filter(|(key, _)| key == name);
         (models.count() > 1).then_some(name)
     }
@@ -221,6 +236,8 @@ impl EndpointFormat {
         let is_download = self.path.ends_with(":download");
         let forbidden = |name: &str, value: &str| match self.dialect {
             _ if is_of_body(name) => true,
+            // A call that was begun elsewhere.
+            _ if name == "call_id" => self.api() == Api::Realtime,
             Dialect::Deepgram => name == "callback" || name == "callback_method",
             Dialect::Google => {
                 const KEYS: [&str; 4] = ["key", "$key", "access_token", "oauth_token"];
@@ -254,8 +271,11 @@ impl EndpointFormat {
             | Api::Responses
             | Api::Messages
             | Api::GenerateContent
+            | Api::Live
             | Api::Converse
             | Api::Invoke => &[&[Unit::Input], &[Unit::Output]],
+            // Some models are billed by time.
+            Api::Realtime => &[SOUND],
             Api::Embeddings => &[&[Unit::Input]],
             Api::EmbedContent => &[&[Unit::Input, Unit::InputCharacters]],
             Api::Transcription => &[SOUND],

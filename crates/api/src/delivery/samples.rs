@@ -131,7 +131,6 @@ fn connection(kind: EventKind) -> Connection {
         wallet_id: WalletId::least(created_at),
         status,
         report: None,
-        ahead: false,
         budget_id: None,
         created_at,
     }

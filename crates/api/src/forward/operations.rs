@@ -726,6 +726,58 @@ pub(crate) async fn connect_responses(
     answer.await.map_err(|error| error.for_sdk(RequestFormat::ShapeA))
 }
 
+/// Open a WebSocket for a conversation by voice or text, in OpenAI's format (format a).
+///
+/// Each response is a call, and so is each transcription of input. A refused message is answered by an event of the type
+/// `error`.
+#[utoipa::path(
+    get,
+    path = "/realtime",
+    operation_id = "connectRealtime",
+    params(
+        ("model" = Option<String>, Query, description = "The model. A session for transcription has none."),
+        ("intent" = Option<String>, Query, description = "`transcription` for a session without responses"),
+        DropInQuery, MetadataHeader, RunHeaders,
+    ),
+    responses(SocketResponses, ShapeAErrors),
+    security(("credential" = [])),
+)]
+pub(crate) async fn connect_realtime(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    connect_responses(http, payload, app, client).await
+}
+
+/// Open a WebSocket for a conversation by voice or text, in Google's format (Gemini Live).
+///
+/// Each turn of the model is a call. The socket is closed when a call is refused.
+#[utoipa::path(
+    get,
+    path = "/ws/{service}",
+    operation_id = "connectLive",
+    params(
+        ("service" = String, Path, description = "Such as `google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent`"),
+        DropInQuery, MetadataHeader, RunHeaders,
+    ),
+    responses(SocketResponses),
+    security(("credential" = [])),
+)]
+pub(crate) async fn connect_live(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    answer(&app, async |facts| {
+        let (route, credential) = (SocketRoute::DropIn, Credential::of_sdk);
+        open_socket(&http, payload, route, credential, &app, &client, facts).await
+    })
+    .await
+}
+
 async fn drop_in(
     http: HttpRequest,
     payload: web::Payload,

@@ -45,7 +45,7 @@ operations! {
     health::healthz, health::readyz, metrics::metrics, self::get, self::get_page,
     forward::google, forward::list_google_batches, forward::retrieve_google_batch,
     forward::delete_google_batch, forward::cancel_google_batch, forward::retrieve_google_operation,
-    forward::google_file_content, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank;
+    forward::google_file_content, forward::connect_live, forward::cohere_chat, forward::cohere_embed, forward::cohere_rerank;
     info(
         title = "Tollgate",
         description = "Meters, prices and forwards calls of AI providers. The documentation says the same \
@@ -91,7 +91,8 @@ operations! {
 operations! {
     V1:
     forward::forward, forward::forward_get, forward::chat_completions, forward::completions,
-    forward::responses, forward::connect_responses, forward::input_tokens, forward::embeddings,
+    forward::responses, forward::connect_responses, forward::connect_realtime,
+    forward::input_tokens, forward::embeddings,
     forward::images, forward::image_edits, forward::speech, forward::transcriptions,
     forward::translations, forward::moderations, forward::rerank, forward::messages,
     forward::count_tokens, forward::retrieve_response, forward::delete_response,

@@ -145,6 +145,10 @@ fn usage_words(operation: &Operation) -> &'static str {
     match operation.api {
         Api::Chat => "`usage`: `prompt_tokens`, `completion_tokens` and their details",
         Api::Responses => "`usage` of the response; tools by the items of `output`",
+        Api::Realtime => {
+            "`usage` of each `response.done`; transcriptions of input by theirs, at the price of their model"
+        }
+        Api::Live => "the last `usageMetadata` of each turn. The path is below the origin",
         Api::Embeddings => "`usage.prompt_tokens`, else `total_tokens`",
         Api::Transcription => {
             "`usage` (tokens or seconds), `duration`, the last timestamp; else the length of the sound"

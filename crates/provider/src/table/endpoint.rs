@@ -17,6 +17,9 @@ use crate::address::pool_uri;
 /// The longest URL. Longer ones are refused before they are parsed.
 const MAX_URL_BYTES: usize = 8 * 1024;
 
+/// The start of the paths of WebSockets below an origin, such as those of Gemini Live.
+const SOCKETS_AT_ORIGIN: &str = "/ws/";
+
 /// The target of a call: a provider, one of its URLs, and the facts known about it.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
@@ -45,6 +48,12 @@ impl Endpoint {
         };
         let below = |base| relative_path(base, "", &self.url);
         self.format.operation.is_some() || below(&self.provider.base_url).is_some_and(listed)
+    }
+
+    /// The endpoint of the transcriptions of its input, which are calls of their own.
+    #[must_use]
+    pub fn of_transcriptions(&self) -> Self {
+        Self { format: self.format.of_transcriptions(), ..self.clone() }
     }
 
     /// The format of its requests, if it has one and it is known.
@@ -173,12 +182,35 @@ impl Provider {
     /// one with the longest prefix; of equal prefixes, the first that lists the endpoint.
     pub(super) fn mount_at<'a>(&self, method: &Method, url: &'a Url) -> Option<(&Mount, &'a str)> {
         let at_home = same_origin(&self.base_url, url);
+        if let Some(mount) = self.mount_of_socket(method, url.path()).filter(|_| at_home) {
+            return Some((mount, url.path()));
+        }
         let mounts = self
             .mounts
             .iter()
             .filter(|_| at_home)
             .filter_map(|mount| Some((mount, relative_path(&self.base_url, mount.path, url)?)));
         mounts.min_by_key(|(mount, path)| (path.len(), mount.operation(method, path).is_none()))
+    }
+
+    /// The part of its API that lists a WebSocket whose path is below the origin, and not below the base URL.
+    fn mount_of_socket(&self, method: &Method, path: &str) -> Option<&Mount> {
+        let is_socket = *method == Method::CONNECT && path.starts_with(SOCKETS_AT_ORIGIN);
+        self.mounts.iter().find(|mount| is_socket && mount.operation(method, path).is_some())
+    }
+
+    /// The endpoint of a WebSocket whose path is below the origin.
+    fn socket_at_origin(
+        self: &Arc<Self>,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+    ) -> Option<Endpoint> {
+        let mount = self.mount_of_socket(method, path)?;
+        let origin = self.base_url.origin().ascii_serialization();
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        let url = parse(&format!("{origin}{path}{query}")).ok()?;
+        Endpoint::new(self, mount, method, path, &url).ok()
     }
 
     /// The endpoint at `path` below the base URL, listed or not. A path that repeats the path of
@@ -193,6 +225,9 @@ impl Provider {
         path: &str,
         query: Option<&str>,
     ) -> Result<Endpoint, EndpointError> {
+        if let Some(endpoint) = self.socket_at_origin(method, path, query) {
+            return Ok(endpoint);
+        }
         let base = self.base_url.as_str().trim_end_matches('/');
         let prefix = self.base_url.path().trim_end_matches('/');
         let repeated = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
@@ -214,6 +249,9 @@ impl Provider {
     ) -> Option<Endpoint> {
         let base = &self.base_url;
         let query = query.filter(|query| !query.is_empty());
+        if let Some(endpoint) = self.socket_at_origin(method, path, query) {
+            return Some(endpoint);
+        }
         self.mounts.iter().find_map(|mount| {
             let mut u = format!("{}{}{path}", base.as_str().trim_end_matches('/'), mount.path);
             if let Some(query) = query {

@@ -14,7 +14,7 @@ use url::Url;
 /// ones.
 pub(super) const fn shape_of(api: Api) -> Option<RequestFormat> {
     match api {
-        Api::Chat | Api::Responses | Api::Embeddings => Some(RequestFormat::ShapeA),
+        Api::Chat | Api::Responses | Api::Realtime | Api::Embeddings => Some(RequestFormat::ShapeA),
         Api::Messages => Some(RequestFormat::ShapeB),
         _ => None,
     }

@@ -9,6 +9,10 @@ pub enum Api {
     Chat,
     /// OpenAI's `/responses`.
     Responses,
+    /// OpenAI's `/realtime`: responses on a WebSocket, of a conversation that the provider keeps.
+    Realtime,
+    /// Google's `BidiGenerateContent`: turns on a WebSocket, of a conversation that the provider keeps.
+    Live,
     /// OpenAI's `/embeddings`: only input tokens.
     Embeddings,
     /// OpenAI's `/audio/transcriptions` and `/audio/translations`: sound is the input.
@@ -117,16 +121,14 @@ pub(super) const fn creates(path: &'static str, api: Api, model: ModelLocation) 
     Operation { method: Method::POST, path, metered: true, api, model, object: ObjectRole::Creates }
 }
 
-/// A WebSocket whose messages are calls, each with the body of a call that creates an object.
-pub(super) const fn socket(path: &'static str, api: Api) -> Operation {
-    Operation {
-        method: Method::CONNECT,
-        path,
-        metered: true,
-        api,
-        model: ModelLocation::Body("model"),
-        object: ObjectRole::Creates,
-    }
+/// A WebSocket whose messages are calls.
+pub(super) const fn socket(
+    path: &'static str,
+    api: Api,
+    model: ModelLocation,
+    object: ObjectRole,
+) -> Operation {
+    Operation { method: Method::CONNECT, path, metered: true, api, model, object }
 }
 
 /// As [`creates`], for an object that costs nothing.

@@ -33,8 +33,26 @@ static KEPT_RESPONSES_ROWS: [Operation; 6] = [
     of_object(Method::GET, "/responses/{object}/input_items", Api::Opaque, ObjectRole::Uses),
     of_object(Method::DELETE, "/responses/{object}", Api::Opaque, ObjectRole::Deletes),
 ];
-/// Responses over one connection.
-static RESPONSES_SOCKET_ROWS: [Operation; 1] = [socket("/responses", Api::Responses)];
+/// Responses over one connection: each message has the body of a call.
+static RESPONSES_SOCKET_ROWS: [Operation; 1] =
+    [socket("/responses", Api::Responses, ModelLocation::Body("model"), ObjectRole::Creates)];
+/// Conversations over one connection.
+static REALTIME_ROWS: [Operation; 1] =
+    [socket("/realtime", Api::Realtime, ModelLocation::Query("model"), ObjectRole::None)];
+static AZURE_REALTIME_ROWS: [Operation; 1] =
+    [socket("/realtime", Api::Realtime, ModelLocation::Query("deployment"), ObjectRole::None)];
+/// The transcription of the input of such a conversation.
+pub(crate) static REALTIME_TRANSCRIPTION: Operation =
+    socket("/realtime", Api::Transcription, NO_MODEL, ObjectRole::None);
+/// The paths are below the origin, and not below the base URL.
+static LIVE_ROWS: [Operation; 3] = [
+    live("/ws/google.ai.generativelanguage.v1.GenerativeService.BidiGenerateContent"),
+    live("/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent"),
+    live("/ws/google.ai.generativelanguage.v1alpha.GenerativeService.BidiGenerateContent"),
+];
+const fn live(path: &'static str) -> Operation {
+    socket(path, Api::Live, ModelLocation::Body("model"), ObjectRole::None)
+}
 static EMBEDDINGS_ROWS: [Operation; 1] = [metered("/embeddings", Api::Embeddings)];
 static TRANSCRIPTION_ROWS: [Operation; 2] = [
     metered("/audio/transcriptions", Api::Transcription),
@@ -252,6 +270,7 @@ pub const OPENAI: OperationSets = &[
     &CHAT_ROWS,
     &KEPT_RESPONSES_ROWS,
     &RESPONSES_SOCKET_ROWS,
+    &REALTIME_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -270,12 +289,14 @@ pub const ANTHROPIC: OperationSets = &[&MESSAGES_ROWS, &MESSAGE_BATCH_ROWS, &MOD
 /// Anthropic's messages at other providers.
 pub const MESSAGES: OperationSets = &[&MESSAGES_ROWS];
 /// Azure, below its deployments.
-pub const AZURE: OperationSets = &[&AZURE_ROWS, &KEPT_RESPONSES_ROWS, &FILE_BATCH_ROWS];
+pub const AZURE: OperationSets =
+    &[&AZURE_ROWS, &AZURE_REALTIME_ROWS, &KEPT_RESPONSES_ROWS, &FILE_BATCH_ROWS];
 /// Azure's newer API, as at OpenAI.
 pub const AZURE_V1: OperationSets = &[
     &CHAT_ROWS,
     &KEPT_RESPONSES_ROWS,
     &RESPONSES_SOCKET_ROWS,
+    &REALTIME_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -285,7 +306,7 @@ pub const AZURE_V1: OperationSets = &[
     &CONVERSATION_ROWS,
 ];
 /// Google.
-pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS, &GOOGLE_JOB_ROWS];
+pub const GOOGLE: OperationSets = &[&GOOGLE_ROWS, &GOOGLE_JOB_ROWS, &LIVE_ROWS];
 /// Cohere.
 pub const COHERE: OperationSets = &[&COHERE_ROWS];
 /// Bedrock.

@@ -85,6 +85,11 @@ impl InspectedBody {
         Self { choices: 1, ..Self::default() }
     }
 
+    /// The facts of a response on a socket, whose input is in earlier messages.
+    pub(crate) fn of_socket(model: Option<String>) -> Self {
+        Self { model, stream: true, audio_is_exact: true, ..Self::empty() }
+    }
+
     /// Notes a requested tier, unless it costs no more than the standard one.
     pub(super) fn add_tier(&mut self, field: &'static str, tier: &str) {
         const NO_DEARER: [&str; 8] = [
@@ -127,7 +132,7 @@ impl InspectedBody {
     }
 
     /// Notes that a field leaves the cost without a bound, unless another one does.
-    pub(super) fn leave_open(&mut self, field: &[&str]) {
+    pub(crate) fn leave_open(&mut self, field: &[&str]) {
         let path = || field.iter().map(|step| (*step).to_owned()).collect();
         self.open_ended.get_or_insert_with(path);
     }

@@ -18,8 +18,9 @@ const TOKENS_PER_TOOL_CALL: u64 = 32_768;
 pub const TOKENS_PER_IMAGE_MADE: u64 = 10_000;
 
 /// The most tokens of a second or character. Sound has about 10 tokens a second as input and 20 as
-/// output; speech has about 15 characters and 4 words a second.
+/// output; speech has about 15 characters and 4 words a second. On sockets it has 10 at OpenAI, and 32 at Google.
 const TOKENS_PER_SECOND_HEARD: u64 = 40;
+const TOKENS_PER_SECOND_OF_REALTIME: u64 = 10;
 const TOKENS_PER_SECOND_SPOKEN: u64 = 20;
 const TOKENS_PER_CHARACTER_READ: u64 = 6;
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -136,7 +137,7 @@ impl InspectedBody {
                 others.input_characters = self.characters.saturating_mul(2);
                 others.input_second = self.audio_micros;
             }
-            Api::Transcription => others.input_second = self.audio_micros,
+            Api::Transcription | Api::Realtime => others.input_second = self.audio_micros,
             Api::Images | Api::Predict => others.image = self.choices.max(1),
             Api::Ocr => others.page = 1,
             Api::Video => {
@@ -166,6 +167,10 @@ impl InspectedBody {
     /// call of a tool, the whole conversation is input again.
     fn input_tokens(&self, endpoint: &EndpointFormat, tool_calls: u64) -> u64 {
         let hidden = endpoint.hidden_tokens();
+        let tokens_per_second = match endpoint.api() {
+            Api::Realtime => TOKENS_PER_SECOND_OF_REALTIME,
+            _ => TOKENS_PER_SECOND_HEARD,
+        };
         // One for the prompt that explains tools as such, and one for each tool.
         let prompts = match self.findings.tools {
             0 => 0,
@@ -176,7 +181,7 @@ impl InspectedBody {
             hidden.per_tool.saturating_mul(prompts),
             self.previous_tokens,
             TOKENS_PER_TOOL_CALL.saturating_mul(tool_calls),
-            self.audio_micros.div_ceil(MICROS_PER_SECOND).saturating_mul(TOKENS_PER_SECOND_HEARD),
+            self.audio_micros.div_ceil(MICROS_PER_SECOND).saturating_mul(tokens_per_second),
         ]
         .into_iter()
         .fold(self.input_bytes, u64::saturating_add)

@@ -405,7 +405,7 @@ fn read_max_output_tokens(
         ),
         Some(Api::Messages | Api::Cohere) => chat_or_messages,
         // They have other names for it.
-        Some(Api::GenerateContent | Api::Converse | Api::Invoke) => None,
+        Some(Api::GenerateContent | Api::Live | Api::Converse | Api::Invoke) => None,
         Some(Api::Responses) => responses,
         _ => chat_or_messages.max(chat).max(responses),
     }

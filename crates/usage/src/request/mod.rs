@@ -33,6 +33,10 @@ const MAX_MODEL_BYTES: usize = 2048;
 /// Refuses a parameter of the query that would let a call pass unmeasured. An answer that may settle a job must be whole
 /// with any key.
 fn check_query(endpoint: &EndpointFormat, managed: bool) -> Result<(), BodyRefusal> {
+    if let Some(name) = endpoint.duplicate_model_parameter() {
+        let issue = "must not occur more than once in the query";
+        return Err(vec![Issue::at([name], issue)].into());
+    }
     let applies = managed || endpoint.answers_object();
     match endpoint.forbidden_parameter().filter(|_| applies) {
         None => Ok(()),
@@ -76,10 +80,6 @@ impl InspectedBody {
         managed: bool,
     ) -> Result<Self, BodyRefusal> {
         check_query(endpoint, managed)?;
-        if let Some(name) = endpoint.duplicate_model_parameter() {
-            let issue = "must not occur more than once in the query";
-            return Err(vec![Issue::at([name], issue)].into());
-        }
         let read = match BodyType::of(content_type, body.is_empty(), endpoint)? {
             BodyType::Json => Self::inspect(body, endpoint, managed)?,
             BodyType::Form { boundary } => form::inspect(body, &boundary, endpoint, managed)?,

@@ -29,6 +29,7 @@ pub(super) fn read(
         api,
         Api::Chat
             | Api::Responses
+            | Api::Realtime
             | Api::Messages
             | Api::Embeddings
             | Api::Batch
@@ -44,7 +45,7 @@ pub(super) fn read(
     }
     let mut fields = NativeFields { body: &body, issues, stored: Vec::new(), endless: None };
     match api {
-        Api::GenerateContent => fields.google(call, endpoint),
+        Api::GenerateContent | Api::Live => fields.google(call, endpoint),
         Api::EmbedContent => {}
         Api::Predict => {
             let parameters = body.object("parameters");

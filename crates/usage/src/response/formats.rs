@@ -26,9 +26,12 @@ pub(super) fn extractor(
     let path = endpoint.operation.map(|operation| operation.path);
     let asked = || endpoint.named_model().or_else(|| request.model.clone());
     match api {
-        Api::Chat | Api::Responses | Api::Embeddings | Api::Rerank | Api::Ocr => Box::new(
-            OpenAiExtractor::new(api, ReasoningPlacement::of(&endpoint.provider.price_list)),
-        ),
+        Api::Chat | Api::Responses | Api::Realtime | Api::Embeddings | Api::Rerank | Api::Ocr => {
+            Box::new(OpenAiExtractor::new(
+                api,
+                ReasoningPlacement::of(&endpoint.provider.price_list),
+            ))
+        }
         Api::Transcription | Api::Speech | Api::Images => {
             Box::new(MediaExtractor::new(api, request))
         }
@@ -38,7 +41,7 @@ pub(super) fn extractor(
         Api::Batch | Api::File | Api::Conversation => Box::new(BatchExtractor::default()),
         Api::Video => Box::new(VideoExtractor::default()),
         Api::Messages => Box::new(AnthropicExtractor::new(request.hour_cache)),
-        Api::GenerateContent | Api::EmbedContent | Api::Predict => {
+        Api::GenerateContent | Api::Live | Api::EmbedContent | Api::Predict => {
             Box::new(GoogleExtractor::new(api, headers, asked(), request.choices))
         }
         Api::Cohere => Box::new(CohereExtractor::default()),

@@ -87,13 +87,20 @@ impl GoogleExtractor {
                 searches = searches.saturating_add(queries(&grounding));
             }
         }
-        self.searches = self.searches.max(searches);
         // A refused prompt has no candidates.
         self.closed |=
             answer.object("promptFeedback").is_some_and(|said| said.get("blockReason").is_some());
         if let Some(usage) = answer.get("usageMetadata") {
             self.absorb_usage(usage);
+            // The message that ends a turn may have its usage, or come before it.
+            self.closed |= self.api == Api::Live;
         }
+        if let Some(content) = answer.object("serverContent")
+            && let Some(grounding) = content.object("groundingMetadata")
+        {
+            searches = searches.saturating_add(queries(&grounding));
+        }
+        self.searches = self.searches.max(searches);
         if let Some(metadata) = answer.object("metadata") {
             self.characters.update(metadata.get("billableCharacterCount"));
         }

@@ -1,7 +1,7 @@
 //! The messages of OpenAI's Responses API over a WebSocket.
 
-use super::envelope::Envelope;
-use super::message::{ClientMessage, ProviderFact, ProviderMessage};
+use super::fields::{FieldNames, Fields};
+use super::message::{ClientMessage, ClientRole, ProviderFact, ProviderMessage};
 use crate::issue::Issue;
 use crate::object::JsonObject;
 
@@ -9,9 +9,22 @@ use crate::object::JsonObject;
 /// be told from that of a response.
 const CREATE: &str = "response.create";
 
-pub(super) fn client_message(envelope: Envelope<'_>) -> Result<ClientMessage, Vec<Issue>> {
-    match envelope.kind.as_deref() {
-        Some(CREATE) => Ok(ClientMessage { lane: envelope.lane }),
+const FIELDS: FieldNames = &[("type", "type"), ("stream_id", "stream_id")];
+
+/// Reads a message of a client.
+pub(super) fn client_message(text: &[u8]) -> Result<ClientMessage, Vec<Issue>> {
+    let fields = Fields::of_message(text, FIELDS)?;
+    if fields.stated("type").is_some_and(|kind| kind.get() == "null") {
+        return Err(vec![Issue::at(["type"], "must be a text")]);
+    }
+    let kind = fields.only_text("type")?;
+    let lane = fields.only_text("stream_id")?;
+    match kind.as_deref() {
+        Some(CREATE) => Ok(ClientMessage {
+            role: ClientRole::Asks,
+            lane: lane.map(std::borrow::Cow::into_owned),
+            ..ClientMessage::default()
+        }),
         Some(_) => {
             let message = format!("is not a type that is sent on here; {CREATE} is");
             Err(vec![Issue::at(["type"], message)])
@@ -20,7 +33,11 @@ pub(super) fn client_message(envelope: Envelope<'_>) -> Result<ClientMessage, Ve
     }
 }
 
-pub(super) fn provider_message(message: &JsonObject<'_>) -> ProviderMessage {
+/// Reads a message of the provider.
+pub(super) fn provider_message(text: &[u8]) -> ProviderMessage {
+    let Some(message) = JsonObject::of(text) else {
+        return ProviderMessage::of(ProviderFact::Other);
+    };
     let fact = match message.text("type").as_deref() {
         Some("response.created") => ProviderFact::Begun,
         Some(

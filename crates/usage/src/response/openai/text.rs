@@ -33,8 +33,11 @@ const LOOKED_INTO: NestedKeys = |key| {
     )
 };
 
-const RESPONSE_ENDS: [&[u8]; 3] =
-    [b"response.completed", b"response.incomplete", b"response.failed"];
+const RESPONSE_ENDS: [&[u8]; 4] =
+    [b"response.completed", b"response.incomplete", b"response.failed", b"response.done"];
+
+/// The end of the types of messages with sound.
+const SOUND_DELTA: &[u8] = b"audio.delta\"";
 
 /// Gathers the usage of an answer.
 pub(in crate::response) struct OpenAiExtractor {
@@ -144,10 +147,15 @@ impl OpenAiExtractor {
         let is_readable = !self.malformed && self.figures.readable();
         let input = self.figures.input(self.api).filter(|_| is_readable);
         let output = self.figures.output(self.api, self.thoughts).filter(|_| is_readable);
-        match self.is_pages_only() {
+        match self.is_pages_only() || self.is_seconds_only() {
             true => (Some(input.unwrap_or_default()), Some(output.unwrap_or_default())),
             false => (input, output),
         }
+    }
+
+    /// Whether a response on a socket reports its time, by which it is billed.
+    fn is_seconds_only(&self) -> bool {
+        self.api == Api::Realtime && self.seconds.is_some()
     }
 
     /// Whether the answer reports only pages, by which document reading is billed.
@@ -239,6 +247,10 @@ impl UsageExtractor for OpenAiExtractor {
     fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind {
         if data.trim_ascii() == b"[DONE]" {
             self.closed = true;
+            return StreamEventKind::Content;
+        }
+        if self.api == Api::Realtime && memchr::memmem::find(data, SOUND_DELTA).is_some() {
+            // Sound counts as nothing in an estimate.
             return StreamEventKind::Content;
         }
         self.events = self.events.saturating_add(1);

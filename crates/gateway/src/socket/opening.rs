@@ -10,7 +10,10 @@ use tollgate_provider::http::header::{
 use tollgate_provider::{
     Endpoint, ProviderClient, ProviderSocket, UpstreamSocket, request_headers,
 };
+use tollgate_usage::InspectedBody;
+use tollgate_usage::socket::Conversation;
 
+use super::keys::refused_keys;
 use crate::cost_report::REPORT;
 use crate::credential::{Credential, SUBPROTOCOL_KEY};
 use crate::drop_in::{DropInRoute, match_model};
@@ -19,10 +22,9 @@ use crate::error::CallError;
 use crate::gateway::Gateway;
 use crate::keys::KeyOwner;
 use crate::open_sockets::{SocketGuard, SocketKey};
-use crate::outbound::{ForwardParameters, PassthroughQuery, metadata};
+use crate::outbound::{ForwardParameters, PassthroughQuery, body_refused, metadata};
 use crate::request::RequestHead;
 use crate::run::call_run;
-use crate::socket_keys::refused_keys;
 
 /// The route on which a socket is requested.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +39,11 @@ pub enum SocketRoute<'a> {
 
 /// An open socket to a provider, on which no message has passed.
 pub struct SocketCall {
-    pub(crate) guard: SocketGuard,
-    pub(crate) caller: SocketCaller,
-    pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) provider: ProviderSocket,
+    pub(super) guard: SocketGuard,
+    pub(super) caller: SocketCaller,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) conversation: Conversation,
+    pub(super) provider: ProviderSocket,
 }
 
 /// The caller of a socket, and the parts of its request that all calls on it share.
@@ -73,6 +76,7 @@ impl SocketCall {
         }
         let (endpoint, metadata) = endpoint(route, head, (&credential, owner), gateway).await?;
         call_run(head, &metadata)?;
+        let conversation = conversation(&endpoint, credential.is_managed())?;
         let now = gateway.clock.now();
         let key = SocketKey { key: owner.key, hash: credential.key.hash() };
         let mut refused = gateway.store.read(move |conn| refused_keys(conn, &[key], now)).await?;
@@ -102,7 +106,7 @@ impl SocketCall {
         headers.remove(REPORT);
         let names_providers = matches!(route, SocketRoute::DropIn);
         let caller = SocketCaller { credential, owner, headers, metadata, names_providers };
-        Ok(Self { guard, caller, endpoint, provider })
+        Ok(Self { guard, caller, endpoint, conversation, provider })
     }
 
     /// The subprotocol of the socket: the one that the provider has chosen. If it has chosen none, it is the first one that
@@ -137,6 +141,16 @@ impl SocketCaller {
             None => Ok(None),
         }
     }
+}
+
+/// The conversation on a socket that may be opened.
+fn conversation(endpoint: &Endpoint, managed: bool) -> Result<Conversation, CallError> {
+    let conversation = Conversation::of(&endpoint.format, managed);
+    if !conversation.has_whole_bodies() {
+        // A body would be checked together with the query.
+        InspectedBody::without_body(&endpoint.format, managed).map_err(body_refused)?;
+    }
+    Ok(conversation)
 }
 
 /// The endpoint that the request names, and the metadata of its calls.

@@ -1,0 +1,173 @@
+//! The admission of the calls of a socket.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tollgate_domain::CallTimings;
+use tollgate_provider::http::Method;
+use tollgate_provider::{Endpoint, RequestBody};
+use tollgate_usage::socket::{ClientMessage, SocketInput};
+use tollgate_usage::{InspectedBody, ResponseMeter};
+
+use super::open_responses::OpenResponse;
+use super::opening::SocketCaller;
+use super::session::Session;
+use crate::admitted::admit;
+use crate::error::CallError;
+use crate::in_flight::InFlightGuard;
+use crate::inbound::InboundCall;
+use crate::outbound::{CallSummary, OutboundCall};
+use crate::price;
+use crate::request::RequestHead;
+
+/// The most responses of a socket that are open at once.
+const MOST_OPEN: usize = 256;
+
+/// A call of a socket, before its admission.
+pub(super) struct SocketRequest {
+    outbound: OutboundCall,
+    in_flight: InFlightGuard,
+    /// Whether the provider may begin it by itself.
+    ahead: bool,
+    /// The input of the conversation that it may have.
+    input: Option<SocketInput>,
+}
+
+impl<'a, I> Session<'a, I> {
+    /// Admits the response that a message asks for. Returns the text that is sent to the provider.
+    pub(super) async fn admit_asked(
+        &self,
+        text: &Bytes,
+        message: &ClientMessage,
+        summary: &mut CallSummary,
+    ) -> Result<(Bytes, OpenResponse<'a>), CallError> {
+        let began = Instant::now();
+        let has_whole_bodies = self.conversation.borrow().has_whole_bodies();
+        let (body, request) = match has_whole_bodies {
+            true => self.request_of_body(text, summary).await?,
+            false => {
+                let (call_body, input) = {
+                    let conversation = self.conversation.borrow();
+                    let until = conversation.input_with(message);
+                    let open = self.open_output();
+                    (conversation.response(Some(message), until, open), until)
+                };
+                let input = Some(input).filter(|_| !message.is_apart);
+                (text.clone(), self.request(&self.endpoint, call_body, input, false, summary)?)
+            }
+        };
+        let admitted = self.admit(request).await?;
+        self.gateway.metrics.before_provider.observe(began.elapsed().as_secs_f64());
+        let asked = OpenResponse {
+            lane: message.lane.clone(),
+            event_id: message.event_id.clone(),
+            ..admitted
+        };
+        Ok((body, asked))
+    }
+
+    /// The most tokens of the open responses, which are input of the next one.
+    pub(super) fn open_output(&self) -> u64 {
+        let open = self.open.borrow();
+        let of_conversation = open.iter().filter(|response| response.input.is_some());
+        of_conversation.map(OpenResponse::most_output).fold(0, u64::saturating_add)
+    }
+
+    /// The call that a message is the body of, and the text that is sent to the provider.
+    async fn request_of_body(
+        &self,
+        text: &Bytes,
+        summary: &mut CallSummary,
+    ) -> Result<(Bytes, SocketRequest), CallError> {
+        let SocketCaller { credential, owner, headers, metadata, .. } = &self.caller;
+        let head = RequestHead { method: &Method::POST, path: "", query: "", headers };
+        let inbound = InboundCall {
+            in_flight: self.enter()?,
+            credential: credential.clone(),
+            owner: *owner,
+            body: text.clone(),
+            upload: None,
+            began: Instant::now(),
+        };
+        let endpoint = Arc::clone(&self.endpoint);
+        let mut outbound =
+            OutboundCall::for_endpoint(&head, &inbound, endpoint, metadata.clone(), None)?;
+        *summary = outbound.summary();
+        let named = outbound.call_body.model.clone();
+        if let Some(model) = &named
+            && let Some(known) = self.caller.model_at(&self.endpoint, model, self.gateway)?
+        {
+            outbound.name_model(known, text);
+        }
+        let continued = outbound.call_body.previous_response_id.clone();
+        let own = continued.and_then(|id| self.ended.borrow().get(&id).copied());
+        if let Some(tokens) = own {
+            outbound.call_body.previous_response_id = None;
+            outbound.call_body.continue_from(tokens);
+        }
+        outbound.check_objects(&inbound, self.gateway).await?;
+        let body = match std::mem::take(&mut outbound.body) {
+            RequestBody::Bytes(body) => body,
+            RequestBody::File(_) => Bytes::new(),
+        };
+        let InboundCall { in_flight, .. } = inbound;
+        Ok((body, SocketRequest { outbound, in_flight, ahead: false, input: None }))
+    }
+
+    /// A call whose input is in earlier messages, `until` which it is counted.
+    pub(super) fn request(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        call_body: InspectedBody,
+        input: Option<SocketInput>,
+        ahead: bool,
+        summary: &mut CallSummary,
+    ) -> Result<SocketRequest, CallError> {
+        let SocketCaller { credential, headers, metadata, .. } = &self.caller;
+        let in_flight = self.enter()?;
+        let head = RequestHead { method: &Method::POST, path: "", query: "", headers };
+        let endpoint = Arc::clone(endpoint);
+        let outbound =
+            OutboundCall::of_body(&head, credential, endpoint, metadata.clone(), call_body)?;
+        *summary = outbound.summary();
+        Ok(SocketRequest { outbound, in_flight, ahead, input })
+    }
+
+    /// Counts a call in. The number of sockets is limited, and so is that of the responses of each.
+    fn enter(&self) -> Result<InFlightGuard, CallError> {
+        match self.open.borrow().len() >= MOST_OPEN {
+            true => Err(CallError::TooManyResponses),
+            false => self.gateway.calls.enter(usize::MAX),
+        }
+    }
+
+    /// Admits a call.
+    pub(super) async fn admit(
+        &self,
+        request: SocketRequest,
+    ) -> Result<OpenResponse<'a>, CallError> {
+        let SocketRequest { mut outbound, in_flight, ahead, input } = request;
+        let SocketCaller { credential, owner, .. } = &self.caller;
+        outbound.socket_id = Some(self.guard.id);
+        let mut admission = price::prepare_admission(*owner, credential, &outbound, self.gateway)?;
+        admission.ahead = ahead;
+        let admitted = admit(admission, self.gateway, ()).await?;
+        let meter = ResponseMeter::of_socket(&outbound.endpoint.format, &outbound.call_body);
+        let sent_at = Some(self.gateway.clock.now());
+        Ok(OpenResponse {
+            lane: None,
+            event_id: None,
+            admitted,
+            outbound,
+            meter,
+            _in_flight: in_flight,
+            input,
+            is_sent: false,
+            id: None,
+            has_begun: false,
+            sent_at: Instant::now(),
+            timings: CallTimings { sent_at, ..CallTimings::default() },
+        })
+    }
+}

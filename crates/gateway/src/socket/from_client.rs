@@ -1,0 +1,156 @@
+//! The messages of the client of a socket.
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use tokio::time::Instant;
+use tollgate_domain::{Issue, RequestId};
+use tollgate_provider::{CloseCode, MessageDecoder, SocketMessage, SocketWriter};
+use tollgate_usage::socket::{ClientMessage, ClientRole};
+
+use super::end::SocketEnd;
+use super::session::{Session, SocketInterface};
+use crate::error::{CallError, body_invalid};
+use crate::metrics::MessageSender;
+use crate::outbound::CallSummary;
+
+/// A message of the client, once it is taken.
+enum TakenMessage {
+    /// It is sent on.
+    Free(SocketMessage),
+    /// It is sent on, and its response is admitted.
+    Admitted(SocketMessage, RequestId),
+    /// It is not sent on.
+    Refused,
+}
+
+impl<I: SocketInterface> Session<'_, I> {
+    /// Sends the messages of the client on, until the socket ends.
+    pub(super) async fn relay_from_client<E>(
+        &self,
+        mut from_client: impl Stream<Item = Result<Bytes, E>> + Unpin,
+        writer: &mut SocketWriter,
+    ) {
+        let limit = self.gateway.settings.sockets.message_bytes;
+        let mut decoder = MessageDecoder::of_client(limit);
+        while let Some(message) = self.next_from_client(&mut from_client, &mut decoder).await {
+            let read_at = Instant::now();
+            self.metrics().message(MessageSender::Client, message.len());
+            let taken = self.take(message).await;
+            let (TakenMessage::Free(message) | TakenMessage::Admitted(message, _)) = &taken else {
+                continue;
+            };
+            if self.has_ended() {
+                // A response that was admitted meanwhile is settled as not sent.
+                return;
+            }
+            if let TakenMessage::Admitted(_, id) = &taken {
+                let mut open = self.open.borrow_mut();
+                let mut admitted = open.iter_mut();
+                let admitted = admitted.find(|one| one.admitted.pending.request_id == *id);
+                admitted.into_iter().for_each(|admitted| admitted.is_sent = true);
+            }
+            let sent = tokio::select! {
+                biased;
+                sent = writer.send(message) => sent,
+                () = self.ending.cancelled() => return,
+            };
+            match (sent, &taken) {
+                (Err(fault), _) => return self.end(SocketEnd::ProviderFault(fault)),
+                (Ok(()), TakenMessage::Free(_)) => self.delayed_since(read_at),
+                (Ok(()), _) => {}
+            }
+        }
+    }
+
+    /// The next message of the client. `None` when the socket has ended, also by this message.
+    async fn next_from_client<E>(
+        &self,
+        from_client: &mut (impl Stream<Item = Result<Bytes, E>> + Unpin),
+        decoder: &mut MessageDecoder,
+    ) -> Option<SocketMessage> {
+        let end = loop {
+            match decoder.next_message() {
+                Ok(Some(SocketMessage::Close(reason))) => {
+                    // A close without a code is answered by one.
+                    let reason = reason.unwrap_or_else(|| CloseCode::Normal.into());
+                    break SocketEnd::Client(Some(reason));
+                }
+                Ok(Some(message)) => return Some(message),
+                Err(fault) => break SocketEnd::ClientFault(fault),
+                Ok(None) => {}
+            }
+            let piece = tokio::select! {
+                biased;
+                () = self.ending.cancelled() => return None,
+                piece = from_client.next() => piece,
+            };
+            match piece {
+                Some(Ok(piece)) => decoder.feed(&piece),
+                Some(Err(_)) | None => break SocketEnd::Client(None),
+            }
+        };
+        self.end(end);
+        None
+    }
+
+    /// Takes a message of the client: admits the call that it asks for, or answers it with an error.
+    async fn take(&self, message: SocketMessage) -> TakenMessage {
+        let takes_binary = self.conversation.borrow().takes_binary();
+        let text = match &message {
+            SocketMessage::Text(text) => text,
+            SocketMessage::Binary(bytes) if takes_binary => bytes,
+            SocketMessage::Binary(bytes) => {
+                let issue = Issue::at([], "the message must be a text");
+                let error = CallError::BodyInvalid(vec![issue]);
+                self.refuse(error, bytes, CallSummary::default(), None).await;
+                return TakenMessage::Refused;
+            }
+            _ => return TakenMessage::Free(message),
+        };
+        self.last_message.set(Instant::now());
+        let read = self.conversation.borrow().client_message(text);
+        let read = match read {
+            Ok(read) => read,
+            Err(issues) => {
+                self.refuse(body_invalid(issues), text, CallSummary::default(), None).await;
+                return TakenMessage::Refused;
+            }
+        };
+        let mut summary = CallSummary::default();
+        let taken = match read.role {
+            ClientRole::Asks => self.ask(text, &read, &mut summary).await,
+            ClientRole::Adds => {
+                let input = self.conversation.borrow().input_with(&read);
+                let held = self.hold_ahead(input, &mut summary).await;
+                held.map(|()| TakenMessage::Free(message.clone()))
+            }
+            ClientRole::Other => Ok(TakenMessage::Free(message.clone())),
+        };
+        match taken {
+            Ok(taken) => {
+                if read.role != ClientRole::Other {
+                    self.refusals.set(0);
+                }
+                self.conversation.borrow_mut().sent(read);
+                taken
+            }
+            Err(error) => {
+                self.refuse(error, text, summary, Some(&read)).await;
+                TakenMessage::Refused
+            }
+        }
+    }
+
+    /// Admits the response that a message asks for.
+    async fn ask(
+        &self,
+        text: &Bytes,
+        message: &ClientMessage,
+        summary: &mut CallSummary,
+    ) -> Result<TakenMessage, CallError> {
+        let (body, asked) = self.admit_asked(text, message, summary).await?;
+        let id = asked.admitted.pending.request_id;
+        self.open.borrow_mut().push(asked);
+        Ok(TakenMessage::Admitted(SocketMessage::Text(body), id))
+    }
+}

@@ -1,0 +1,383 @@
+//! The task of a socket: its beginning, its end, and the settlement of its calls.
+//!
+//! Both directions run side by side in one task, so a call that is being admitted or settled delays no message of the
+//! other direction. The message that ends a response passes when the response is settled.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tollgate_domain::UsageSource;
+use tollgate_domain::admission::Refusal;
+use tollgate_domain::settlement::CallReport;
+use tollgate_provider::http::header::HeaderMap;
+use tollgate_provider::{Endpoint, MessageEncoder, ProviderSocket, SocketMessage};
+use tollgate_usage::socket::{ClientMessage, Conversation, error_message};
+use tollgate_usage::{ResponseEnd, UsageReading};
+
+use super::ahead::CallsAhead;
+use super::end::SocketEnd;
+use super::open_responses::OpenResponse;
+use super::opening::{SocketCall, SocketCaller};
+use crate::admitted::MeteredAnswer;
+use crate::error::CallError;
+use crate::gateway::Gateway;
+use crate::metrics::ProviderMetrics;
+use crate::open_sockets::SocketGuard;
+use crate::outbound::CallSummary;
+use crate::relay::{self, RelayReceiver, RelayRoom, RelaySender, RelayedHead};
+
+/// The interface of the server to the refusals of a socket.
+pub trait SocketInterface {
+    /// Keeps the refusal of a response whose message is `text`, and returns its words.
+    fn refused(&self, error: CallError, text: &Bytes, summary: CallSummary) -> SocketRefusal;
+
+    /// The code of an error.
+    fn code(&self, error: CallError) -> &'static str;
+}
+
+/// The words of a refusal.
+pub struct SocketRefusal {
+    /// The code of the error.
+    pub code: &'static str,
+    /// The HTTP status of the error.
+    pub status: u16,
+    /// The error, as a JSON object.
+    pub error: Box<RawValue>,
+}
+
+/// The refusals one after another at which a socket is closed.
+const MOST_REFUSALS: u32 = 3;
+/// The most responses of a socket whose tokens are remembered.
+const MOST_REMEMBERED: usize = 1_000;
+/// The time in which a provider must take the close of a socket.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Starts the task of a socket on this thread, and returns the end from which the bytes to its client are relayed.
+/// `from_client` are the bytes that come from the client.
+///
+/// It must be called within a `LocalSet` of tokio, such as a worker of actix.
+pub fn spawn_socket<E>(
+    socket: SocketCall,
+    from_client: impl Stream<Item = Result<Bytes, E>> + Unpin + 'static,
+    gateway: &Arc<Gateway>,
+    interface: impl SocketInterface + 'static,
+) -> RelayReceiver {
+    let (to_client, from_socket) = relay::channel();
+    let gateway = Arc::clone(gateway);
+    let task = async move { run(socket, from_client, to_client, &gateway, &interface).await };
+    tokio::task::spawn_local(Box::pin(task));
+    from_socket
+}
+
+/// A socket while messages pass.
+pub(super) struct Session<'a, I> {
+    pub(super) gateway: &'a Arc<Gateway>,
+    interface: &'a I,
+    pub(super) caller: SocketCaller,
+    pub(super) endpoint: Arc<Endpoint>,
+    /// The endpoint of the transcriptions of its input.
+    pub(super) transcription_endpoint: Arc<Endpoint>,
+    pub(super) guard: SocketGuard,
+    /// `None` after the end.
+    to_client: RefCell<Option<RelaySender>>,
+    client: RelayRoom,
+    pub(super) conversation: RefCell<Conversation>,
+    /// The open responses, in the order in which they were asked for.
+    pub(super) open: RefCell<Vec<OpenResponse<'a>>>,
+    pub(super) ahead: CallsAhead<'a>,
+    /// The tokens of the responses of this socket, as far as they are reported. The provider may keep a response for
+    /// the socket alone.
+    pub(super) ended: RefCell<HashMap<String, Option<u64>>>,
+    pub(super) refusals: Cell<u32>,
+    pub(super) last_message: Cell<Instant>,
+    pub(super) end: RefCell<Option<SocketEnd>>,
+    /// Cancelled when `end` is set.
+    pub(super) ending: CancellationToken,
+    /// Whether a response has ended whose last message has not passed.
+    pub(super) is_ending_one: Cell<bool>,
+    /// Notified when the last message of a response has passed.
+    pub(super) one_ended: Notify,
+}
+
+async fn run<I: SocketInterface, E>(
+    socket: SocketCall,
+    from_client: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    to_client: RelaySender,
+    gateway: &Arc<Gateway>,
+    interface: &I,
+) {
+    let SocketCall { guard, caller, endpoint, conversation, provider } = socket;
+    let ProviderSocket { reader, mut writer, .. } = provider;
+    let session = Session {
+        gateway,
+        interface,
+        caller,
+        transcription_endpoint: Arc::new(endpoint.of_transcriptions()),
+        endpoint,
+        guard,
+        conversation: RefCell::new(conversation),
+        ahead: CallsAhead::default(),
+        client: to_client.room(),
+        to_client: RefCell::new(Some(to_client)),
+        open: RefCell::default(),
+        ended: RefCell::default(),
+        refusals: Cell::new(0),
+        last_message: Cell::new(Instant::now()),
+        end: RefCell::default(),
+        ending: CancellationToken::new(),
+        is_ending_one: Cell::new(false),
+        one_ended: Notify::new(),
+    };
+    session.metrics().sockets_opened.inc();
+    session.begin();
+    tokio::join!(
+        session.relay_from_client(from_client, &mut writer),
+        session.relay_from_provider(reader),
+        session.keep_ahead(),
+        session.watch(),
+    );
+    session.ahead.take_back().await;
+    session.settle_open().await;
+    let end = session.end.take();
+    if let Some(reason) = end.and_then(|end| end.to_provider()) {
+        // A provider that does not take it has a connection that ends.
+        let close = SocketMessage::Close(reason);
+        let _ = tokio::time::timeout(CLOSE_WITHIN, writer.send(&close)).await;
+    }
+}
+
+impl<'a, I: SocketInterface> Session<'a, I> {
+    /// The code of an error.
+    pub(super) fn code(&self, error: CallError) -> &'static str {
+        self.interface.code(error)
+    }
+
+    pub(super) fn metrics(&self) -> &'a ProviderMetrics {
+        self.gateway.metrics.of(&self.endpoint.provider.name)
+    }
+
+    /// Sends the head of the answer, which the server completes.
+    fn begin(&self) {
+        let head = RelayedHead {
+            status: 101,
+            headers: HeaderMap::new(),
+            length: None,
+            has_trailers: false,
+        };
+        if let Some(to_client) = &mut *self.to_client.borrow_mut() {
+            // A client that has left is noticed by `watch`.
+            let _ = to_client.send_head(head);
+        }
+    }
+
+    /// Ends the socket. The first reason counts.
+    pub(super) fn end(&self, end: SocketEnd) {
+        if self.end.borrow().is_some() {
+            return;
+        }
+        if let Some(mut to_client) = self.to_client.take() {
+            if let Some(reason) = end.to_client() {
+                let frame = MessageEncoder::to_client().frame(&SocketMessage::Close(reason));
+                // A client that has left needs none.
+                let _ = to_client.send_piece(frame);
+            }
+            to_client.end(true, HeaderMap::new());
+        }
+        *self.end.borrow_mut() = Some(end);
+        self.ending.cancel();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ending.is_cancelled()
+    }
+
+    /// Ends the socket when its key, its time or this service does.
+    async fn watch(&self) {
+        let limits = self.gateway.settings.sockets;
+        let max = tokio::time::sleep(limits.max);
+        let end = tokio::select! {
+            () = self.ending.cancelled() => return,
+            why = self.guard.revoked() => SocketEnd::Refused(self.interface.code(why.into())),
+            () = self.client.wait_until_left() => SocketEnd::Client(None),
+            () = max => SocketEnd::TooLong,
+            () = self.idle(limits.idle) => SocketEnd::Idle,
+            () = self.drained() => SocketEnd::ShuttingDown,
+        };
+        self.end(end);
+    }
+
+    /// Resolves when no message has come for this time.
+    async fn idle(&self, most: Duration) {
+        loop {
+            let Some(until) = self.last_message.get().checked_add(most) else {
+                return std::future::pending().await;
+            };
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    /// Resolves when this service shuts down and no response is open, or none may be open any more.
+    async fn drained(&self) {
+        self.gateway.calls.drain_begun().await;
+        tokio::select! {
+            () = self.all_ended() => {}
+            () = self.gateway.calls.cancelled() => {}
+        }
+    }
+
+    /// Resolves when no response is open, or the socket has ended.
+    async fn all_ended(&self) {
+        loop {
+            let one_ended = self.one_ended.notified();
+            let none_is_open = self.open.borrow().is_empty() && !self.is_ending_one.get();
+            if none_is_open || self.has_ended() {
+                return;
+            }
+            tokio::select! {
+                () = one_ended => {}
+                () = self.ending.cancelled() => return,
+            }
+        }
+    }
+
+    pub(super) fn delayed_since(&self, read_at: Instant) {
+        self.gateway.metrics.message_delay.observe(read_at.elapsed().as_secs_f64());
+    }
+
+    /// Sends a message to the client. It waits while too much waits for the client.
+    pub(super) async fn send(&self, message: &SocketMessage) {
+        tokio::select! {
+            biased;
+            () = self.ending.cancelled() => return,
+            () = self.client.wait() => {}
+        }
+        if let Some(to_client) = &mut *self.to_client.borrow_mut() {
+            // A client that has left is noticed by `watch`.
+            let _ = to_client.send_piece(MessageEncoder::to_client().frame(message));
+        }
+    }
+
+    /// Answers a message with an error, and closes the socket if the next one would be refused as well.
+    /// `message` is what was read of it.
+    pub(super) async fn refuse(
+        &self,
+        error: CallError,
+        text: &Bytes,
+        summary: CallSummary,
+        message: Option<&ClientMessage>,
+    ) {
+        let has_errors = self.conversation.borrow().has_errors();
+        let is_shutdown = matches!(error, CallError::ShuttingDown);
+        let is_last = is_lasting(&error) || !has_errors;
+        self.gateway.metrics.messages_refused.inc();
+        let refusal = self.interface.refused(error, text, summary);
+        if has_errors {
+            let text = error_message(refusal.status, &refusal.error, message);
+            self.send(&SocketMessage::Text(text.into())).await;
+        }
+        if is_shutdown {
+            // The socket is closed when its open responses have ended.
+            return;
+        }
+        self.refusals.set(self.refusals.get().saturating_add(1));
+        if is_last || self.refusals.get() >= MOST_REFUSALS {
+            // Responses that are paid for are delivered.
+            self.all_ended().await;
+            self.end(SocketEnd::Refused(refusal.code));
+        }
+    }
+
+    /// Settles a response. `error` is the message of an error that stands in its place.
+    pub(super) async fn settle(
+        &self,
+        response: OpenResponse<'a>,
+        status: u16,
+        ended: ResponseEnd,
+        error: Option<&[u8]>,
+    ) {
+        let most_tokens = response.most_output().saturating_add(response.most_input());
+        let OpenResponse { admitted, outbound, meter, sent_at, timings, input, .. } = response;
+        admitted.metrics.answer.observe(sent_at.elapsed().as_secs_f64());
+        let reading = match error {
+            Some(error) => UsageReading::of_error(error),
+            None => meter.finish(ended),
+        };
+        let id = reading.response_id.clone();
+        let answer = MeteredAnswer {
+            status,
+            ended,
+            reading,
+            job: None,
+            objects: Vec::new(),
+            provider_request_id: None,
+            timings,
+        };
+        let report = admitted.report(answer, &outbound, self.gateway);
+        let used = &report.priced;
+        let is_reported = used.usage_source == UsageSource::Reported;
+        let tokens = used.usage.input_tokens().saturating_add(used.usage.output_tokens());
+        let tokens = is_reported.then_some(tokens);
+        // One that was refused has no part in the conversation.
+        if let Some(input) = input.filter(|_| error.is_none()) {
+            self.conversation.borrow_mut().ended(tokens.unwrap_or(most_tokens), input);
+        }
+        if let Some(id) = id {
+            self.remember(id, tokens);
+        }
+        admitted.settle(report).await;
+    }
+
+    /// Remembers the tokens of a response, for a later one that continues it.
+    fn remember(&self, id: String, tokens: Option<u64>) {
+        let mut ended = self.ended.borrow_mut();
+        if ended.len() >= MOST_REMEMBERED {
+            ended.clear();
+        }
+        ended.insert(id, tokens);
+    }
+
+    /// Settles the responses that are open at the end.
+    async fn settle_open(&self) {
+        let (sent, unsent): (Vec<_>, Vec<_>) =
+            self.open.take().into_iter().partition(|response| response.is_sent);
+        for OpenResponse { admitted, .. } in unsent {
+            admitted.settle(CallReport::not_sent(self.gateway.clock.now())).await;
+        }
+        let ended = match &*self.end.borrow() {
+            Some(end) if !end.leaves_provider() => ResponseEnd::Broken,
+            _ => ResponseEnd::Left,
+        };
+        let settled = sent.into_iter().map(|response| self.settle(response, 200, ended, None));
+        futures_util::future::join_all(settled).await;
+    }
+}
+
+/// Whether the next call of the same kind is refused as well.
+pub(super) fn is_lasting(error: &CallError) -> bool {
+    let CallError::Refused(refusal) = error else { return false };
+    match refusal {
+        Refusal::KeyInvalid
+        | Refusal::ConnectionDisabled
+        | Refusal::ConnectionSuspended
+        | Refusal::SpendKeyPaused
+        | Refusal::SpendKeyExpired { .. }
+        | Refusal::BudgetPaused { .. }
+        | Refusal::RequestLimitReached { .. } => true,
+        Refusal::SpendLimitReached { shortage, .. }
+        | Refusal::WalletInsufficient { shortage, .. } => {
+            !shortage.left.saturating_add(shortage.held).is_positive()
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,308 @@
+//! The conversation on a socket: what its messages mean, and the most that its next response can use.
+
+use std::ops::AddAssign;
+
+use super::live::{self, Turns};
+use super::message::{AddedInput, ClientMessage, MaxOutput, ProviderMessage, SettingsChange};
+use super::{realtime, responses};
+use crate::dialect::Api;
+use crate::endpoint::EndpointFormat;
+use crate::issue::Issue;
+use crate::request::InspectedBody;
+
+/// A conversation on a socket.
+///
+/// A message of Responses has all of its input. On the other sockets a response has all that was sent before as its
+/// input, so the conversation counts it.
+#[derive(Debug)]
+pub struct Conversation {
+    protocol: Protocol,
+    endpoint: EndpointFormat,
+    checks_stored: bool,
+    /// The facts that all responses share.
+    body: InspectedBody,
+    /// The settings that the provider has stated, and those that it has not.
+    stated: SessionSettings,
+    asked: SessionSettings,
+    /// The changes of the client that the provider has not stated yet.
+    changes: u32,
+    /// The input so far.
+    input: SocketInput,
+    /// The tokens of the last response with all that came before it, and the input until then.
+    context_tokens: u64,
+    context_until: SocketInput,
+    /// The input until the last transcription and the one before it. A later part may have been in the former.
+    transcribed: [SocketInput; 2],
+}
+
+#[derive(Debug)]
+enum Protocol {
+    Responses,
+    Realtime,
+    Live(Turns),
+}
+
+/// An amount of input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketInput {
+    /// Bytes of anything but sound, which are at most this number of tokens.
+    pub bytes: u64,
+    /// Microseconds of sound.
+    pub micros: u64,
+}
+
+impl AddAssign for SocketInput {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.micros = self.micros.saturating_add(other.micros);
+    }
+}
+
+impl SocketInput {
+    /// The input that the money for a response of the provider is held for, beyond what was sent.
+    pub const AHEAD: Self = Self { bytes: 2_000, micros: 30 * MICROS_PER_SECOND };
+
+    /// The sum.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+
+    /// Whether it is no more than `other`.
+    pub const fn is_within(self, other: Self) -> bool {
+        self.bytes <= other.bytes && self.micros <= other.micros
+    }
+
+    const fn since(self, before: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            micros: self.micros.saturating_sub(before.micros),
+        }
+    }
+}
+
+/// The settings of a session.
+#[derive(Clone, Debug, Default)]
+struct SessionSettings {
+    begins_responses: bool,
+    max_output: Option<MaxOutput>,
+    transcription: Option<String>,
+    has_remote_tools: bool,
+    bytes_per_second: Option<u64>,
+}
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+/// The least bytes of a second of sound whose format is not known.
+const LEAST_BYTES_PER_SECOND: u64 = 8_000;
+
+impl Conversation {
+    /// The conversation on a socket of an endpoint. `managed` says that the operator's key is used.
+    pub fn of(endpoint: &EndpointFormat, managed: bool) -> Self {
+        let protocol = match endpoint.api() {
+            Api::Realtime => Protocol::Realtime,
+            Api::Live => Protocol::Live(Turns::default()),
+            _ => Protocol::Responses,
+        };
+        Self {
+            protocol,
+            checks_stored: managed && !endpoint.provider.allow_stored_state,
+            endpoint: endpoint.clone(),
+            body: InspectedBody::of_socket(endpoint.named_model()),
+            stated: SessionSettings::default(),
+            asked: SessionSettings::default(),
+            changes: 0,
+            input: SocketInput::default(),
+            context_tokens: 0,
+            context_until: SocketInput::default(),
+            transcribed: [SocketInput::default(); 2],
+        }
+    }
+
+    /// Whether each message of the client is the whole body of a call.
+    pub const fn has_whole_bodies(&self) -> bool {
+        matches!(self.protocol, Protocol::Responses)
+    }
+
+    /// Whether messages may be binary.
+    pub const fn takes_binary(&self) -> bool {
+        matches!(self.protocol, Protocol::Live(_))
+    }
+
+    /// Whether the provider has messages for errors that end nothing.
+    pub const fn has_errors(&self) -> bool {
+        !matches!(self.protocol, Protocol::Live(_))
+    }
+
+    /// Reads a message of the client.
+    ///
+    /// # Errors
+    /// The issues of a message that is not sent on.
+    pub fn client_message(&self, text: &[u8]) -> Result<ClientMessage, Vec<Issue>> {
+        match self.protocol {
+            Protocol::Responses => responses::client_message(text),
+            Protocol::Realtime => realtime::client_message(text, self.checks_stored),
+            Protocol::Live(_) => live::client_message(text, &self.endpoint, self.checks_stored),
+        }
+    }
+
+    /// Reads a message of the provider, which may state several facts.
+    pub fn provider_messages(&mut self, text: &[u8]) -> Vec<ProviderMessage> {
+        match &mut self.protocol {
+            Protocol::Responses => vec![responses::provider_message(text)],
+            Protocol::Realtime => {
+                let (message, settings) = realtime::provider_message(text);
+                if let Some(settings) = settings {
+                    self.state(settings);
+                }
+                vec![message]
+            }
+            Protocol::Live(turns) => live::messages(turns.read(text)),
+        }
+    }
+
+    /// Whether the open response has ended, except for its usage.
+    pub const fn waits_for_usage(&self) -> bool {
+        match &self.protocol {
+            Protocol::Live(turns) => turns.waits_for_usage(),
+            Protocol::Responses | Protocol::Realtime => false,
+        }
+    }
+
+    /// Ends the open response without its usage.
+    pub fn give_up_usage(&mut self) {
+        if let Protocol::Live(turns) = &mut self.protocol {
+            turns.give_up();
+        }
+    }
+
+    /// The input so far, and that of a message.
+    pub fn input_with(&self, message: &ClientMessage) -> SocketInput {
+        let AddedInput { bytes, sound, bytes_per_second } = message.input;
+        let stated = self.stated.bytes_per_second.unwrap_or(LEAST_BYTES_PER_SECOND);
+        let asked = self.asked.bytes_per_second.unwrap_or(stated);
+        let per_second = bytes_per_second.unwrap_or_else(|| stated.min(asked)).max(1);
+        // Base64 has four characters for three bytes.
+        let micros = u128::from(sound) * 3 * u128::from(MICROS_PER_SECOND);
+        let micros = micros.div_ceil(4 * u128::from(per_second));
+        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+        self.input.plus(SocketInput { bytes, micros })
+    }
+
+    /// The input so far.
+    pub const fn input(&self) -> SocketInput {
+        self.input
+    }
+
+    /// Takes a message that is sent on.
+    pub fn sent(&mut self, message: ClientMessage) {
+        self.input = self.input_with(&message);
+        let Some(change) = message.settings else { return };
+        if matches!(self.protocol, Protocol::Live(_)) {
+            return self.state(change);
+        }
+        self.changes = self.changes.saturating_add(1);
+        self.asked.widen(change);
+    }
+
+    /// Takes the settings that hold from now on.
+    fn state(&mut self, mut change: SettingsChange) {
+        self.changes = self.changes.saturating_sub(1);
+        if let Some(body) = change.body.take() {
+            self.body = *body;
+        }
+        if let Some(model) = &change.model {
+            self.body.model = Some(model.clone());
+        }
+        self.stated.set(change);
+        if self.changes == 0 {
+            self.asked = SessionSettings::default();
+        }
+    }
+
+    /// Whether the provider may begin a response by itself.
+    pub const fn begins_responses(&self) -> bool {
+        self.stated.begins_responses || self.asked.begins_responses
+    }
+
+    /// Whether input is transcribed by a model of its own.
+    pub const fn transcribes(&self) -> bool {
+        self.stated.transcription.is_some() || self.asked.transcription.is_some()
+    }
+
+    /// The most that a response can use whose input is all that is sent `until` then. `message` asks for it.
+    /// `open_tokens` is the most output of the responses that are open, which is input as well.
+    pub fn response(
+        &self,
+        message: Option<&ClientMessage>,
+        until: SocketInput,
+        open_tokens: u64,
+    ) -> InspectedBody {
+        let mut body = self.body.clone();
+        let added = until.since(self.context_until);
+        body.input_bytes = added.bytes;
+        body.audio_micros = added.micros;
+        body.continue_from(Some(self.context_tokens.saturating_add(open_tokens)));
+        if matches!(self.protocol, Protocol::Realtime) {
+            let of_message = message.and_then(|message| message.max_output);
+            let of_session = [self.stated.max_output, self.asked.max_output].into_iter().flatten();
+            let most = of_message.or_else(|| of_session.reduce(MaxOutput::or_more));
+            body.max_output_tokens = most.and_then(MaxOutput::tokens);
+            let of_message = message.and_then(|message| message.has_remote_tools);
+            let has_remote_tools =
+                of_message.unwrap_or(self.stated.has_remote_tools || self.asked.has_remote_tools);
+            if has_remote_tools {
+                body.leave_open(&["tools"]);
+            }
+        }
+        body
+    }
+
+    /// The most that a transcription can use of all that is sent `until` then.
+    pub fn transcription(&self, until: SocketInput) -> InspectedBody {
+        let model = self.asked.transcription.as_ref().or(self.stated.transcription.as_ref());
+        let mut body = InspectedBody::of_socket(model.cloned());
+        body.audio_micros = until.since(self.transcribed[0]).micros;
+        body
+    }
+
+    /// Takes the end of a response with this number of tokens, whose input was sent `until` then.
+    pub fn ended(&mut self, tokens: u64, until: SocketInput) {
+        (self.context_tokens, self.context_until) = (tokens, until);
+    }
+
+    /// Takes the end of a transcription.
+    pub fn transcribed(&mut self) {
+        self.transcribed = [self.transcribed[1], self.input];
+    }
+}
+
+impl SessionSettings {
+    /// Takes the settings that hold from now on.
+    fn set(&mut self, change: SettingsChange) {
+        if let Some(begins) = change.begins_responses {
+            self.begins_responses = begins;
+        }
+        if change.makes_responses == Some(false) {
+            self.begins_responses = false;
+        }
+        self.max_output = change.max_output.or(self.max_output);
+        if let Some(transcription) = change.transcription {
+            self.transcription = transcription;
+        }
+        self.has_remote_tools = change.has_remote_tools.unwrap_or(self.has_remote_tools);
+        self.bytes_per_second = change.bytes_per_second.or(self.bytes_per_second);
+    }
+
+    /// Takes settings that may hold beside these. The ones that cost more count.
+    fn widen(&mut self, change: SettingsChange) {
+        let begins = change.begins_responses == Some(true) && change.makes_responses != Some(false);
+        self.begins_responses |= begins;
+        let outputs = [self.max_output, change.max_output].into_iter().flatten();
+        self.max_output = outputs.reduce(MaxOutput::or_more);
+        self.transcription = change.transcription.flatten().or(self.transcription.take());
+        self.has_remote_tools |= change.has_remote_tools == Some(true);
+        let rates = [self.bytes_per_second, change.bytes_per_second].into_iter().flatten();
+        self.bytes_per_second = rates.min();
+    }
+}

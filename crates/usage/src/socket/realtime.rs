@@ -1,0 +1,236 @@
+//! The messages of OpenAI's Realtime API, in its current form and the earlier one.
+//!
+//! The client asks for a response by `response.create`. With `turn_detection`, the provider also begins one by itself when
+//! the speaker has ended. Each ends with `response.done`, which reports its usage. Input may be transcribed by a model of
+//! its own, with a usage of its own. An `error` refuses one message of the client and ends nothing.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::fields::{FieldNames, Fields, items, text_length};
+use super::message::{
+    AddedInput, ClientMessage, ClientRole, MaxOutput, ProviderFact, ProviderMessage, SettingsChange,
+};
+use crate::issue::Issue;
+use crate::number::count;
+use crate::object::JsonObject;
+
+const MESSAGE: FieldNames = &[
+    ("type", "type"),
+    ("event_id", "event_id"),
+    ("session", "session"),
+    ("response", "response"),
+    ("item", "item"),
+    ("audio", "audio"),
+];
+const SESSION: FieldNames = &[
+    ("model", "model"),
+    ("type", "type"),
+    ("prompt", "prompt"),
+    ("tools", "tools"),
+    ("turn_detection", "turn_detection"),
+    ("max_output_tokens", "max_response_output_tokens"),
+    ("audio", "audio"),
+    ("input_audio_format", "input_audio_format"),
+    ("input_audio_transcription", "input_audio_transcription"),
+];
+const AUDIO: FieldNames = &[("input", "input")];
+const AUDIO_INPUT: FieldNames = &[
+    ("format", "format"),
+    ("transcription", "transcription"),
+    ("turn_detection", "turn_detection"),
+];
+const FORMAT: FieldNames = &[("type", "type"), ("rate", "rate")];
+const TRANSCRIPTION: FieldNames = &[("model", "model")];
+const RESPONSE: FieldNames = &[
+    ("prompt", "prompt"),
+    ("tools", "tools"),
+    ("conversation", "conversation"),
+    ("max_output_tokens", "max_response_output_tokens"),
+];
+
+/// The issue of a prompt that the operator's account stores.
+const STORED_PROMPT: &str = "is stored at the provider, which is not possible with the managed key; \
+                             send it as instructions, or use your own provider key";
+
+/// The bytes of a second of sound: of samples of 16 bits, and of the formats of telephones.
+const LINEAR: u64 = 48_000;
+const COMPANDED: u64 = 8_000;
+
+/// Reads a message of a client. `checks_stored` refuses what the provider stores.
+pub(super) fn client_message(
+    text: &[u8],
+    checks_stored: bool,
+) -> Result<ClientMessage, Vec<Issue>> {
+    let fields = Fields::of_message(text, MESSAGE)?;
+    let Some(kind) = fields.only_text("type")? else {
+        return Err(vec![Issue::at(["type"], "is required")]);
+    };
+    let event_id = fields.only_text("event_id")?.map(Cow::into_owned);
+    let message = ClientMessage { event_id, ..ClientMessage::default() };
+    let adds = |input| ClientMessage { role: ClientRole::Adds, input, ..message.clone() };
+    Ok(match &*kind {
+        "input_audio_buffer.append" => adds(AddedInput {
+            sound: fields.get("audio").map_or(0, text_length),
+            ..AddedInput::default()
+        }),
+        "input_audio_buffer.commit" => adds(AddedInput::default()),
+        "conversation.item.create" => adds(fields.get("item").map(item_input).unwrap_or_default()),
+        "session.update" | "transcription_session.update" => {
+            let session = fields.within(&[], "session", SESSION)?;
+            check_prompt(&session, "session", checks_stored)?;
+            ClientMessage {
+                settings: Some(settings(&session)?),
+                input: AddedInput {
+                    bytes: fields.get("session").map_or(0, text_length),
+                    ..AddedInput::default()
+                },
+                ..message
+            }
+        }
+        "response.create" => {
+            let response = fields.within(&[], "response", RESPONSE)?;
+            check_prompt(&response, "response", checks_stored)?;
+            ClientMessage {
+                role: ClientRole::Asks,
+                input: fields.get("response").map(response_input).unwrap_or_default(),
+                max_output: max_output(&response),
+                is_apart: response.text("conversation").as_deref() == Some("none"),
+                has_remote_tools: has_remote_tools(&response),
+                ..message
+            }
+        }
+        "response.cancel"
+        | "input_audio_buffer.clear"
+        | "output_audio_buffer.clear"
+        | "conversation.item.truncate"
+        | "conversation.item.delete"
+        | "conversation.item.retrieve" => message,
+        // A newer one.
+        _ => adds(AddedInput {
+            bytes: u64::try_from(text.len()).unwrap_or(u64::MAX),
+            ..AddedInput::default()
+        }),
+    })
+}
+
+fn check_prompt(fields: &Fields<'_>, name: &str, is_checked: bool) -> Result<(), Vec<Issue>> {
+    match fields.get("prompt").filter(|_| is_checked) {
+        Some(_) => Err(vec![Issue::at([name, "prompt"], STORED_PROMPT)]),
+        None => Ok(()),
+    }
+}
+
+/// The settings that a session states.
+fn settings(session: &Fields<'_>) -> Result<SettingsChange, Vec<Issue>> {
+    let audio = session.within(&["session"], "audio", AUDIO)?;
+    let input = audio.within(&["session", "audio"], "input", AUDIO_INPUT)?;
+    let path = ["session", "audio", "input"];
+    let format = input.within(&path, "format", FORMAT)?;
+    let stated = |name, earlier| input.stated(name).or_else(|| session.stated(earlier));
+    let transcribes = stated("transcription", "input_audio_transcription");
+    let transcription = match input.stated("transcription") {
+        Some(_) => input.within(&path, "transcription", TRANSCRIPTION)?,
+        None => session.within(&["session"], "input_audio_transcription", TRANSCRIPTION)?,
+    };
+    let detection = stated("turn_detection", "turn_detection");
+    let bytes_per_second = match format.text("type").or_else(|| session.text("input_audio_format"))
+    {
+        Some(kind) if matches!(&*kind, "audio/pcm" | "pcm16") => Some(LINEAR),
+        Some(_) => Some(COMPANDED),
+        None => None,
+    };
+    Ok(SettingsChange {
+        model: session.text("model").map(Cow::into_owned),
+        makes_responses: session.text("type").map(|kind| kind != "transcription"),
+        begins_responses: detection.map(|detection| detection.get() != "null"),
+        max_output: max_output(session),
+        transcription: transcribes.map(|value| {
+            let model = transcription.text("model").map(Cow::into_owned);
+            (value.get() != "null").then(|| model.unwrap_or_default())
+        }),
+        bytes_per_second,
+        has_remote_tools: has_remote_tools(session),
+        body: None,
+    })
+}
+
+/// The stated maximum. What is no number is `inf`, or refused by the provider.
+fn max_output(fields: &Fields<'_>) -> Option<MaxOutput> {
+    let stated = fields.get("max_output_tokens")?;
+    Some(count(stated.get()).map_or(MaxOutput::Unlimited, MaxOutput::Tokens))
+}
+
+/// Whether the stated tools have one that runs at the provider, and so may add input without a bound.
+fn has_remote_tools(fields: &Fields<'_>) -> Option<bool> {
+    let tools = items(Some(fields.get("tools")?));
+    let mut kinds = tools.into_iter().filter_map(|tool| JsonObject::in_value(tool)?.text("type"));
+    Some(kinds.any(|kind| kind != "function"))
+}
+
+/// The input in the settings of a response.
+fn response_input(response: &RawValue) -> AddedInput {
+    let bytes = AddedInput { bytes: text_length(response), ..AddedInput::default() };
+    let Some(fields) = JsonObject::in_value(response) else { return bytes };
+    let sounds = items(fields.get("input")).into_iter().map(|item| item_input(item).sound);
+    bytes.with_sound(sounds.fold(0, u64::saturating_add))
+}
+
+/// The input in an item of a conversation.
+fn item_input(item: &RawValue) -> AddedInput {
+    let bytes = AddedInput { bytes: text_length(item), ..AddedInput::default() };
+    let Some(fields) = JsonObject::in_value(item) else { return bytes };
+    let contents = items(fields.get("content")).into_iter().filter_map(JsonObject::in_value);
+    let sounds = contents.filter_map(|part| part.get("audio").map(text_length));
+    bytes.with_sound(sounds.fold(0, u64::saturating_add))
+}
+
+impl AddedInput {
+    /// The same input, of which this part is sound.
+    fn with_sound(self, sound: u64) -> Self {
+        Self { bytes: self.bytes.saturating_sub(sound), sound, ..self }
+    }
+}
+
+/// Reads a message of the provider.
+pub(super) fn provider_message(text: &[u8]) -> (ProviderMessage, Option<SettingsChange>) {
+    let other = |fact| (ProviderMessage::of(fact), None);
+    let Some(message) = JsonObject::of(text) else { return other(ProviderFact::Other) };
+    let id_of_response = || message.object("response").and_then(|response| response.text("id"));
+    let of_response =
+        |fact, response_id| (ProviderMessage { response_id, ..ProviderMessage::of(fact) }, None);
+    match message.text("type").as_deref() {
+        Some("response.created") => of_response(ProviderFact::Begun, id_of_response()),
+        Some("response.done") => of_response(ProviderFact::Ended, id_of_response()),
+        Some("conversation.item.input_audio_transcription.completed") => {
+            other(ProviderFact::Transcribed)
+        }
+        Some("error") => {
+            let error = message.object("error");
+            let event_id = error.as_ref().and_then(|error| error.text("event_id"));
+            let code = error.as_ref().and_then(|error| error.text("code")).unwrap_or_default();
+            let is_of_response = OF_OTHERS.iter().all(|start| !code.starts_with(start));
+            match event_id.is_some() || is_of_response {
+                true => other(ProviderFact::Refused { event_id }),
+                false => other(ProviderFact::Other),
+            }
+        }
+        Some(
+            "session.created"
+            | "session.updated"
+            | "transcription_session.created"
+            | "transcription_session.updated",
+        ) => {
+            let session = Fields::of_message(text, MESSAGE)
+                .and_then(|message| message.within(&[], "session", SESSION))
+                .and_then(|session| settings(&session));
+            (ProviderMessage::of(ProviderFact::Settings), session.ok())
+        }
+        _ => of_response(ProviderFact::Other, message.text("response_id")),
+    }
+}
+
+/// The starts of the codes of errors about messages that ask for no response.
+const OF_OTHERS: [&str; 5] =
+    ["input_audio_buffer", "item_", "session_", "response_cancel", "cannot_update_voice"];

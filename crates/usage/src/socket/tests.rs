@@ -1,0 +1,529 @@
+//! Tests of the messages of all protocols.
+
+use http::Method;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tollgate_pricing::UsageSource;
+
+use super::message::AddedInput;
+use super::*;
+use crate::dialect::Dialect;
+use crate::endpoint::EndpointFormat;
+use crate::issue::Issue;
+use crate::response::{ResponseEnd, ResponseMeter};
+
+const LIVE: &str = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent";
+
+fn responses() -> Conversation {
+    let format = EndpointFormat::of(Dialect::OpenAi, Method::CONNECT, "/responses");
+    Conversation::of(&format, true)
+}
+
+fn realtime_format() -> EndpointFormat {
+    EndpointFormat::of(Dialect::OpenAi, Method::CONNECT, "/realtime?model=gpt-realtime")
+}
+
+fn realtime() -> Conversation {
+    Conversation::of(&realtime_format(), true)
+}
+
+fn live() -> Conversation {
+    Conversation::of(&EndpointFormat::of(Dialect::Google, Method::CONNECT, LIVE), true)
+}
+
+/// The issues of a message.
+fn issues(conversation: &Conversation, text: &str) -> Vec<Issue> {
+    conversation.client_message(text.as_bytes()).unwrap_err()
+}
+
+fn role(conversation: &Conversation, text: &str) -> ClientRole {
+    conversation.client_message(text.as_bytes()).unwrap().role
+}
+
+/// Takes a message that is sent on.
+fn send(conversation: &mut Conversation, text: &str) {
+    let message = conversation.client_message(text.as_bytes()).unwrap();
+    conversation.sent(message);
+}
+
+fn facts(conversation: &mut Conversation, text: &str) -> Vec<ProviderFact> {
+    let messages = conversation.provider_messages(text.as_bytes());
+    messages.into_iter().map(|message| message.fact).collect()
+}
+
+#[test]
+fn a_message_is_understood_in_one_way_or_not_at_all() {
+    let lane = |text: &str| responses().client_message(text.as_bytes()).map(|read| read.lane);
+    assert_eq!(lane(r#"{"type":"response.create","model":"m"}"#), Ok(None));
+    assert_eq!(lane(r#"{"stream_id":"a","type":"response.create"}"#), Ok(Some("a".to_owned())));
+    assert_eq!(lane(r#"{"stream_id":null,"type":"response.\u0063reate"}"#), Ok(None));
+    for (text, path, start) in [
+        ("[]", "", "the message must be a JSON object"),
+        ("{", "", "the message is not JSON: line 1"),
+        ("{}", "type", "is required"),
+        (r#"{"type":7}"#, "type", "must be a text"),
+        (r#"{"type":null}"#, "type", "must be a text"),
+        (r#"{"type":"session.update"}"#, "type", "is not a type"),
+        // An error that answers one of these cannot be told from that of a response.
+        (r#"{"type":"response.cancel"}"#, "type", "is not a type"),
+        (r#"{"type":"response.processed"}"#, "type", "is not a type"),
+        (r#"{"type":"response.steer"}"#, "type", "is not a type"),
+        (r#"{"type":"response.cancel","type":"response.create"}"#, "type", "must not occur"),
+        (r#"{"type":"response.cancel","Type":"response.create"}"#, "Type", "must be written"),
+        (r#"{"type":"response.create","STREAM_ID":"a"}"#, "STREAM_ID", "must be written"),
+        (r#"{"type":"response.create","\u017ftream_id":"a"}"#, "ſtream_id", "must be written"),
+        (
+            r#"{"type":"response.create","stream_id":"a","stream_id":"b"}"#,
+            "stream_id",
+            "must not occur",
+        ),
+        (
+            r#"{"type":"response.create","stream_id":null,"stream_id":"b"}"#,
+            "stream_id",
+            "must not occur",
+        ),
+        (r#"{"type":"response.create","stream_id":1}"#, "stream_id", "must be a text"),
+    ] {
+        let issues = issues(&responses(), text);
+        assert_eq!(issues[0].path.join("."), path, "{text}");
+        assert!(issues[0].message.starts_with(start), "{text}: {}", issues[0].message);
+    }
+    for (conversation, text, path) in [
+        (realtime(), r#"{"type":"response.create","response":{},"response":{}}"#, "response"),
+        (
+            realtime(),
+            r#"{"type":"response.create","response":{"max_output_tokens":1,"max_output_tokens":9}}"#,
+            "response.max_output_tokens",
+        ),
+        (
+            realtime(),
+            r#"{"type":"response.create","response":{"max_output_tokens":1,"max_response_output_tokens":9}}"#,
+            "response.max_response_output_tokens",
+        ),
+        (realtime(), r#"{"type":"session.update","Session":{}}"#, "Session"),
+        (
+            realtime(),
+            r#"{"type":"session.update","session":{"audio":{"input":{"turn_detection":null,"Turn_detection":{}}}}}"#,
+            "session.audio.input.Turn_detection",
+        ),
+        (realtime(), r#"{"event_id":"a"}"#, "type"),
+        (realtime(), r#"{"type":"response.cancel","event_id":7}"#, "event_id"),
+        (live(), r#"{"realtimeInput":{},"realtime_input":{}}"#, "realtime_input"),
+        (live(), r#"{"setup":{}}"#, "setup.model"),
+    ] {
+        let issues = issues(&conversation, text);
+        assert_eq!(issues[0].path.join("."), path, "{text}: {}", issues[0].message);
+    }
+}
+
+#[test]
+fn what_the_provider_stores_is_refused_with_the_key_of_the_operator_alone() {
+    let own = Conversation::of(&realtime_format(), false);
+    for text in [
+        r#"{"type":"session.update","session":{"prompt":{"id":"pmpt_1"}}}"#,
+        r#"{"type":"response.create","response":{"prompt":{"id":"pmpt_1"}}}"#,
+    ] {
+        assert_eq!(issues(&realtime(), text)[0].path[1], "prompt");
+        assert!(own.client_message(text.as_bytes()).is_ok());
+    }
+    let text = r#"{"setup":{"model":"models/m","session_resumption":{"handle":"h"}}}"#;
+    assert_eq!(issues(&live(), text)[0].path.join("."), "setup.sessionResumption.handle");
+    let begins = r#"{"setup":{"model":"models/m","sessionResumption":{}}}"#;
+    assert_eq!(role(&live(), begins), ClientRole::Other);
+}
+
+#[test]
+fn messages_of_responses_say_which_response_begins_and_ends() {
+    let read = |text: &str| {
+        let [message] = responses().provider_messages(text.as_bytes()).try_into().unwrap();
+        let ProviderMessage { lane, fact, .. } = message;
+        (lane, fact)
+    };
+    let id = |text: &str| responses().provider_messages(text.as_bytes())[0].response_id.clone();
+    let on = |lane: &str, fact| (Some(lane.to_owned()), fact);
+    let begun = r#"{"type":"response.created","stream_id":"a","response":{"id":"resp_1"}}"#;
+    assert_eq!(read(begun), on("a", ProviderFact::Begun));
+    assert_eq!(id(begun).as_deref(), Some("resp_1"));
+    assert_eq!(id(r#"{"type":"response.created","response":7}"#), None);
+    for end in ["completed", "incomplete", "failed", "cancelled"] {
+        let text = format!(r#"{{"type":"response.{end}","stream_id":"b","response":{{}}}}"#);
+        assert_eq!(read(&text), on("b", ProviderFact::Ended));
+    }
+    let error = r#"{"type":"error","status":400,"error":{"code":"previous_response_not_found"}}"#;
+    assert_eq!(read(error), (None, ProviderFact::Failed { status: Some(400) }));
+    let error = r#"{"type":"error","error":{},"status":"no"}"#;
+    assert_eq!(read(error), (None, ProviderFact::Failed { status: None }));
+    for other in [r#"{"type":"response.output_text.delta","delta":"x"}"#, "{}", "x", "[1]"] {
+        assert_eq!(read(other), (None, ProviderFact::Other), "{other}");
+    }
+}
+
+#[test]
+fn an_error_has_the_form_of_the_providers() {
+    let error = RawValue::from_string(r#"{"code":"c"}"#.to_owned()).unwrap();
+    let message = error_message(402, &error, None);
+    assert_eq!(message, r#"{"type":"error","status":402,"error":{"code":"c"}}"#);
+    let refused = ClientMessage { lane: Some("a\"".to_owned()), ..ClientMessage::default() };
+    let message = error_message(402, &error, Some(&refused));
+    assert_eq!(message, r#"{"type":"error","status":402,"error":{"code":"c"},"stream_id":"a\""}"#);
+    assert_eq!(facts(&mut responses(), &message), [ProviderFact::Failed { status: Some(402) }]);
+    let refused = ClientMessage { event_id: Some("e".to_owned()), ..ClientMessage::default() };
+    let message: serde_json::Value =
+        serde_json::from_str(&error_message(402, &error, Some(&refused))).unwrap();
+    assert_eq!(message["error"], json!({"code": "c", "event_id": "e"}));
+    let refused = ProviderFact::Refused { event_id: Some("e".to_owned()) };
+    assert_eq!(facts(&mut realtime(), &message.to_string()), [refused]);
+}
+
+#[test]
+fn messages_of_a_realtime_client_ask_or_add_or_neither() {
+    use ClientRole::{Adds, Asks, Other};
+    for (kind, expected) in [
+        ("response.create", Asks),
+        ("input_audio_buffer.append", Adds),
+        ("input_audio_buffer.commit", Adds),
+        ("conversation.item.create", Adds),
+        ("a.newer.one", Adds),
+        ("session.update", Other),
+        ("response.cancel", Other),
+        ("input_audio_buffer.clear", Other),
+        ("conversation.item.truncate", Other),
+        ("conversation.item.delete", Other),
+        ("conversation.item.retrieve", Other),
+        ("output_audio_buffer.clear", Other),
+    ] {
+        assert_eq!(role(&realtime(), &json!({ "type": kind }).to_string()), expected, "{kind}");
+    }
+}
+
+#[test]
+fn the_facts_of_a_realtime_provider_name_their_response() {
+    let read = |text: &str| {
+        let [message] = realtime().provider_messages(text.as_bytes()).try_into().unwrap();
+        let ProviderMessage { response_id, fact, .. } = message;
+        (response_id, fact)
+    };
+    let id = || Some("resp_1".to_owned());
+    let created = r#"{"type":"response.created","event_id":"e","response":{"id":"resp_1"}}"#;
+    assert_eq!(read(created), (id(), ProviderFact::Begun));
+    let done = r#"{"type":"response.done","response":{"id":"resp_1","status":"cancelled"}}"#;
+    assert_eq!(read(done), (id(), ProviderFact::Ended));
+    let delta = r#"{"type":"response.output_audio.delta","response_id":"resp_1","delta":"AA=="}"#;
+    assert_eq!(read(delta), (id(), ProviderFact::Other));
+    let refused = |event_id: Option<&str>| {
+        (None, ProviderFact::Refused { event_id: event_id.map(str::to_owned) })
+    };
+    let error = |error: serde_json::Value| json!({"type": "error", "error": error}).to_string();
+    assert_eq!(read(&error(json!({"event_id": "e1"}))), refused(Some("e1")));
+    let busy = json!({"code": "conversation_already_has_active_response", "event_id": null});
+    assert_eq!(read(&error(busy)), refused(None));
+    let of_another = json!({"code": "input_audio_buffer_commit_empty", "event_id": null});
+    assert_eq!(read(&error(of_another)), (None, ProviderFact::Other));
+    let transcribed = r#"{"type":"conversation.item.input_audio_transcription.completed"}"#;
+    assert_eq!(read(transcribed), (None, ProviderFact::Transcribed));
+}
+
+/// Settings of the client count from the moment when they are sent, and beside those of before until the provider has
+/// stated them.
+#[test]
+fn the_settings_that_cost_more_count_until_the_provider_has_stated_them() {
+    let mut conversation = realtime();
+    let created = |detection: serde_json::Value| {
+        json!({"type": "session.created", "session": {"type": "realtime", "model": "gpt-realtime",
+            "max_output_tokens": 100,
+            "audio": {"input": {"format": {"type": "audio/pcm", "rate": 24000},
+                "turn_detection": detection, "transcription": null}}}})
+        .to_string()
+    };
+    let most = |conversation: &Conversation| {
+        conversation.response(None, conversation.input(), 0).max_output_tokens
+    };
+    assert!(!conversation.begins_responses());
+    assert_eq!(facts(&mut conversation, &created(json!(null))), [ProviderFact::Settings]);
+    assert!(!conversation.begins_responses() && !conversation.transcribes());
+    assert_eq!(most(&conversation), Some(100));
+    // More tokens, voice activity and transcription.
+    send(
+        &mut conversation,
+        &json!({"type": "session.update", "session": {"max_output_tokens": "inf", "audio": {"input": {
+            "turn_detection": {"type": "server_vad"}, "transcription": {"model": "whisper-1"}}}}})
+        .to_string(),
+    );
+    assert!(conversation.begins_responses() && conversation.transcribes());
+    assert_eq!(most(&conversation), None);
+    let model = conversation.transcription(conversation.input()).model;
+    assert_eq!(model.as_deref(), Some("whisper-1"));
+    // The provider has refused it, and states what holds for another change.
+    send(&mut conversation, r#"{"type":"session.update","session":{"max_output_tokens":7}}"#);
+    facts(&mut conversation, &created(json!(null)));
+    assert!(conversation.begins_responses(), "one of the two changes is not stated");
+    facts(&mut conversation, &created(json!(null)));
+    assert!(!conversation.begins_responses() && !conversation.transcribes());
+    assert_eq!(most(&conversation), Some(100));
+    // What asks for a response may state its own.
+    let asks = r#"{"type":"response.create","response":{"max_output_tokens":5}}"#;
+    let asks = conversation.client_message(asks.as_bytes()).unwrap();
+    let body = conversation.response(Some(&asks), conversation.input_with(&asks), 0);
+    assert_eq!(body.max_output_tokens, Some(5));
+}
+
+#[test]
+fn the_earlier_form_of_realtime_is_read_as_well() {
+    let mut conversation = realtime();
+    let created = json!({"type": "session.created", "session": {"max_response_output_tokens": 50,
+        "input_audio_format": "g711_ulaw", "turn_detection": {"type": "server_vad"},
+        "input_audio_transcription": {"model": "whisper-1"}}});
+    facts(&mut conversation, &created.to_string());
+    assert!(conversation.begins_responses() && conversation.transcribes());
+    let sound = "A".repeat(32_000);
+    send(
+        &mut conversation,
+        &json!({"type": "input_audio_buffer.append", "audio": sound}).to_string(),
+    );
+    assert_eq!(conversation.input(), SocketInput { bytes: 0, micros: 3_000_000 });
+    let body = conversation.response(None, conversation.input(), 0);
+    assert_eq!((body.max_output_tokens, body.audio_micros), (Some(50), 3_000_000));
+    // A session for transcription alone makes no responses.
+    let created = json!({"type": "session.updated", "session": {"type": "transcription",
+        "audio": {"input": {"turn_detection": {"type": "server_vad"}}}}});
+    facts(&mut conversation, &created.to_string());
+    assert!(!conversation.begins_responses() && conversation.transcribes());
+}
+
+#[test]
+fn the_bound_of_a_response_has_all_that_was_sent_before() {
+    let mut conversation = realtime();
+    let format = realtime_format();
+    let input = |conversation: &Conversation, open_tokens| {
+        let body = conversation.response(None, conversation.input(), open_tokens);
+        body.bound(&format).input_tokens
+    };
+    assert_eq!(input(&conversation, 0), 0);
+    let item = r#"{"content":[{"type":"input_text","text":"Hello"}]}"#;
+    let create = format!(r#"{{"type":"conversation.item.create","item":{item}}}"#);
+    send(&mut conversation, &create);
+    let of_item = u64::try_from(item.len()).unwrap() - 2;
+    assert_eq!(input(&conversation, 0), of_item);
+    // The format of the sound is not known yet, so it may be 6 seconds.
+    let sound = json!({"type": "input_audio_buffer.append", "audio": "A".repeat(64_000)});
+    send(&mut conversation, &sound.to_string());
+    assert_eq!(input(&conversation, 0), of_item + 60);
+    let pcm = json!({"type": "session.updated",
+        "session": {"audio": {"input": {"format": {"type": "audio/pcm"}}}}});
+    facts(&mut conversation, &pcm.to_string());
+    send(&mut conversation, &sound.to_string());
+    assert_eq!(input(&conversation, 0), of_item + 70);
+    // Sound in an item counts by its length.
+    let part = json!({"type": "conversation.item.create", "item": {"content": [
+        {"type": "input_audio", "audio": "A".repeat(64_000)}]}});
+    let message = conversation.client_message(part.to_string().as_bytes()).unwrap();
+    assert!(message.input.bytes < 100, "{:?}", message.input);
+    assert_eq!(message.input.sound, 64_000);
+    // A response that is open is input of the next one. What was sent since its beginning is, too.
+    let before = conversation.input();
+    send(&mut conversation, &sound.to_string());
+    assert_eq!(input(&conversation, 1_000), of_item + 1_080);
+    conversation.ended(500, before);
+    assert_eq!(input(&conversation, 0), 510);
+}
+
+#[test]
+fn tools_that_run_at_the_provider_leave_a_response_without_a_bound() {
+    let mut conversation = realtime();
+    let unbounded = |conversation: &Conversation, message: Option<&ClientMessage>| {
+        let body = conversation.response(message, conversation.input(), 0);
+        body.bound(&realtime_format()).unbounded
+    };
+    let tools = |kind: &str| json!([{ "type": kind }]);
+    let with = |kind: &str| {
+        json!({"type": "session.updated", "session": {"tools": tools(kind)}}).to_string()
+    };
+    facts(&mut conversation, &with("function"));
+    assert_eq!(unbounded(&conversation, None), None);
+    facts(&mut conversation, &with("mcp"));
+    assert_eq!(unbounded(&conversation, None), Some(vec!["tools".to_owned()]));
+    let asks = json!({"type": "response.create", "response": {"tools": tools("function")}});
+    let asks = conversation.client_message(asks.to_string().as_bytes()).unwrap();
+    assert_eq!(unbounded(&conversation, Some(&asks)), None);
+}
+
+#[test]
+fn a_realtime_response_is_measured_by_its_last_message() {
+    let conversation = realtime();
+    let body = conversation.response(None, conversation.input(), 0);
+    let mut meter = ResponseMeter::of_socket(&realtime_format(), &body);
+    meter.message(br#"{"type":"response.created","response":{"id":"resp_1","usage":null}}"#);
+    let sound =
+        format!(r#"{{"type":"response.output_audio.delta","delta":"{}"}}"#, "A".repeat(9_000));
+    meter.message(sound.as_bytes());
+    meter.message(br#"{"type":"response.output_audio_transcript.delta","delta":"Hello"}"#);
+    let done = json!({"type": "response.done", "response": {"id": "resp_1", "status": "cancelled",
+        "usage": {"total_tokens": 253, "input_tokens": 132, "output_tokens": 121,
+            "input_token_details": {"text_tokens": 119, "audio_tokens": 13, "cached_tokens": 64,
+                "cached_tokens_details": {"text_tokens": 60, "audio_tokens": 4}},
+            "output_token_details": {"text_tokens": 30, "audio_tokens": 91}}}});
+    let cut = {
+        let mut cut = ResponseMeter::of_socket(&realtime_format(), &body);
+        cut.message(sound.as_bytes());
+        cut.message(br#"{"type":"response.output_audio_transcript.delta","delta":"Hello"}"#);
+        cut.finish(ResponseEnd::Left)
+    };
+    assert_eq!((cut.usage.output_tokens(), cut.source), (2, UsageSource::Partial));
+    meter.message(done.to_string().as_bytes());
+    let read = meter.finish(ResponseEnd::Complete);
+    assert_eq!(
+        (read.source, read.complete, read.total_differs),
+        (UsageSource::Reported, true, false)
+    );
+    assert_eq!(read.response_id.as_deref(), Some("resp_1"));
+    let of = read.usage.quantities;
+    assert_eq!((of.input, of.input_audio), (59, 9));
+    assert_eq!((of.cached_input, of.cached_input_audio), (60, 4));
+    assert_eq!((of.output, of.output_audio), (30, 91));
+}
+
+#[test]
+fn a_transcription_is_measured_in_tokens_or_seconds() {
+    let mut conversation = realtime();
+    let format = realtime_format().of_transcriptions();
+    let session = json!({"type": "session.updated", "session": {"audio": {"input": {
+        "format": {"type": "audio/pcm"}, "transcription": {"model": "whisper-1"}}}}});
+    facts(&mut conversation, &session.to_string());
+    let sound = json!({"type": "input_audio_buffer.append", "audio": "A".repeat(128_000)});
+    send(&mut conversation, &sound.to_string());
+    let body = conversation.transcription(conversation.input());
+    let bound = body.bound(&format);
+    assert_eq!((bound.others.input_second, bound.unbounded), (2_000_000, None));
+    let measured = |usage: serde_json::Value| {
+        let mut meter = ResponseMeter::of_socket(&format, &body);
+        let message = json!({"type": "conversation.item.input_audio_transcription.completed",
+            "transcript": "Hello", "usage": usage});
+        meter.message(message.to_string().as_bytes());
+        meter.finish(ResponseEnd::Complete)
+    };
+    let read = measured(json!({"type": "duration", "seconds": 1.5}));
+    assert_eq!(
+        (read.usage.quantities.input_second, read.source),
+        (1_500_000, UsageSource::Reported)
+    );
+    assert!(read.complete);
+    let read = measured(json!({"type": "tokens", "input_tokens": 12, "output_tokens": 3,
+        "total_tokens": 15, "input_token_details": {"audio_tokens": 12, "text_tokens": 0}}));
+    let of = read.usage.quantities;
+    assert_eq!((of.input_audio, of.output, read.source), (12, 3, UsageSource::Reported));
+    // The last but one transcription bounds what the next one may have.
+    conversation.transcribed();
+    assert_eq!(conversation.transcription(conversation.input()).audio_micros, 2_000_000);
+    send(&mut conversation, &sound.to_string());
+    conversation.transcribed();
+    assert_eq!(conversation.transcription(conversation.input()).audio_micros, 2_000_000);
+}
+
+#[test]
+fn live_input_counts_by_its_kind() {
+    let mut conversation = live();
+    let setup = json!({"setup": {"model": "models/gemini-live", "generationConfig":
+        {"maxOutputTokens": 99}}});
+    send(&mut conversation, &setup.to_string());
+    assert!(conversation.begins_responses());
+    let before = conversation.input();
+    let body = conversation.response(None, before, 0);
+    assert_eq!((body.max_output_tokens, body.model.as_deref()), (Some(99), Some("gemini-live")));
+    let added = |text: serde_json::Value| {
+        conversation.client_message(text.to_string().as_bytes()).unwrap().input
+    };
+    let media = |kind: &str| json!({"mimeType": kind, "data": "A".repeat(8_000)});
+    for (text, expected) in [
+        (
+            json!({"realtimeInput": {"audio": media("audio/pcm;rate=16000")}}),
+            AddedInput { bytes: 0, sound: 8_000, bytes_per_second: Some(32_000) },
+        ),
+        (
+            json!({"realtime_input": {"media_chunks": [{"mime_type": "audio/pcm", "data": "AAAA"}]}}),
+            AddedInput { bytes: 0, sound: 4, bytes_per_second: Some(32_000) },
+        ),
+        (
+            json!({"realtimeInput": {"video": media("image/jpeg")}}),
+            AddedInput { bytes: 4_096, sound: 0, bytes_per_second: None },
+        ),
+        (
+            json!({"realtimeInput": {"text": "Hello"}}),
+            AddedInput { bytes: 5, sound: 0, bytes_per_second: None },
+        ),
+    ] {
+        assert_eq!(added(text.clone()), expected, "{text}");
+    }
+    assert_eq!(
+        role(&conversation, r#"{"client_content":{"turnComplete":true}}"#),
+        ClientRole::Adds
+    );
+    assert_eq!(role(&conversation, r#"{"toolResponse":{}}"#), ClientRole::Adds);
+}
+
+#[test]
+fn a_turn_ends_with_its_usage() {
+    use ProviderFact::{Begun, Ended, EndedBefore, Other, Settings};
+    let content = r#"{"serverContent":{"modelTurn":{"parts":[{"text":"Hi"}]}}}"#;
+    let complete = r#"{"serverContent":{"turnComplete":true}}"#;
+    let interrupted = r#"{"serverContent":{"interrupted":true}}"#;
+    let usage = r#"{"usageMetadata":{"promptTokenCount":3,"responseTokenCount":2}}"#;
+    let both = r#"{"serverContent":{"turnComplete":true},"usageMetadata":{"promptTokenCount":3}}"#;
+    let cut = r#"{"serverContent":{"interrupted":true},"usageMetadata":{"promptTokenCount":3}}"#;
+    let call = r#"{"toolCall":{"functionCalls":[{"name":"f"}]}}"#;
+    let generated = r#"{"serverContent":{"generationComplete":true}}"#;
+    let cases: [(&[&str], &[&[ProviderFact]]); 8] = [
+        // Usage behind the end, with it, and before it.
+        (&[content, complete, usage], &[&[Begun], &[Other], &[Ended]]),
+        (&[content, generated, both], &[&[Begun], &[Other], &[Ended]]),
+        (&[content, usage, both], &[&[Begun], &[Other], &[Ended]]),
+        // An interruption has a completion behind it, which is of no other turn.
+        (&[content, interrupted, both, content], &[&[Begun], &[Other], &[Ended], &[Begun]]),
+        (&[content, cut, both, usage], &[&[Begun], &[Ended], &[Other], &[Other]]),
+        // A turn without usage ends when the next one begins.
+        (
+            &[content, complete, content, both],
+            &[&[Begun], &[Other], &[EndedBefore, Begun], &[Ended]],
+        ),
+        // A call of a tool is a turn, also without an answer.
+        (&[call, both], &[&[Begun], &[Ended]]),
+        // The model has nothing to say, and has read the input.
+        (&[complete, usage, complete], &[&[Other], &[Begun, Ended], &[Other]]),
+    ];
+    for (messages, expected) in cases {
+        let mut conversation = live();
+        assert_eq!(facts(&mut conversation, r#"{"setupComplete":{}}"#), [Settings]);
+        let read: Vec<_> = messages.iter().map(|text| facts(&mut conversation, text)).collect();
+        assert_eq!(read, expected, "{messages:?}");
+    }
+    let mut conversation = live();
+    facts(&mut conversation, content);
+    assert!(!conversation.waits_for_usage());
+    facts(&mut conversation, complete);
+    assert!(conversation.waits_for_usage());
+    conversation.give_up_usage();
+    assert_eq!(facts(&mut conversation, content), [Begun]);
+}
+
+#[test]
+fn a_turn_is_measured_by_its_last_usage() {
+    let mut conversation = live();
+    send(&mut conversation, r#"{"setup":{"model":"models/gemini-3.8-live"}}"#);
+    let body = conversation.response(None, conversation.input(), 0);
+    let format = EndpointFormat::of(Dialect::Google, Method::CONNECT, LIVE);
+    let mut meter = ResponseMeter::of_socket(&format, &body);
+    meter.message(br#"{"serverContent":{"modelTurn":{"parts":[{"inlineData":{"mimeType":"audio/pcm","data":"AAAA"}}]}}}"#);
+    meter.message(
+        br#"{"usageMetadata":{"promptTokenCount":3,"responseTokenCount":1,"totalTokenCount":4}}"#,
+    );
+    let last = json!({"serverContent": {"turnComplete": true}, "usageMetadata": {
+        "promptTokenCount": 120, "responseTokenCount": 50, "totalTokenCount": 170,
+        "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 100},
+            {"modality": "TEXT", "tokenCount": 20}],
+        "responseTokensDetails": [{"modality": "AUDIO", "tokenCount": 45},
+            {"modality": "TEXT", "tokenCount": 5}]}});
+    meter.message(last.to_string().as_bytes());
+    let read = meter.finish(ResponseEnd::Complete);
+    assert_eq!((read.source, read.complete), (UsageSource::Reported, true));
+    let of = read.usage.quantities;
+    assert_eq!((of.input, of.input_audio, of.output, of.output_audio), (20, 100, 5, 45));
+}
