@@ -29,6 +29,7 @@ mod openapi;
 mod ownership;
 mod providers;
 mod quote;
+mod realtime;
 mod reference;
 mod refusal_records;
 mod refusals;

@@ -80,6 +80,6 @@ pub(super) fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> 
             Some(_) => find(&is_named),
             None => find(&|response| response.has_begun),
         },
-        ProviderFact::Transcribed | ProviderFact::Settings => None,
+        ProviderFact::Transcribed | ProviderFact::Settings | ProviderFact::Unrelated => None,
     }
 }

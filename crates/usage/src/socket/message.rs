@@ -135,6 +135,8 @@ pub enum ProviderFact {
     Transcribed,
     /// The session has begun, or its settings have changed.
     Settings,
-    /// Another one.
+    /// Another one about a response.
     Other,
+    /// Another one about no response.
+    Unrelated,
 }

@@ -196,7 +196,7 @@ impl AddedInput {
 /// Reads a message of the provider.
 pub(super) fn provider_message(text: &[u8]) -> (ProviderMessage, Option<SettingsChange>) {
     let other = |fact| (ProviderMessage::of(fact), None);
-    let Some(message) = JsonObject::of(text) else { return other(ProviderFact::Other) };
+    let Some(message) = JsonObject::of(text) else { return other(ProviderFact::Unrelated) };
     let id_of_response = || message.object("response").and_then(|response| response.text("id"));
     let of_response =
         |fact, response_id| (ProviderMessage { response_id, ..ProviderMessage::of(fact) }, None);
@@ -213,7 +213,7 @@ pub(super) fn provider_message(text: &[u8]) -> (ProviderMessage, Option<Settings
             let is_of_response = OF_OTHERS.iter().all(|start| !code.starts_with(start));
             match event_id.is_some() || is_of_response {
                 true => other(ProviderFact::Refused { event_id }),
-                false => other(ProviderFact::Other),
+                false => other(ProviderFact::Unrelated),
             }
         }
         Some(
@@ -227,7 +227,10 @@ pub(super) fn provider_message(text: &[u8]) -> (ProviderMessage, Option<Settings
                 .and_then(|session| settings(&session));
             (ProviderMessage::of(ProviderFact::Settings), session.ok())
         }
-        _ => of_response(ProviderFact::Other, message.text("response_id")),
+        _ => match message.text("response_id") {
+            Some(id) => of_response(ProviderFact::Other, Some(id)),
+            None => other(ProviderFact::Unrelated),
+        },
     }
 }
 

@@ -218,7 +218,9 @@ fn the_facts_of_a_realtime_provider_name_their_response() {
     let busy = json!({"code": "conversation_already_has_active_response", "event_id": null});
     assert_eq!(read(&error(busy)), refused(None));
     let of_another = json!({"code": "input_audio_buffer_commit_empty", "event_id": null});
-    assert_eq!(read(&error(of_another)), (None, ProviderFact::Other));
+    assert_eq!(read(&error(of_another)), (None, ProviderFact::Unrelated));
+    let begun = r#"{"type":"input_audio_buffer.speech_started"}"#;
+    assert_eq!(read(begun), (None, ProviderFact::Unrelated));
     let transcribed = r#"{"type":"conversation.item.input_audio_transcription.completed"}"#;
     assert_eq!(read(transcribed), (None, ProviderFact::Transcribed));
 }
