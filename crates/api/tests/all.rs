@@ -22,6 +22,7 @@ mod holds;
 mod hostile_clients;
 mod hostile_providers;
 mod jobs;
+mod live;
 mod metrics;
 mod missing_prices;
 mod month;
