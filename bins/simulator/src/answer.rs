@@ -138,6 +138,16 @@ fn pieces(speech: &AnswerContent) -> impl Iterator<Item = &str> {
     text.split_inclusive(end)
 }
 
+/// The words of an answer on a socket: at most `most`.
+pub(crate) fn spoken_words(tail: &str, behavior: &Behavior, most: u64) -> Vec<String> {
+    let words = u64::from(behavior.words).min(most);
+    let words = usize::try_from(words).unwrap_or(usize::MAX);
+    match behavior.stamps {
+        true => vec![STAMP.to_owned(); words],
+        false => answer_words(tail).take(words).map(str::to_owned).collect(),
+    }
+}
+
 /// The words of an answer that repeats the end of the prompt.
 fn answer_words(tail: &str) -> impl Iterator<Item = &str> {
     let opening = ["You", "said:"].into_iter().chain(tail.split_whitespace());

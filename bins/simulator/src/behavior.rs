@@ -109,6 +109,8 @@ pub struct Behavior {
     pub events: EventDelivery,
     /// The time from the end of a job to its event.
     pub event_delay_ms: u64,
+    /// The time after which a conversation on a socket ends.
+    pub session_ms: Option<u64>,
     /// The only key that is accepted, as a bearer token or `x-api-key`; any key if `None`.
     pub api_key: Option<String>,
 }
@@ -139,6 +141,7 @@ impl Default for Behavior {
             event_secret: None,
             events: EventDelivery::default(),
             event_delay_ms: 0,
+            session_ms: None,
             api_key: None,
         }
     }
@@ -148,7 +151,7 @@ impl Default for Behavior {
 type Setter = fn(&mut Behavior, &str) -> Option<()>;
 
 /// All settings: the names of their headers without `x-simulate-`, their values in words, and their setters.
-const SETTINGS: [(&str, &str, Setter); 23] = [
+const SETTINGS: [(&str, &str, Setter); 24] = [
     ("first-byte-delay-ms", "milliseconds", |to, value| put(&mut to.first_byte_delay_ms, value)),
     ("chunk-delay-ms", "milliseconds", |to, value| put(&mut to.chunk_delay_ms, value)),
     ("words", "a number of words", |to, value| put(&mut to.words, value)),
@@ -178,6 +181,7 @@ const SETTINGS: [(&str, &str, Setter); 23] = [
     ("event-secret", "a secret, or none", |to, value| put_option(&mut to.event_secret, value)),
     ("events", "sent, lost, doubled or forged", |to, value| put(&mut to.events, value)),
     ("event-delay-ms", "milliseconds", |to, value| put(&mut to.event_delay_ms, value)),
+    ("session-ms", "milliseconds, or none", |to, value| put_option(&mut to.session_ms, value)),
 ];
 
 /// The values, in words, and the setter of the setting of this name.

@@ -25,6 +25,12 @@ pub(crate) enum SimulatedEndpoint {
     ChatCompletions,
     Completions,
     Responses,
+    /// The responses on its sockets.
+    Realtime,
+    /// The transcriptions on them.
+    RealtimeTranscriptions,
+    /// The turns on its sockets.
+    Live,
     Embeddings,
     Models,
     Messages,
@@ -41,10 +47,13 @@ pub(crate) enum SimulatedEndpoint {
 }
 
 impl SimulatedEndpoint {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
+        Self::Realtime,
+        Self::RealtimeTranscriptions,
+        Self::Live,
         Self::Embeddings,
         Self::Models,
         Self::Messages,
@@ -64,6 +73,9 @@ impl SimulatedEndpoint {
             Self::ChatCompletions => "/v1/chat/completions",
             Self::Completions => "/v1/completions",
             Self::Responses => "/v1/responses",
+            Self::Realtime => "/v1/realtime",
+            Self::RealtimeTranscriptions => "/v1/realtime transcriptions",
+            Self::Live => "/ws/{service}",
             Self::Embeddings => "/v1/embeddings",
             Self::Models => "/v1/models",
             Self::Messages => "/v1/messages",

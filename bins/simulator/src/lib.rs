@@ -23,6 +23,9 @@
 //! | `GET`, `DELETE /v1/responses/{id}` | a response in the background; with `stream=true` its events after `starting_after` |
 //! | `POST /v1/responses/{id}/cancel` | ends it |
 //! | `GET /v1/responses/{id}/input_items` | its input |
+//! | `GET /v1/responses` | a [WebSocket](#websockets) on which each `response.create` is answered |
+//! | `GET /v1/realtime` | a [WebSocket](#websockets) of OpenAI's Realtime API |
+//! | `GET /ws/{service}` | a [WebSocket](#websockets) of Gemini Live |
 //! | `POST /v1/embeddings` | one canned vector per input, as numbers or base64 |
 //! | `GET /v1/models`, `/v1/models/{id}` | a short list; Anthropic's format if the request has `anthropic-version` |
 //! | `POST /v1/messages` | JSON, or a stream from `message_start` to `message_stop` |
@@ -79,6 +82,7 @@
 //! | `x-simulate-event-secret` | the secret that signs them, `whsec_…` | `none` |
 //! | `x-simulate-events` | `sent`, `lost`, `doubled` or `forged`: signed with another secret | `sent` |
 //! | `x-simulate-event-delay-ms` | the time from the end of a job to its event | 0 |
+//! | `x-simulate-session-ms` | the time after which a conversation on a WebSocket ends | `none` |
 //! | `x-simulate-stamps` | `true`: each word of a stream is the time at which it was sent, in ns since 1970 | `false` |
 //!
 //! Where the numbers contradict each other, the whole is raised to its part: 5 cached tokens of a
@@ -112,6 +116,20 @@
 //! With `event-url`, an event by Standard Webhooks tells the end of a response, batch or video in OpenAI's format, such
 //! as `{"type": "response.completed", "data": {"id": "resp_…"}}`. It is sent once, whatever the answer. A job that is
 //! cancelled has its event at the time at which it would have ended.
+//!
+//! # WebSockets
+//!
+//! The headers of the upgrade set the behaviour of all responses on it. `chunk-delay-ms` is the pace of the messages.
+//!
+//! In conversations, sound that is not zero is speech, and it ends with silence: 200 ms at OpenAI, or what
+//! `silence_duration_ms` says, and 500 ms at Google. A second of it has 10 tokens. With voice activity a response
+//! begins when the speech has ended, and new speech interrupts one. The input of a response is all that came before.
+//! Each word of a response is a token of text and, unless only text is asked for, one of sound. The first tool is called
+//! unless the last input is a tool's result.
+//!
+//! `/v1/realtime` knows the settings of sessions in the current form, `response.create` and `response.cancel`, items, and
+//! transcription: `whisper-*` reports seconds, and another model tokens. A response with `status` other than 200
+//! fails. After `session-ms` the session expires, with an error, or at Google with `goAway`.
 //!
 //! # A receiver of messages
 //!

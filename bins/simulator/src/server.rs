@@ -207,6 +207,8 @@ fn routes(config: &mut ServiceConfig) {
         .route("/v1/chat/completions", post(SimulatedEndpoint::ChatCompletions))
         .route("/v1/completions", post(SimulatedEndpoint::Completions))
         .route("/v1/responses", web::get().to(responses_socket))
+        .route("/v1/realtime", web::get().to(realtime_socket))
+        .route("/ws/{service}", web::get().to(live_socket))
         .route("/v1/responses", post(SimulatedEndpoint::Responses))
         .route("/v1/embeddings", post(SimulatedEndpoint::Embeddings))
         .route("/v1/messages", post(SimulatedEndpoint::Messages))
@@ -257,6 +259,39 @@ async fn responses_socket(
     payload: web::Payload,
     state: Data<SimulatorState>,
 ) -> actix_web::Result<HttpResponse> {
+    open_socket(&http, payload, &state, sockets::responses)
+}
+
+async fn realtime_socket(
+    http: HttpRequest,
+    payload: web::Payload,
+    state: Data<SimulatorState>,
+) -> actix_web::Result<HttpResponse> {
+    open_socket(&http, payload, &state, sockets::realtime)
+}
+
+async fn live_socket(
+    http: HttpRequest,
+    payload: web::Payload,
+    state: Data<SimulatorState>,
+) -> actix_web::Result<HttpResponse> {
+    open_socket(&http, payload, &state, sockets::live)
+}
+
+/// A kind of WebSocket.
+type OpenSocket = fn(
+    &HttpRequest,
+    web::Payload,
+    Behavior,
+    Arc<SimulatorCounters>,
+) -> actix_web::Result<HttpResponse>;
+
+fn open_socket(
+    http: &HttpRequest,
+    payload: web::Payload,
+    state: &SimulatorState,
+    open: OpenSocket,
+) -> actix_web::Result<HttpResponse> {
     let behavior = match state.behavior.overridden_by(http.headers()) {
         Ok(behavior) => behavior.into_owned(),
         Err(invalid) => {
@@ -264,11 +299,11 @@ async fn responses_socket(
             return Ok(refuse(&error, SimulatedDialect::OpenAi));
         }
     };
-    if behavior.api_key.as_deref().is_some_and(|key| sent_key(&http) != Some(key)) {
+    if behavior.api_key.as_deref().is_some_and(|key| sent_key(http) != Some(key)) {
         let error = SimulatedError::new(401, "incorrect API key provided");
         return Ok(refuse(&error, SimulatedDialect::OpenAi));
     }
-    sockets::responses(&http, payload, behavior, Arc::clone(&state.counters))
+    open(http, payload, behavior, Arc::clone(&state.counters))
 }
 
 /// Answers one call: waits, refuses or replies, counts, and sends.
@@ -366,7 +401,11 @@ async fn respond<'a>(
             let (parent, _) = google_model(http);
             google_operations::begin_videos(parent, body, &behavior, &state.operations)?
         }
-        SimulatedEndpoint::Other => {
+        // Only sockets have them.
+        SimulatedEndpoint::Realtime
+        | SimulatedEndpoint::RealtimeTranscriptions
+        | SimulatedEndpoint::Live
+        | SimulatedEndpoint::Other => {
             let (method, path) = (http.method(), http.path());
             return Err(SimulatedError::new(404, format!("there is no {method} {path}")));
         }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use actix_web::web::Payload;
 use actix_web::{HttpRequest, HttpResponse, rt};
-use actix_ws::{AggregatedMessage, CloseCode, CloseReason, Session};
+use actix_ws::{CloseCode, Session};
 use bytes::Bytes;
-use futures_util::StreamExt;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
+use super::{SocketPeer, serve};
 use crate::behavior::Behavior;
 use crate::deliver::{EventBuffer, ResponseContent, SimulatedResponse, fill_stamp};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};
@@ -21,9 +21,6 @@ use crate::error::SimulatedError;
 use crate::request::SimulatedRequest;
 use crate::responses;
 use crate::stats::SimulatorCounters;
-
-/// The most bytes of a message.
-const MESSAGE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A socket with its responses.
 struct ResponsesSocket {
@@ -41,35 +38,20 @@ pub(crate) fn responses(
     behavior: Behavior,
     counters: Arc<SimulatorCounters>,
 ) -> actix_web::Result<HttpResponse> {
-    let (response, session, messages) = actix_ws::handle(http, payload)?;
-    let messages = messages.max_frame_size(MESSAGE_LIMIT_BYTES).aggregate_continuations();
-    let mut messages = messages.max_continuation_size(MESSAGE_LIMIT_BYTES);
-    let socket =
-        Rc::new(ResponsesSocket { behavior, counters, session, lanes: RefCell::default() });
-    rt::spawn(async move {
-        let mut session = socket.session.clone();
-        while let Some(message) = messages.next().await {
-            match message {
-                Ok(AggregatedMessage::Text(text)) => {
-                    let socket = Rc::clone(&socket);
-                    rt::spawn(async move { socket.answer(text.as_bytes()).await });
-                }
-                Ok(AggregatedMessage::Ping(bytes)) => drop(session.pong(&bytes).await),
-                Ok(AggregatedMessage::Close(reason)) => {
-                    drop(session.close(reason).await);
-                    return;
-                }
-                Ok(AggregatedMessage::Binary(_)) => {
-                    let reason = CloseReason::from((CloseCode::Unsupported, "no binary messages"));
-                    drop(session.close(Some(reason)).await);
-                    return;
-                }
-                Ok(AggregatedMessage::Pong(_)) => {}
-                Err(_) => return,
-            }
-        }
-    });
-    Ok(response)
+    serve(http, payload, |session| ResponsesSocket {
+        behavior,
+        counters,
+        session,
+        lanes: RefCell::default(),
+    })
+}
+
+impl SocketPeer for ResponsesSocket {
+    const TAKES_BINARY: bool = false;
+
+    async fn take(self: Rc<Self>, message: Bytes) {
+        rt::spawn(async move { self.answer(&message).await });
+    }
 }
 
 impl ResponsesSocket {
