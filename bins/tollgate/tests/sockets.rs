@@ -1,5 +1,5 @@
 //! WebSockets of the real program: many sessions on one wallet, and sessions that end at any moment, on nodes that are
-//! killed. Every response is a call, and no hold stays.
+//! killed. Every response is a call, whoever has begun it, and no hold stays.
 //!
 //! `SOCKETS` of the environment is the number of sessions, or 40.
 
@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use base64::Engine;
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 use tollgate_testkit::random::Random;
@@ -49,11 +50,32 @@ struct Customer {
 }
 
 impl Customer {
-    async fn open(&self, address: SocketAddr, headers: &[(&str, &str)]) -> Option<TestSocket> {
-        let request = TestRequest::new(address, "GET", "/v1/responses").bearer(&self.key);
+    async fn open(
+        &self,
+        protocol: Protocol,
+        address: SocketAddr,
+        headers: &[(&str, &str)],
+    ) -> Option<TestSocket> {
+        let path = match protocol {
+            Protocol::Responses => "/v1/responses",
+            Protocol::Realtime => "/v1/realtime?model=m",
+            Protocol::Live => LIVE,
+        };
+        let request = TestRequest::new(address, "GET", path).bearer(&self.key);
         let request =
             headers.iter().fold(request, |request, (name, value)| request.header(name, value));
-        request.try_open_socket().await
+        let mut socket = request.try_open_socket().await?;
+        let begin = match protocol {
+            Protocol::Responses => return Some(socket),
+            Protocol::Realtime => {
+                json!({"type": "session.update", "session": {"max_output_tokens": 100}})
+            }
+            Protocol::Live => {
+                json!({"setup": {"model": "models/m", "generationConfig": {"maxOutputTokens": 100}}})
+            }
+        };
+        socket.send(&begin).await;
+        Some(socket)
     }
 
     /// The records, once nothing is held, and what they cost the wallet. What is left on the wallet is the rest.
@@ -87,10 +109,87 @@ impl Customer {
     }
 }
 
-fn create(more: &Value) -> Value {
-    let mut message = json!({"type": "response.create", "model": "m", "input": "Hello", "max_output_tokens": 100});
-    message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    message
+/// What is spoken on a socket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Protocol {
+    Responses,
+    Realtime,
+    Live,
+}
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Responses, Protocol::Realtime, Protocol::Live];
+const LIVE: &str = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent";
+
+/// The state of a response, as a message shows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shown {
+    /// The speaker is heard.
+    Heard,
+    Ended,
+    Refused,
+    Other,
+}
+
+impl Protocol {
+    /// Makes the provider begin a response: asks for it, or speaks and is silent. The answer is what ends that early.
+    async fn ask(self, socket: &mut TestSocket) -> Option<Result<Shown, SocketEvent>> {
+        match self {
+            Self::Responses => {
+                let create = json!({"type": "response.create", "model": "m", "input": "Hello",
+                    "max_output_tokens": 100});
+                socket.send(&create).await;
+            }
+            Self::Realtime => {
+                let append = |sound| json!({"type": "input_audio_buffer.append", "audio": sound});
+                socket.send(&append(sound(1, 4_800))).await;
+                loop {
+                    match self.next(socket).await {
+                        Ok(Shown::Other) => {}
+                        Ok(Shown::Heard) => break,
+                        early => return Some(early),
+                    }
+                }
+                socket.send(&append(sound(0, 9_600))).await;
+            }
+            Self::Live => {
+                for data in [sound(1, 3_200), sound(0, 16_000)] {
+                    let audio = json!({"mimeType": "audio/pcm;rate=16000", "data": data});
+                    socket.send(&json!({"realtimeInput": {"audio": audio}})).await;
+                }
+            }
+        }
+        None
+    }
+
+    /// The state that a message of the provider shows.
+    fn shown(self, text: &str) -> Shown {
+        let end = match self {
+            Self::Responses => "\"response.completed\"",
+            Self::Realtime => "\"response.done\"",
+            Self::Live => "\"turnComplete\"",
+        };
+        match () {
+            () if text.contains("\"status\":\"failed\"") => Shown::Refused,
+            () if text.contains("speech_started") => Shown::Heard,
+            () if text.contains(end) => Shown::Ended,
+            () if text.contains("\"type\":\"error\"") => Shown::Refused,
+            () => Shown::Other,
+        }
+    }
+
+    /// The state that the next message shows.
+    async fn next(self, socket: &mut TestSocket) -> Result<Shown, SocketEvent> {
+        match socket.next().await {
+            SocketEvent::Text(text) => Ok(self.shown(&text)),
+            SocketEvent::Binary(bytes) => Ok(self.shown(&String::from_utf8(bytes).unwrap())),
+            other => Err(other),
+        }
+    }
+}
+
+/// Sound of this many bytes, each of which is `byte`.
+fn sound(byte: u8, bytes: usize) -> String {
+    base64::engine::general_purpose::STANDARD.encode(vec![byte; bytes])
 }
 
 /// The usage of each response: 0.0002 USD.
@@ -103,12 +202,18 @@ const RESPONSE: &str = "0.0002";
 
 #[test]
 fn sessions_at_once_spend_no_more_than_they_may() {
-    for enforcement in ["bounded", "strict"] {
+    for (protocol, enforcement) in PROTOCOLS
+        .into_iter()
+        .flat_map(|protocol| ["bounded", "strict"].map(|enforcement| (protocol, enforcement)))
+    {
         each_site(async |site| {
             let service = site.serve();
             let count = sessions();
-            // Enough for three responses of each session.
-            let limit = amount_times(RESPONSE, 3 * count);
+            // Enough for some responses of each session, of which one is held ahead.
+            let limit = amount_times(
+                RESPONSE,
+                if protocol == Protocol::Responses { 3 } else { 6 } * count,
+            );
             let rules = json!({"enforcement": enforcement,
                 "spend_limit": {"amount": limit.to_string(), "cycle": "total"}});
             let customer = Arc::new(customer(site, &service, "1000", &rules).await);
@@ -117,24 +222,26 @@ fn sessions_at_once_spend_no_more_than_they_may() {
             for _ in 0..count {
                 let (customer, address) = (Arc::clone(&customer), service.address);
                 lives.push(tokio::spawn(async move {
-                    let mut socket = customer.open(address, &USAGE).await.unwrap();
+                    let mut socket = customer.open(protocol, address, &USAGE).await.unwrap();
                     let mut ended = 0;
                     loop {
-                        socket.send(&create(&json!({}))).await;
+                        let mut next = protocol.ask(&mut socket).await;
                         loop {
-                            match socket.next().await {
-                                SocketEvent::Text(text)
-                                    if text.contains("\"response.completed\"") =>
-                                {
+                            let shown = match next.take() {
+                                Some(early) => early,
+                                None => protocol.next(&mut socket).await,
+                            };
+                            match shown {
+                                Ok(Shown::Ended) => {
                                     ended += 1;
                                     break;
                                 }
-                                SocketEvent::Text(text) if text.contains("\"type\":\"error\"") => {
-                                    break;
+                                Ok(Shown::Refused) => break,
+                                Ok(Shown::Heard | Shown::Other) => {}
+                                Err(SocketEvent::Closed(Some((1008, code)))) => {
+                                    return (ended, code);
                                 }
-                                SocketEvent::Text(_) => {}
-                                SocketEvent::Closed(Some((1008, code))) => return (ended, code),
-                                other => unreachable!("{other:?}"),
+                                Err(other) => unreachable!("{other:?}"),
                             }
                         }
                     }
@@ -155,7 +262,9 @@ fn sessions_at_once_spend_no_more_than_they_may() {
                 _ => limit.checked_add(amount_times(RESPONSE, count)).unwrap(),
             };
             assert!(spent <= most, "{enforcement}: {spent} of {limit}");
-            println!("{enforcement}: {ended} responses on {count} sockets for {spent} of {limit}");
+            println!(
+                "{protocol:?} {enforcement}: {ended} responses on {count} sockets for {spent} of {limit}"
+            );
             // The provider has answered what is recorded.
             let after = site.simulator.stats();
             let tokens = |field: &str| -> u64 {
@@ -186,6 +295,7 @@ enum Way {
 /// One session: some responses, of which the last may be cut.
 async fn live(customer: Arc<Customer>, nodes: Arc<Mutex<SocketAddr>>, seed: u64) -> usize {
     let mut random = Random(seed);
+    let protocol = PROTOCOLS[random.index(3)];
     let (mut ended, turns) = (0, 1 + random.index(5));
     let provider = random.index(6);
     let mut headers = USAGE.to_vec();
@@ -198,20 +308,24 @@ async fn live(customer: Arc<Customer>, nodes: Arc<Mutex<SocketAddr>>, seed: u64)
     }
     let way = [Way::Closes, Way::Leaves, Way::Garbage, Way::Stays][random.index(4)];
     let address = *nodes.lock().unwrap();
-    let Some(mut socket) = customer.open(address, &headers).await else { return 0 };
+    let Some(mut socket) = customer.open(protocol, address, &headers).await else { return 0 };
     for turn in 0..turns {
-        socket.send(&create(&json!({}))).await;
+        match protocol.ask(&mut socket).await {
+            Some(Err(_)) => return ended,
+            Some(Ok(_)) => continue,
+            None => {}
+        }
         let is_cut = turn + 1 == turns && !matches!(way, Way::Stays);
         let events = if is_cut { random.index(12) } else { usize::MAX };
         for _ in 0..events {
-            match socket.next().await {
-                SocketEvent::Text(text) if text.contains("\"response.completed\"") => {
+            match protocol.next(&mut socket).await {
+                Ok(Shown::Ended) => {
                     ended += 1;
                     break;
                 }
-                SocketEvent::Text(text) if text.contains("\"type\":\"error\"") => break,
-                SocketEvent::Text(_) => {}
-                _ => return ended,
+                Ok(Shown::Refused) => break,
+                Ok(Shown::Heard | Shown::Other) => {}
+                Err(_) => return ended,
             }
         }
     }
@@ -276,7 +390,8 @@ fn a_key_that_is_paused_on_one_node_closes_its_sockets_on_another() {
     runtime.block_on(async {
         let (here, there) = (site.serve(), site.serve());
         let customer = customer(&site, &here, "1", &json!({})).await;
-        let mut socket = customer.open(here.address, &USAGE).await.unwrap();
+        let open = customer.open(Protocol::Responses, here.address, &USAGE);
+        let mut socket = open.await.unwrap();
         let path = format!("/v1/spend_keys/{}", customer.key_id);
         let pause = there.call("PUT", &path, &customer.secret_key);
         let began = Instant::now();

@@ -193,7 +193,7 @@ fn each_response_that_is_asked_for_is_a_call_on_every_route() {
 fn the_money_of_a_response_of_the_provider_is_held_ahead() {
     each_gateway(async |gateway| {
         let (mut client, mut provider) = voice(gateway, &json!({})).await;
-        until_held(gateway, |held| held > 0.004).await;
+        until_held(gateway, |held| held > 0.002).await;
         let ahead = held(gateway).await;
         assert_eq!(gateway.records().await.len(), 0, "it has not begun");
         for number in 0..3 {
@@ -434,6 +434,55 @@ fn a_response_that_was_not_asked_for_is_admitted_when_it_begins() {
         assert_eq!(provider.closed().await.0, 1000);
         assert_eq!(gateway.records().await.len(), 1);
     });
+}
+
+/// Two utterances are sent at once, on one hold. There is money for one response.
+#[test]
+fn a_response_without_a_hold_passes_a_limit_at_most_once() {
+    for enforcement in ["bounded", "strict"] {
+        each_gateway(async |gateway| {
+            let rules = json!({"enforcement": enforcement,
+                "spend_limit": {"amount": "0.0026", "cycle": "total"}});
+            let (mut client, mut provider) = voice(gateway, &rules).await;
+            pass(&mut client, &mut provider, &sound(1)).await;
+            for message in [created("resp_1"), done("resp_1", "cancelled")] {
+                pass(&mut provider, &mut client, &message).await;
+            }
+            // 0.0006 are left: a strict key has no hold for the next one.
+            if enforcement == "bounded" {
+                until_held(gateway, |held| held > 0.0).await;
+            }
+            let mut second = done("resp_2", "completed");
+            second["response"]["usage"]["output_tokens"] = 300.into();
+            let mut third = done("resp_3", "completed");
+            third["response"]["usage"]["output_tokens"] = 200.into();
+            provider.send(&created("resp_2")).await;
+            if enforcement == "strict" {
+                assert_eq!(client.closed().await, (1008, "spend_limit_reached".to_owned()));
+                until_closed(gateway).await;
+                return assert_eq!(gateway.records().await.len(), 1);
+            }
+            assert_eq!(client.message().await, created("resp_2"));
+            pass(&mut provider, &mut client, &second).await;
+            // Nothing is left now.
+            provider.send(&created("resp_3")).await;
+            provider.send(&third).await;
+            let mut seen = Vec::new();
+            let closed = loop {
+                match client.next().await {
+                    SocketEvent::Text(text) => seen.push(text),
+                    SocketEvent::Closed(Some(reason)) => break reason,
+                    other => unreachable!("{other:?}"),
+                }
+            };
+            assert_eq!(closed, (1008, "spend_limit_reached".to_owned()));
+            assert!(seen.contains(&third.to_string()), "{seen:?}");
+            until_closed(gateway).await;
+            assert_eq!(gateway.records().await.len(), 3);
+            let audit = gateway.app.gateway.store.audit().await.unwrap();
+            assert!(audit.differences.is_empty(), "{:?}", audit.differences);
+        });
+    }
 }
 
 /// The way in which a socket ends.

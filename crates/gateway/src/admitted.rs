@@ -52,6 +52,7 @@ pub(crate) async fn admit<O: CallObserver>(
                 bound,
                 metrics,
                 observer,
+                is_unadmitted: false,
                 counted: false,
                 settled: false,
             })
@@ -82,9 +83,44 @@ pub(crate) struct AdmittedCall<'a, O: CallObserver> {
     pub(crate) bound: price::RequestedBound,
     pub(crate) metrics: &'a ProviderMetrics,
     observer: O,
+    /// Whether the database does not know it.
+    is_unadmitted: bool,
     /// Whether its end was counted, which may be before its settlement.
     counted: bool,
     settled: bool,
+}
+
+impl<'a> AdmittedCall<'a, ()> {
+    /// A call that was refused and is made all the same, without a hold: the provider has begun it. It has the payers and
+    /// the limits of an earlier call. `None` if those must not be passed.
+    pub(crate) fn without_admission(
+        refused: &admission::Call,
+        earlier: &PendingRecord,
+        gateway: &'a Gateway,
+    ) -> Option<Self> {
+        if earlier.enforcement == Some(Enforcement::Strict) {
+            return None;
+        }
+        let pending = PendingRecord {
+            request_id: refused.request_id,
+            forwarded: refused.forwarded.clone(),
+            created_at: refused.created_at,
+            ahead: false,
+            ..earlier.clone().without_holds()
+        };
+        let metrics = gateway.metrics.of(&pending.forwarded.provider);
+        metrics.admitted();
+        Some(Self {
+            store: gateway.store.clone(),
+            bound: price::RequestedBound::of(refused),
+            pending: Box::new(pending),
+            metrics,
+            observer: (),
+            is_unadmitted: true,
+            counted: false,
+            settled: false,
+        })
+    }
 }
 
 impl<O: CallObserver> AdmittedCall<'_, O> {
@@ -115,7 +151,8 @@ impl<O: CallObserver> AdmittedCall<'_, O> {
     pub(crate) async fn settle(mut self, report: CallReport) -> Option<CallCost> {
         self.count_begun();
         self.count(&report);
-        let outcome = self.store.settle(self.pending.request_id, report).await;
+        let call = self.is_unadmitted.then(|| PendingRecord::clone(&self.pending));
+        let outcome = self.store.settle_call(self.pending.request_id, report, call).await;
         self.settled = true;
         self.pending.report.and_then(|AnswerReport::Cost| outcome.cost())
     }
@@ -206,7 +243,7 @@ impl<O: CallObserver> Drop for AdmittedCall<'_, O> {
         if !self.settled && self.pending.ahead {
             let not_sent = CallReport::not_sent(self.pending.created_at);
             self.store.settle_in_background(self.pending.request_id, not_sent);
-        } else if !self.settled {
+        } else if !self.settled && !self.is_unadmitted {
             let now = self.pending.created_at;
             let report = CallReport::unknown(&self.pending, Ending::Unanswered, now);
             self.count(&report);

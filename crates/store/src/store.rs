@@ -159,14 +159,25 @@ impl Store {
     /// If the database does not take the settlement within two seconds, it is kept in the journal and
     /// booked when the database is back.
     pub async fn settle(&self, request_id: RequestId, report: CallReport) -> SettleOutcome {
+        self.settle_call(request_id, report, None).await
+    }
+
+    /// As [`Store::settle`]. `call` is the call, if it was not admitted: it is admitted without a hold, whatever its
+    /// limits say, and settled.
+    pub async fn settle_call(
+        &self,
+        request_id: RequestId,
+        report: CallReport,
+        call: Option<PendingRecord>,
+    ) -> SettleOutcome {
         let report = Arc::new(report);
-        let booking = self.book(request_id, Arc::clone(&report), None);
+        let booking = self.book(request_id, Arc::clone(&report), call.clone());
         match tokio::time::timeout(SETTLE_TIMEOUT, booking).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(cause)) => log::error!("{request_id} is not settled yet: {cause}"),
             Err(_) => log::error!("{request_id} is not settled yet: the database is slow"),
         }
-        let entry = JournalEntry { request_id, report: Arc::unwrap_or_clone(report), call: None };
+        let entry = JournalEntry { request_id, report: Arc::unwrap_or_clone(report), call };
         let context = Arc::clone(&self.0.context);
         let kept = tokio::task::spawn_blocking(move || context.keep(entry));
         match kept.await.unwrap_or(false) {

@@ -335,11 +335,15 @@ impl Conversation {
             }
         }
         let active = Rc::new(ActiveResponse { id: new_id("resp_"), cancelled: Cell::new(None) });
-        self.active.replace(Some(Rc::clone(&active)));
+        let before = self.active.replace(Some(Rc::clone(&active)));
         let mut all = self.settings.borrow().clone();
         merge(&mut all, settings);
         let conversation = Rc::clone(self);
         rt::spawn(async move {
+            // The one before is about to end.
+            while before.as_ref().is_some_and(|before| Rc::strong_count(before) > 1) {
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
             conversation.respond(&active, &all).await;
             let is_active = conversation
                 .active

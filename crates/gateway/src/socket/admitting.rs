@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tollgate_domain::CallTimings;
+use tollgate_domain::{CallTimings, admission};
 use tollgate_provider::http::Method;
 use tollgate_provider::{Endpoint, RequestBody};
 use tollgate_usage::socket::{ClientMessage, SocketInput};
@@ -13,7 +13,7 @@ use tollgate_usage::{InspectedBody, ResponseMeter};
 use super::open_responses::OpenResponse;
 use super::opening::SocketCaller;
 use super::session::Session;
-use crate::admitted::admit;
+use crate::admitted::{AdmittedCall, admit};
 use crate::error::CallError;
 use crate::in_flight::InFlightGuard;
 use crate::inbound::InboundCall;
@@ -147,15 +147,54 @@ impl<'a, I> Session<'a, I> {
         &self,
         request: SocketRequest,
     ) -> Result<OpenResponse<'a>, CallError> {
-        let SocketRequest { mut outbound, in_flight, ahead, input } = request;
-        let SocketCaller { credential, owner, .. } = &self.caller;
-        outbound.socket_id = Some(self.guard.id);
-        let mut admission = price::prepare_admission(*owner, credential, &outbound, self.gateway)?;
-        admission.ahead = ahead;
+        let (request, admission) = self.prepare(request)?;
         let admitted = admit(admission, self.gateway, ()).await?;
+        self.last_call.replace(Some(admitted.pending.clone()));
+        Ok(self.open(request, admitted))
+    }
+
+    /// Admits a call that the provider has begun. If it is refused and its limits may be passed, it is made all the same.
+    /// The refusal is then returned with it.
+    pub(super) async fn admit_begun(
+        &self,
+        request: SocketRequest,
+    ) -> Result<(OpenResponse<'a>, Option<CallError>), CallError> {
+        let (request, admission) = self.prepare(request)?;
+        let refused = admission.clone();
+        let (admitted, error) = match admit(admission, self.gateway, ()).await {
+            Ok(admitted) => (admitted, None),
+            Err(error @ CallError::Refused(_)) => {
+                let earlier = self.last_call.borrow();
+                let made = earlier.as_deref().and_then(|earlier| {
+                    AdmittedCall::without_admission(&refused, earlier, self.gateway)
+                });
+                match made {
+                    Some(made) => (made, Some(error)),
+                    None => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        Ok((self.open(request, admitted), error))
+    }
+
+    fn prepare(
+        &self,
+        mut request: SocketRequest,
+    ) -> Result<(SocketRequest, Box<admission::Call>), CallError> {
+        let SocketCaller { credential, owner, .. } = &self.caller;
+        let outbound = &mut request.outbound;
+        outbound.socket_id = Some(self.guard.id);
+        let mut admission = price::prepare_admission(*owner, credential, outbound, self.gateway)?;
+        admission.ahead = request.ahead;
+        Ok((request, admission))
+    }
+
+    fn open(&self, request: SocketRequest, admitted: AdmittedCall<'a, ()>) -> OpenResponse<'a> {
+        let SocketRequest { outbound, in_flight, input, .. } = request;
         let meter = ResponseMeter::of_socket(&outbound.endpoint.format, &outbound.call_body);
         let sent_at = Some(self.gateway.clock.now());
-        Ok(OpenResponse {
+        OpenResponse {
             lane: None,
             event_id: None,
             admitted,
@@ -168,6 +207,6 @@ impl<'a, I> Session<'a, I> {
             has_begun: false,
             sent_at: Instant::now(),
             timings: CallTimings { sent_at, ..CallTimings::default() },
-        })
+        }
     }
 }

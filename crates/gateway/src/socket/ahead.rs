@@ -4,7 +4,7 @@
 //! its money before the input is sent on, so one call is admitted ahead of the responses that have begun. The
 //! transcription of the input is another such call. A call ahead has no record until it begins.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use tollgate_provider::Endpoint;
 use tollgate_usage::socket::SocketInput;
 
+use super::admitting::SocketRequest;
 use super::end::SocketEnd;
 use super::open_responses::OpenResponse;
-use super::session::{Session, SocketInterface, is_lasting};
+use super::session::{MOST_REFUSALS, Session, SocketInterface, is_lasting};
 use crate::error::CallError;
 use crate::outbound::CallSummary;
 
@@ -43,6 +44,8 @@ pub(super) struct CallsAhead<'a> {
     turn: Mutex<()>,
     /// Notified when one may be missing.
     wanted: Notify,
+    /// The refusal of a call that the provider has begun all the same.
+    refusal: Cell<Option<CallError>>,
 }
 
 impl<'a> CallsAhead<'a> {
@@ -87,6 +90,12 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 () = self.ahead.wanted.notified() => {}
             }
             let mut summary = CallSummary::default();
+            if let Some(error) = self.ahead.refusal.take() {
+                // No other one may pass the limits.
+                self.refusals.set(MOST_REFUSALS);
+                self.refuse(error, &Bytes::new(), summary, None).await;
+                continue;
+            }
             let input = self.conversation.borrow().input();
             match self.hold_ahead(input, &mut summary).await {
                 // The next input is refused, if that is still so then.
@@ -139,12 +148,12 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             return Ok(());
         }
         let until = input.plus(SocketInput::AHEAD);
-        let mut admitted = self.admit_begun(kind, until, true, summary).await;
+        let mut admitted = self.admit_ahead(kind, until, summary).await;
         if matches!(admitted, Err(CallError::Refused(_))) && self.ahead.of(kind).borrow().is_some()
         {
             // There may be room for one of them.
             self.ahead.take_back_one(kind).await;
-            admitted = self.admit_begun(kind, until, true, summary).await;
+            admitted = self.admit_ahead(kind, until, summary).await;
         }
         let ahead = CallAhead { call: admitted?, until };
         let before = self.ahead.of(kind).replace(Some(ahead));
@@ -154,14 +163,24 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         Ok(())
     }
 
-    /// Admits a call that the provider begins by itself when it has this input.
-    async fn admit_begun(
+    async fn admit_ahead(
+        &self,
+        kind: AheadKind,
+        until: SocketInput,
+        summary: &mut CallSummary,
+    ) -> Result<OpenResponse<'a>, CallError> {
+        let request = self.request_of(kind, until, true, summary)?;
+        self.admit(request).await
+    }
+
+    /// A call that the provider begins by itself when it has this input.
+    fn request_of(
         &self,
         kind: AheadKind,
         until: SocketInput,
         ahead: bool,
         summary: &mut CallSummary,
-    ) -> Result<OpenResponse<'a>, CallError> {
+    ) -> Result<SocketRequest, CallError> {
         let (endpoint, body): (&Arc<Endpoint>, _) = {
             let conversation = self.conversation.borrow();
             match kind {
@@ -174,8 +193,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             }
         };
         let input = Some(self.conversation.borrow().input());
-        let request = self.request(endpoint, body, input, ahead, summary)?;
-        self.admit(request).await
+        self.request(endpoint, body, input, ahead, summary)
     }
 
     /// Ends the socket because of a call that the provider has begun and that is not admitted: it has no payer.
@@ -204,8 +222,12 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 call
             }
             None => {
+                // There was not enough time, or more began than the input was expected to make.
                 let input = self.conversation.borrow().input();
-                self.admit_begun(kind, input, false, &mut CallSummary::default()).await?
+                let request = self.request_of(kind, input, false, &mut CallSummary::default())?;
+                let (call, refusal) = self.admit_begun(request).await?;
+                self.ahead.refusal.set(refusal);
+                call
             }
         };
         self.ahead.want();

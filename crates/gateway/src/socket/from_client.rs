@@ -1,5 +1,7 @@
 //! The messages of the client of a socket.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use tokio::time::Instant;
@@ -12,6 +14,9 @@ use super::session::{Session, SocketInterface};
 use crate::error::{CallError, body_invalid};
 use crate::metrics::MessageSender;
 use crate::outbound::CallSummary;
+
+/// The time within which a provider begins a response because of input.
+const BEGINS_WITHIN: Duration = Duration::from_millis(500);
 
 /// A message of the client, once it is taken.
 enum TakenMessage {
@@ -116,6 +121,9 @@ impl<I: SocketInterface> Session<'_, I> {
                 return TakenMessage::Refused;
             }
         };
+        if self.is_closing.get() && read.role != ClientRole::Other {
+            return TakenMessage::Refused;
+        }
         let mut summary = CallSummary::default();
         let taken = match read.role {
             ClientRole::Asks => self.ask(text, &read, &mut summary).await,
@@ -131,7 +139,12 @@ impl<I: SocketInterface> Session<'_, I> {
                 if read.role != ClientRole::Other {
                     self.refusals.set(0);
                 }
-                self.conversation.borrow_mut().sent(read);
+                let mut conversation = self.conversation.borrow_mut();
+                if read.role == ClientRole::Adds && conversation.begins_responses() {
+                    self.may_begin_until.set(Instant::now().checked_add(BEGINS_WITHIN));
+                }
+                conversation.sent(read);
+                drop(conversation);
                 taken
             }
             Err(error) => {

@@ -10,7 +10,7 @@ use tollgate_usage::socket::{ProviderFact, ProviderMessage};
 use super::ahead::AheadKind;
 use super::end::SocketEnd;
 use super::open_responses::owner_of;
-use super::session::{Session, SocketInterface};
+use super::session::{Session, SocketInterface, sleep_until};
 use crate::metrics::MessageSender;
 use crate::settings::OnDisconnect;
 
@@ -26,10 +26,12 @@ impl<I: SocketInterface> Session<'_, I> {
                 return;
             }
             let deadline = drain.and_then(|drain: Drain| drain.until);
+            let may_begin_until = self.may_begin_until().filter(|_| self.has_ended());
             let message = tokio::select! {
                 biased;
                 () = self.gateway.calls.cancelled(), if self.has_ended() => return,
                 () = sleep_until(deadline) => return,
+                () = sleep_until(may_begin_until), if may_begin_until.is_some() => continue,
                 () = self.ending.cancelled(), if !self.has_ended() => continue,
                 () = sleep_until(usage_until), if usage_until.is_some() => {
                     usage_until = None;
@@ -77,7 +79,8 @@ impl<I: SocketInterface> Session<'_, I> {
         let most = usize::try_from(settings.disconnect_drain_max_bytes).unwrap_or(usize::MAX);
         leaves_provider
             && settings.on_disconnect == OnDisconnect::Drain
-            && self.open.borrow().iter().any(|response| response.is_sent)
+            && (self.open.borrow().iter().any(|response| response.is_sent)
+                || self.may_begin_until().is_some())
             && drain.bytes <= most
     }
 
@@ -221,12 +224,4 @@ struct Drain {
     until: Option<Instant>,
     /// The bytes that were read.
     bytes: usize,
-}
-
-/// Never resolves without a deadline.
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }

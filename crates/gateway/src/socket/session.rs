@@ -14,9 +14,9 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tollgate_domain::UsageSource;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::settlement::CallReport;
+use tollgate_domain::{PendingRecord, UsageSource};
 use tollgate_provider::http::header::HeaderMap;
 use tollgate_provider::{Endpoint, MessageEncoder, ProviderSocket, SocketMessage};
 use tollgate_usage::socket::{ClientMessage, Conversation, error_message};
@@ -54,7 +54,7 @@ pub struct SocketRefusal {
 }
 
 /// The refusals one after another at which a socket is closed.
-const MOST_REFUSALS: u32 = 3;
+pub(super) const MOST_REFUSALS: u32 = 3;
 /// The most responses of a socket whose tokens are remembered.
 const MOST_REMEMBERED: usize = 1_000;
 /// The time in which a provider must take the close of a socket.
@@ -93,10 +93,16 @@ pub(super) struct Session<'a, I> {
     /// The open responses, in the order in which they were asked for.
     pub(super) open: RefCell<Vec<OpenResponse<'a>>>,
     pub(super) ahead: CallsAhead<'a>,
+    /// The last call that was admitted.
+    pub(super) last_call: RefCell<Option<Box<PendingRecord>>>,
     /// The tokens of the responses of this socket, as far as they are reported. The provider may keep a response for
     /// the socket alone.
     pub(super) ended: RefCell<HashMap<String, Option<u64>>>,
     pub(super) refusals: Cell<u32>,
+    /// Until when the provider may begin a response because of input that was sent on.
+    pub(super) may_begin_until: Cell<Option<Instant>>,
+    /// Whether it is closed as soon as its open responses have ended.
+    pub(super) is_closing: Cell<bool>,
     pub(super) last_message: Cell<Instant>,
     pub(super) end: RefCell<Option<SocketEnd>>,
     /// Cancelled when `end` is set.
@@ -125,11 +131,14 @@ async fn run<I: SocketInterface, E>(
         guard,
         conversation: RefCell::new(conversation),
         ahead: CallsAhead::default(),
+        last_call: RefCell::default(),
         client: to_client.room(),
         to_client: RefCell::new(Some(to_client)),
         open: RefCell::default(),
         ended: RefCell::default(),
         refusals: Cell::new(0),
+        may_begin_until: Cell::new(None),
+        is_closing: Cell::new(false),
         last_message: Cell::new(Instant::now()),
         end: RefCell::default(),
         ending: CancellationToken::new(),
@@ -236,19 +245,26 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
     }
 
-    /// Resolves when no response is open, or the socket has ended.
+    /// Resolves when no response is open and none is about to begin, or the socket has ended.
     async fn all_ended(&self) {
         loop {
             let one_ended = self.one_ended.notified();
             let none_is_open = self.open.borrow().is_empty() && !self.is_ending_one.get();
-            if none_is_open || self.has_ended() {
+            let may_begin_until = self.may_begin_until();
+            if (none_is_open && may_begin_until.is_none()) || self.has_ended() {
                 return;
             }
             tokio::select! {
                 () = one_ended => {}
+                () = sleep_until(may_begin_until), if none_is_open => {}
                 () = self.ending.cancelled() => return,
             }
         }
+    }
+
+    /// Until when a response may begin because of input that was sent on. `None` if that has passed.
+    pub(super) fn may_begin_until(&self) -> Option<Instant> {
+        self.may_begin_until.get().filter(|until| *until > Instant::now())
     }
 
     pub(super) fn delayed_since(&self, read_at: Instant) {
@@ -292,6 +308,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
         self.refusals.set(self.refusals.get().saturating_add(1));
         if is_last || self.refusals.get() >= MOST_REFUSALS {
+            self.is_closing.set(true);
             // Responses that are paid for are delivered.
             self.all_ended().await;
             self.end(SocketEnd::Refused(refusal.code));
@@ -360,6 +377,14 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         };
         let settled = sent.into_iter().map(|response| self.settle(response, 200, ended, None));
         futures_util::future::join_all(settled).await;
+    }
+}
+
+/// Never resolves without a deadline.
+pub(super) async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -60,7 +60,7 @@ impl AddAssign for SocketInput {
 
 impl SocketInput {
     /// The input that the money for a response of the provider is held for, beyond what was sent.
-    pub const AHEAD: Self = Self { bytes: 2_000, micros: 30 * MICROS_PER_SECOND };
+    pub const AHEAD: Self = Self { bytes: 200, micros: 30 * MICROS_PER_SECOND };
 
     /// The sum.
     #[must_use]
