@@ -5,6 +5,9 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { before, test } from "node:test";
 import OpenAI, { toFile } from "openai";
 import { ResponsesWS } from "openai/resources/responses/ws";
+import { OpenAIRealtimeWebSocket } from "openai/realtime/websocket";
+import { OpenAIRealtimeWS } from "openai/realtime/ws";
+import { WebSocket } from "ws";
 
 const URL = process.env.SDK_TESTS_URL;
 const MODEL = "gpt-4o-mini";
@@ -54,6 +57,37 @@ test("responses over a WebSocket are calls", async () => {
   assert.equal(record.model_usage.output_tokens, response.usage.output_tokens);
   assert.match(record.socket_id, /^skt_/);
 });
+
+/** The first message of a type; an error of the SDK rejects it. */
+function event(socket, type) {
+  return new Promise((resolve, reject) => {
+    socket.on(type, resolve);
+    if (type !== "error") socket.on("error", reject);
+  });
+}
+
+// Older versions of Node have none.
+globalThis.WebSocket ??= WebSocket;
+
+for (const Socket of [OpenAIRealtimeWS, OpenAIRealtimeWebSocket]) {
+  test(`a conversation of ${Socket.name} is a row of calls`, async () => {
+    // They open sockets only with TLS. As in a browser, the key of the second one is in a subprotocol.
+    const withTls = client.withOptions({ baseURL: `${process.env.SDK_TESTS_TLS_URL}/v1` });
+    const socket = new Socket({ model: "gpt-realtime" }, withTls);
+    await event(socket, "session.created");
+    const done = event(socket, "response.done");
+    socket.send({ type: "response.create", response: { output_modalities: ["text"] } });
+    const { response } = await done;
+    const refused = event(socket, "error");
+    socket.send({ type: "response.create", event_id: "mine", response: { prompt: { id: "pmpt_1" } } });
+    assert.equal((await refused).error.event_id, "mine");
+    socket.close();
+    const [record] = (await send("GET", "/v1/requests?limit=1", merchant)).data;
+    assert.equal(record.response_id, response.id);
+    assert.equal(record.model_usage.output_tokens, response.usage.output_tokens);
+    assert.match(record.socket_id, /^skt_/);
+  });
+}
 
 test("a response in the background is retrieved, resumed, cancelled and deleted", async () => {
   const asked = { model: MODEL, input: "Write.", background: true, max_output_tokens: 100 };

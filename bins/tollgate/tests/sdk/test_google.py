@@ -1,5 +1,7 @@
-"""Google's SDK, unchanged but for its base URL and key: batches and videos, which are settled later."""
+"""Google's SDK, unchanged but for its base URL and key: batches and videos, which are settled later, and Gemini Live."""
 
+import os
+import ssl
 import time
 from decimal import Decimal
 
@@ -9,6 +11,7 @@ from google.genai import types
 from tollgate import URL, SdkTestCase
 
 MODEL = "gemini-2.5-flash"
+LIVE_MODEL = "gemini-live-2.5-flash"
 QUESTION = [{"role": "user", "parts": [{"text": "What does a tollgate do?"}]}]
 
 
@@ -23,6 +26,12 @@ class GoogleTest(SdkTestCase):
         )
         return genai.Client(vertexai=vertex, api_key=self.spend_key["key"], http_options=options)
 
+    def live_client(self):
+        """The SDK opens sockets only with TLS."""
+        trust = ssl.create_default_context(cafile=os.environ["SDK_TESTS_CERTIFICATE"])
+        options = types.HttpOptions(base_url=os.environ["SDK_TESTS_TLS_URL"], async_client_args={"ssl": trust})
+        return genai.Client(api_key=self.spend_key["key"], http_options=options)
+
     def settled(self, kind):
         """The only job of this kind once it has ended, and its record."""
         until = time.monotonic() + 15
@@ -32,6 +41,39 @@ class GoogleTest(SdkTestCase):
                 return job, self.merchant.send("GET", f"/v1/requests/{job['request_id']}")
             self.assertLess(time.monotonic(), until)
             time.sleep(0.1)
+
+    async def test_live(self):
+        client = self.live_client()
+        config = {"response_modalities": ["AUDIO"], "max_output_tokens": 8}
+        used = []
+
+        async def turn():
+            async for message in session.receive():
+                if message.usage_metadata:
+                    usage = message.usage_metadata
+                    used.append((usage.prompt_token_count, usage.response_token_count))
+
+        async with client.aio.live.connect(model=LIVE_MODEL, config=config) as session:
+            await session.send_client_content(turns=QUESTION, turn_complete=True)
+            await turn()
+            for sound in (b"\x01" * 32_000, b"\x00" * 32_000):
+                await session.send_realtime_input(audio=types.Blob(data=sound, mime_type="audio/pcm;rate=16000"))
+            await turn()
+        records = self.ended_records()[::-1]
+        totals = [(one["model_usage"]["input_tokens"], one["model_usage"]["output_tokens"]) for one in records]
+        self.assertEqual(totals, used)
+        self.assertEqual({one["model"] for one in records}, {LIVE_MODEL})
+        self.assertGreater(records[1]["model_usage"]["input_audio_tokens"], 0)
+        self.assertEqual(len({record["socket_id"] for record in records}), 1)
+
+        # A key that has spent its limit has no session.
+        self.spend_key = self.new_spend_key(spend_limit={"amount": "0.0000000001", "cycle": "total"}, enforcement="strict")
+        with self.assertRaises(genai.errors.APIError) as refused:
+            async with self.live_client().aio.live.connect(model=LIVE_MODEL, config=config) as session:
+                await session.send_client_content(turns=QUESTION, turn_complete=True)
+                async for _ in session.receive():
+                    pass
+        self.assertIn("spend_limit_reached", str(refused.exception))
 
     def test_a_batch(self):
         client = self.client(**{"job-ms": "500", "failed-requests": "1"})

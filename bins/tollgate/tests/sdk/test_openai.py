@@ -1,6 +1,7 @@
 """The OpenAI SDK, with nothing changed but its base URL and its key."""
 
 import asyncio
+import base64
 import json
 import os
 import time
@@ -12,6 +13,8 @@ import openai
 from openai import AsyncOpenAI, OpenAI
 
 from tollgate import EMBEDDING_MODEL, OPENAI_MODEL, URL, SdkTestCase
+
+REALTIME_MODEL = "gpt-realtime"
 
 MESSAGES = [{"role": "user", "content": "What does a tollgate do?"}]
 PARAMETERS = {
@@ -268,6 +271,43 @@ class Calls(OpenAITestCase):
             connection.response.create(model="no-such-model", input="Write.")
             self.assertEqual(connection.recv().error.code, "model_price_unknown")
         records = self.assert_recorded(*used)
+        self.assertEqual(len({record["socket_id"] for record in records}), 1)
+
+    def test_realtime(self):
+        used = []
+        with self.client().realtime.connect(model=REALTIME_MODEL) as connection:
+            session = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
+            connection.session.update(session=session)
+            connection.conversation.item.create(
+                item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello there"}]}
+            )
+            connection.response.create(response={"output_modalities": ["text"], "max_output_tokens": 8})
+            # Speech, and silence: the provider answers by itself.
+            spoken = False
+            for event in connection:
+                if event.type == "response.done":
+                    self.assertIn(event.response.status, ("completed", "incomplete"))
+                    usage = event.response.usage
+                    used.append((usage.input_tokens, usage.output_tokens))
+                    if spoken:
+                        break
+                    spoken = True
+                    for sound in (b"\x01" * 48_000, b"\x00" * 24_000):
+                        connection.input_audio_buffer.append(audio=base64.b64encode(sound).decode())
+                elif event.type == "conversation.item.input_audio_transcription.completed":
+                    heard = event.usage
+            connection.input_audio_buffer.clear()
+            connection.session.update(session={"type": "realtime", "prompt": {"id": "pmpt_1"}}, event_id="mine")
+            while (event := connection.recv()).type != "error":
+                pass
+            self.assertEqual((event.error.code, event.error.event_id), ("forward_token_json_invalid", "mine"))
+        records = self.ended_records()[::-1]
+        spoken = [record for record in records if record["model"] == REALTIME_MODEL]
+        totals = [(one["model_usage"]["input_tokens"], one["model_usage"]["output_tokens"]) for one in spoken]
+        self.assertEqual(totals, used)
+        self.assertGreater(spoken[1]["model_usage"]["output_audio_tokens"], 0)
+        [transcription] = [record for record in records if record["model"] == "whisper-1"]
+        self.assertEqual(transcription["model_usage"]["input_seconds"], heard.seconds)
         self.assertEqual(len({record["socket_id"] for record in records}), 1)
 
     def test_a_response_in_the_background(self):

@@ -117,7 +117,9 @@ impl<I: SocketInterface> Session<'_, I> {
         let read = match read {
             Ok(read) => read,
             Err(issues) => {
-                self.refuse(body_invalid(issues), text, CallSummary::default(), None).await;
+                let unread = self.conversation.borrow().unread_message(text);
+                let summary = CallSummary::default();
+                self.refuse(body_invalid(issues), text, summary, Some(&unread)).await;
                 return TakenMessage::Refused;
             }
         };

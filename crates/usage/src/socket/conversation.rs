@@ -8,6 +8,7 @@ use super::{realtime, responses};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
 use crate::issue::Issue;
+use crate::object::JsonObject;
 use crate::request::InspectedBody;
 
 /// A conversation on a socket.
@@ -143,6 +144,19 @@ impl Conversation {
             Protocol::Responses => responses::client_message(text),
             Protocol::Realtime => realtime::client_message(text, self.checks_stored),
             Protocol::Live(_) => live::client_message(text, &self.endpoint, self.checks_stored),
+        }
+    }
+
+    /// The fields by which a client knows a message of its own, as far as they can be read, for the answer to one that
+    /// is not sent on.
+    pub fn unread_message(&self, text: &[u8]) -> ClientMessage {
+        let fields = JsonObject::of(text);
+        let text = |name: &str| fields.as_ref().and_then(|fields| fields.text(name));
+        match self.protocol {
+            Protocol::Responses => {
+                ClientMessage { lane: text("stream_id"), ..ClientMessage::default() }
+            }
+            _ => ClientMessage { event_id: text("event_id"), ..ClientMessage::default() },
         }
     }
 
