@@ -210,10 +210,8 @@ fn sessions_at_once_spend_no_more_than_they_may() {
             let service = site.serve();
             let count = sessions();
             // Enough for some responses of each session, of which one is held ahead.
-            let limit = amount_times(
-                RESPONSE,
-                if protocol == Protocol::Responses { 3 } else { 6 } * count,
-            );
+            let limit =
+                amount_times(RESPONSE, if protocol == Protocol::Responses { 3 } else { 6 } * count);
             let rules = json!({"enforcement": enforcement,
                 "spend_limit": {"amount": limit.to_string(), "cycle": "total"}});
             let customer = Arc::new(customer(site, &service, "1000", &rules).await);

@@ -69,6 +69,7 @@ struct Input {
     /// The last words of it.
     tail: String,
     ends_in_tool_result: bool,
+    items: Vec<Value>,
 }
 
 /// A response in progress.
@@ -185,7 +186,25 @@ impl SocketPeer for Conversation {
             }
             "conversation.item.delete" => {
                 let item = message.get("item_id");
+                self.input.borrow_mut().items.retain(|one| one.get("id") != item);
                 self.send(json!({"type": "conversation.item.deleted", "item_id": item})).await;
+            }
+            "conversation.item.retrieve" => {
+                let id = message.get("item_id");
+                let item = {
+                    let input = self.input.borrow();
+                    input.items.iter().find(|one| one.get("id") == id).cloned()
+                };
+                match item {
+                    Some(item) => {
+                        let message = json!({"type": "conversation.item.retrieved", "item": item});
+                        self.send(message).await;
+                    }
+                    None => {
+                        let message = "Error retrieving item: the item_id does not exist.";
+                        self.fail("item_retrieve_invalid_item_id", message, event_id).await;
+                    }
+                }
             }
             "response.create" => {
                 let settings = message.get("response").cloned().unwrap_or_default();
@@ -224,6 +243,7 @@ impl Conversation {
     }
 
     async fn send_item(&self, item: &Value) {
+        self.input.borrow_mut().items.push(item.clone());
         for kind in ["conversation.item.added", "conversation.item.done"] {
             self.send(json!({"type": kind, "previous_item_id": null, "item": item})).await;
         }
@@ -337,7 +357,9 @@ impl Conversation {
         let active = Rc::new(ActiveResponse { id: new_id("resp_"), cancelled: Cell::new(None) });
         let before = self.active.replace(Some(Rc::clone(&active)));
         let mut all = self.settings.borrow().clone();
-        merge(&mut all, settings);
+        if settings.is_object() {
+            merge(&mut all, settings);
+        }
         let conversation = Rc::clone(self);
         rt::spawn(async move {
             // The one before is about to end.
@@ -404,6 +426,7 @@ impl Conversation {
             _ => sent.min(plan.words.len()),
         };
         let usage = self.usage(u64::try_from(said).unwrap_or(u64::MAX), is_text);
+        self.input.borrow_mut().items.push(item.clone());
         let mut last = response.json(status, &details, &[item], &usage.unwrap_or_default());
         if self.behavior.usage == UsageReport::Missing
             && let Some(fields) = last.as_object_mut()

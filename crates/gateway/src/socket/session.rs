@@ -19,7 +19,7 @@ use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{PendingRecord, UsageSource};
 use tollgate_provider::http::header::HeaderMap;
 use tollgate_provider::{Endpoint, MessageEncoder, ProviderSocket, SocketMessage};
-use tollgate_usage::socket::{ClientMessage, Conversation, error_message};
+use tollgate_usage::socket::{ClientMessage, Conversation};
 use tollgate_usage::{ResponseEnd, UsageReading};
 
 use super::ahead::CallsAhead;
@@ -293,14 +293,17 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         summary: CallSummary,
         message: Option<&ClientMessage>,
     ) {
-        let has_errors = self.conversation.borrow().has_errors();
         let is_shutdown = matches!(error, CallError::ShuttingDown);
-        let is_last = is_lasting(&error) || !has_errors;
+        let is_lasting = is_lasting(&error);
         self.gateway.metrics.messages_refused.inc();
         let refusal = self.interface.refused(error, text, summary);
-        if has_errors {
-            let text = error_message(refusal.status, &refusal.error, message);
-            self.send(&SocketMessage::Text(text.into())).await;
+        let told = {
+            let conversation = self.conversation.borrow();
+            conversation.error_message(refusal.status, &refusal.error, message)
+        };
+        let is_last = is_lasting || told.is_none();
+        if let Some(told) = told {
+            self.send(&SocketMessage::Text(told.into())).await;
         }
         if is_shutdown {
             // The socket is closed when its open responses have ended.

@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use serde_json::value::RawValue;
+
 use super::live::{self, Turns};
 use super::message::{AddedInput, ClientMessage, MaxOutput, ProviderMessage, SettingsChange};
 use super::{realtime, responses};
@@ -130,11 +132,6 @@ impl Conversation {
         matches!(self.protocol, Protocol::Live(_))
     }
 
-    /// Whether the provider has messages for errors that end nothing.
-    pub const fn has_errors(&self) -> bool {
-        !matches!(self.protocol, Protocol::Live(_))
-    }
-
     /// Reads a message of the client.
     ///
     /// # Errors
@@ -187,6 +184,21 @@ impl Conversation {
     pub fn give_up_usage(&mut self) {
         if let Protocol::Live(turns) = &mut self.protocol {
             turns.give_up();
+        }
+    }
+
+    /// The message by which the client learns of an error. `error` is a JSON object, as the body of an answer over HTTP
+    /// has it. `refused` is the message that is refused. `None` where the provider has no such message.
+    pub fn error_message(
+        &self,
+        status: u16,
+        error: &RawValue,
+        refused: Option<&ClientMessage>,
+    ) -> Option<String> {
+        match self.protocol {
+            Protocol::Responses => Some(responses::error_message(status, error, refused)),
+            Protocol::Realtime => realtime::error_message(status, error, refused),
+            Protocol::Live(_) => None,
         }
     }
 

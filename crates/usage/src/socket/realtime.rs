@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
 use super::fields::{FieldNames, Fields, items, text_length};
 use super::message::{
@@ -191,6 +192,21 @@ impl AddedInput {
     fn with_sound(self, sound: u64) -> Self {
         Self { bytes: self.bytes.saturating_sub(sound), sound, ..self }
     }
+}
+
+/// The message of an error. Its own id has that of the refusal.
+pub(super) fn error_message(
+    status: u16,
+    error: &RawValue,
+    refused: Option<&ClientMessage>,
+) -> Option<String> {
+    let mut error: Map<String, Value> = serde_json::from_str(error.get()).ok()?;
+    let refusal_id = error.get("refusal_id").and_then(Value::as_str).unwrap_or_default();
+    let event_id = format!("event_{refusal_id}");
+    let refused = refused.and_then(|refused| refused.event_id.clone());
+    error.insert("event_id".to_owned(), refused.into());
+    let message = json!({"type": "error", "event_id": event_id, "status": status, "error": error});
+    Some(message.to_string())
 }
 
 /// Reads a message of the provider.

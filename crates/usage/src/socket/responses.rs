@@ -1,5 +1,8 @@
 //! The messages of OpenAI's Responses API over a WebSocket.
 
+use serde::Serialize;
+use serde_json::value::RawValue;
+
 use super::fields::{FieldNames, Fields};
 use super::message::{ClientMessage, ClientRole, ProviderFact, ProviderMessage};
 use crate::issue::Issue;
@@ -31,6 +34,26 @@ pub(super) fn client_message(text: &[u8]) -> Result<ClientMessage, Vec<Issue>> {
         }
         None => Err(vec![Issue::at(["type"], "is required")]),
     }
+}
+
+/// The message of an error.
+pub(super) fn error_message(
+    status: u16,
+    error: &RawValue,
+    refused: Option<&ClientMessage>,
+) -> String {
+    #[derive(Serialize)]
+    struct ErrorMessage<'a> {
+        r#type: &'static str,
+        status: u16,
+        error: &'a RawValue,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stream_id: Option<&'a str>,
+    }
+    let stream_id = refused.and_then(|refused| refused.lane.as_deref());
+    let message = ErrorMessage { r#type: "error", status, error, stream_id };
+    // A JSON value and numbers can always be written.
+    serde_json::to_string(&message).unwrap_or_default()
 }
 
 /// Reads a message of the provider.

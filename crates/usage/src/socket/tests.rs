@@ -161,16 +161,21 @@ fn messages_of_responses_say_which_response_begins_and_ends() {
 #[test]
 fn an_error_has_the_form_of_the_providers() {
     let error = RawValue::from_string(r#"{"code":"c"}"#.to_owned()).unwrap();
-    let message = error_message(402, &error, None);
+    let told = |conversation: Conversation, refused: Option<&ClientMessage>| {
+        conversation.error_message(402, &error, refused)
+    };
+    let message = told(responses(), None).unwrap();
     assert_eq!(message, r#"{"type":"error","status":402,"error":{"code":"c"}}"#);
     let refused = ClientMessage { lane: Some("a\"".to_owned()), ..ClientMessage::default() };
-    let message = error_message(402, &error, Some(&refused));
+    let message = told(responses(), Some(&refused)).unwrap();
     assert_eq!(message, r#"{"type":"error","status":402,"error":{"code":"c"},"stream_id":"a\""}"#);
     assert_eq!(facts(&mut responses(), &message), [ProviderFact::Failed { status: Some(402) }]);
     let refused = ClientMessage { event_id: Some("e".to_owned()), ..ClientMessage::default() };
-    let message: serde_json::Value =
-        serde_json::from_str(&error_message(402, &error, Some(&refused))).unwrap();
+    let message = told(realtime(), Some(&refused)).unwrap();
+    let message: serde_json::Value = serde_json::from_str(&message).unwrap();
     assert_eq!(message["error"], json!({"code": "c", "event_id": "e"}));
+    assert!(message["event_id"].is_string());
+    assert!(told(live(), Some(&refused)).is_none());
     let refused = ProviderFact::Refused { event_id: Some("e".to_owned()) };
     assert_eq!(facts(&mut realtime(), &message.to_string()), [refused]);
 }
