@@ -127,9 +127,16 @@ impl<O: CallObserver> AdmittedCall<'_, O> {
     /// Makes a call that was admitted ahead a call as any other.
     pub(crate) async fn begin(&mut self) {
         self.count_begun();
-        if let Err(cause) = self.store.begin(self.pending.request_id).await {
+        match self.store.begin(self.pending.request_id).await {
+            Ok(Some(begun)) => {
+                let PendingRecord { request_id, created_at, .. } = *begun;
+                (self.pending.request_id, self.pending.created_at) = (request_id, created_at);
+            }
             // It has a record by the report of its end.
-            log::error!("{}: its beginning is not written: {cause}", self.pending.request_id);
+            Ok(None) => log::warn!("{}: it is not open any more", self.pending.request_id),
+            Err(cause) => {
+                log::error!("{}: its beginning is not written: {cause}", self.pending.request_id);
+            }
         }
     }
 

@@ -34,12 +34,6 @@ pub(crate) fn retire_all(conn: &mut Conn) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Marks an open call as begun. Returns whether it is open.
-pub(crate) fn begin_call(conn: &mut Conn, request_id: RequestId) -> Result<bool, StoreError> {
-    let call = diesel::update(open_calls::table.find(Id(request_id)));
-    Ok(call.set(open_calls::is_ahead.eq(false)).execute(conn)? > 0)
-}
-
 /// The open calls of a node, without those of jobs, which no node owns.
 pub(crate) fn open_calls(conn: &mut Conn, node_id: NodeId) -> Result<Vec<RequestId>, StoreError> {
     let ids: Vec<Id<RequestId>> = open_calls::table

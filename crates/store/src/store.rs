@@ -140,13 +140,16 @@ impl Store {
         self.ledger()?.admit(call).await
     }
 
-    /// Makes a call that was [admitted ahead](Call::ahead) a call as any other: it has a record from now on. Returns
-    /// whether it was open.
+    /// Makes a call that was [admitted ahead](Call::ahead) a call of now: it has a record from now on, under another id.
+    /// `None` if it is not open.
     ///
     /// # Errors
     /// [`StoreError`] when the database fails. A report of its end gives it a record also then.
-    pub async fn begin(&self, request_id: RequestId) -> Result<bool, StoreError> {
-        self.write_outside_calls(move |conn| nodes::begin_call(conn, request_id)).await
+    pub async fn begin(
+        &self,
+        request_id: RequestId,
+    ) -> Result<Option<Box<PendingRecord>>, StoreError> {
+        self.ledger()?.begin(request_id).await
     }
 
     /// The service charge as a fraction of the fee, by which calls are settled.

@@ -819,12 +819,24 @@ fn a_call_ahead_that_does_not_begin_leaves_no_trace() {
         assert_eq!(listed().await, 0);
         store.assert_audited().await;
 
+        // The one that begins is a call of that time.
         store.store.admit(Box::new(begun)).await.unwrap().unwrap();
-        assert!(store.store.begin(ids[2]).await.unwrap());
-        assert_eq!(find(ids[2]).await.unwrap().status, RequestStatus::Pending);
+        store.clock.advance_millis(60_000);
+        let began = store.store.begin(ids[2]).await.unwrap().unwrap();
+        assert_eq!((began.ahead, began.created_at), (false, store.clock.now()));
+        assert!(began.request_id > ids[2]);
+        assert!(store.store.begin(ids[2]).await.unwrap().is_none());
+        assert!(find(ids[2]).await.is_none());
+        let pending = find(began.request_id).await.unwrap();
+        assert_eq!(
+            (pending.status, pending.created_at),
+            (RequestStatus::Pending, began.created_at)
+        );
         assert_eq!(listed().await, 1);
-        store.store.settle(ids[2], answered(100_000, "0.5")).await;
-        assert_eq!(find(ids[2]).await.unwrap().sequence, Some(1));
+        assert_eq!(shop.wallet(store).await.held, amount("12"));
+        store.assert_audited().await;
+        store.store.settle(began.request_id, answered(100_000, "0.5")).await;
+        assert_eq!(find(began.request_id).await.unwrap().sequence, Some(1));
         assert_eq!(shop.wallet(store).await.balance, amount("18.5"));
 
         // A call whose beginning was not written, because the database was away, has a record by its report.
@@ -832,7 +844,7 @@ fn a_call_ahead_that_does_not_begin_leaves_no_trace() {
         store.store.settle(ids[1], answered(100_000, "0.5")).await;
         assert_eq!(find(ids[1]).await.unwrap().sequence, Some(2));
         assert_eq!(shop.wallet(store).await.balance, amount("17"));
-        assert!(!store.store.begin(ids[1]).await.unwrap());
+        assert!(store.store.begin(ids[1]).await.unwrap().is_none());
         store.assert_audited().await;
     });
 }
@@ -847,7 +859,7 @@ fn a_call_ahead_of_a_dead_process_is_swept_without_a_record() {
         for call in [ahead, begun] {
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
         }
-        store.store.begin(ids[1]).await.unwrap();
+        let begun = store.store.begin(ids[1]).await.unwrap().unwrap().request_id;
         store.clock.advance_millis(60_000);
         store.store.close().await.unwrap();
         let next = store.open_again();
@@ -861,7 +873,7 @@ fn a_call_ahead_of_a_dead_process_is_swept_without_a_record() {
         let find =
             async |id| next.read(move |conn| requests::find(conn, merchant_id, id)).await.unwrap();
         assert!(find(ids[0]).await.is_none());
-        assert_eq!(find(ids[1]).await.unwrap().status, RequestStatus::Error);
+        assert_eq!(find(begun).await.unwrap().status, RequestStatus::Error);
         assert_eq!(shop.wallet(store).await.held, Amount::ZERO);
         assert_eq!(next.audit().await.unwrap().differences, []);
         next.close().await.unwrap();
@@ -893,5 +905,33 @@ fn a_call_ahead_that_does_not_begin_counts_against_no_limit() {
         let refused =
             store.store.admit(Box::new(store.call_with(&made, &key))).await.unwrap().unwrap_err();
         assert!(matches!(refused, Refusal::RequestLimitReached { .. }), "{refused:?}");
+    });
+}
+
+/// The limits of a day count it on the day on which it begins, and its hold as well.
+#[test]
+fn a_call_ahead_counts_in_the_cycle_in_which_it_begins() {
+    each_store(async |store| {
+        let merchant_id = store.merchant().await.merchant.merchant_id;
+        let rules = SpendRules {
+            request_limit: Some(RequestLimit { count: 1, cycle: Cycle::Daily }),
+            run_limit: Some(amount("100")),
+            ..SpendRules::default()
+        };
+        let (made, key) = store.spend_key(merchant_id, None, rules).await;
+        let call = Call { ahead: true, ..store.call_with(&made, &key) };
+        let id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        store.clock.advance_millis(24 * 3_600 * 1_000);
+        let begun = store.store.begin(id).await.unwrap().unwrap();
+        assert_eq!(begun.created_at, store.clock.now());
+        store.assert_audited().await;
+        let refused = store.store.admit(Box::new(store.call_with(&made, &key))).await;
+        assert!(matches!(refused.unwrap(), Err(Refusal::RequestLimitReached { .. })));
+        store.store.settle(begun.request_id, answered(1, "0.5")).await;
+        store.assert_audited().await;
+        let counters = store.reload_spend_key(&made).await.counters;
+        assert_eq!((counters.spent.day, counters.held.day), (amount("0.5"), Amount::ZERO));
+        assert_eq!((counters.requests.day, counters.requests.total), (1, 1));
     });
 }

@@ -69,14 +69,17 @@ def main():
     while (records := send("GET", "/v1/requests", merchant)["data"]) and records[0]["status"] == "pending":
         assert time.monotonic() < until, records
         time.sleep(0.05)
-    read = [(one["model_usage"]["input_tokens"], one["model_usage"]["output_tokens"]) for one in records[::-1]]
+    spoken = [one["model_usage"] for one in records[::-1] if one["model"] == MODEL]
+    read = [(one["input_tokens"], one["output_tokens"]) for one in spoken]
     assert read == usage, (read, usage)
+    # The SDK has the speech transcribed, by a model of its own.
+    assert len(records) == len(spoken) + 1, records
     assert len({one["socket_id"] for one in records}) == 1
 
     strict = key(enforcement="strict", spend_limit={"amount": "0.0001", "cycle": "total"})
     called, usage, errors = asyncio.run(converse(strict, max_output_tokens=100))
     assert (usage, errors) == ([], ["spend_limit_reached"]), (usage, errors)
-    print("The Agents SDK for voice: 4 responses, 2 calls of a tool, a refusal.")
+    print("The Agents SDK for voice: 4 responses, 2 calls of a tool, a transcription, a refusal.")
 
 
 if __name__ == "__main__":

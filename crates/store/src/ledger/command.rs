@@ -57,9 +57,13 @@ impl SettleOutcome {
 /// The result of an admission: a pending call or a refusal.
 pub(super) type AdmissionResult = Result<Result<Box<PendingRecord>, Refusal>, StoreError>;
 
+/// The result of a beginning: the call that has begun. `None` if it is not open.
+pub(super) type BeginResult = Result<Option<Box<PendingRecord>>, StoreError>;
+
 pub(super) enum Job {
     Admit(Box<Call>, oneshot::Sender<AdmissionResult>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
+    Begin(Box<Beginning>, oneshot::Sender<BeginResult>),
     /// A settlement without a caller that waits for its outcome.
     SettleDetached(Box<JournalEntry>),
     Write(WriteWork),
@@ -76,20 +80,30 @@ pub(super) struct WriteWork {
 pub(super) enum LedgerCommand {
     Admit(Box<Call>),
     Settle(Box<Settlement>),
+    Begin(Box<Beginning>),
+}
+
+/// The beginning of a call that was admitted ahead. It needs the same rows as a settlement of that call.
+pub(super) struct Beginning {
+    pub(super) ahead: Settlement,
+    /// The id from now on.
+    pub(super) request_id: RequestId,
 }
 
 impl LedgerCommand {
     pub(super) fn call(&self) -> Option<&Call> {
         match self {
             Self::Admit(call) => Some(call),
-            Self::Settle(_) => None,
+            Self::Settle(_) | Self::Begin(_) => None,
         }
     }
 
+    /// The settlement, or that whose rows the command needs.
     pub(super) fn settlement(&self) -> Option<&Settlement> {
         match self {
             Self::Admit(_) => None,
             Self::Settle(settlement) => Some(settlement),
+            Self::Begin(beginning) => Some(&beginning.ahead),
         }
     }
 }
@@ -120,6 +134,7 @@ impl From<&journal::JournalEntry> for Settlement {
 pub(super) enum CommandOutcome {
     Admitted(Result<Box<PendingRecord>, Refusal>),
     Settled(SettleOutcome),
+    Begun(Option<Box<PendingRecord>>),
 }
 
 /// The end of a call that was admitted and not sent.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::{
-    Budget, BudgetId, CreditHold, NodeId, PendingRecord, RequestId, Run, RunAccountId, SpendKey,
-    SpendKeyId, Timestamp, Wallet, WalletId,
+    Budget, BudgetId, CreditHold, LimitCalendars, NodeId, PendingRecord, RequestId, Run,
+    RunAccountId, SpendCounters, SpendKey, SpendKeyId, Timestamp, Wallet, WalletId,
 };
 use tollgate_pricing::{Amount, Overflow, Rate};
 
-use super::command::{CommandOutcome, LedgerCommand, SettleOutcome};
+use super::command::{CommandOutcome, LedgerCommand, SettleOutcome, Settlement};
 use super::config::ConfigCache;
 use super::state::{Accounts, CallState, LedgerState};
 use crate::error::StoreError;
@@ -55,6 +55,9 @@ pub(super) fn decide(
         outcomes.push(match command {
             LedgerCommand::Settle(_) => {
                 CommandOutcome::Settled(settled.next().unwrap_or(SettleOutcome::NotFound))
+            }
+            LedgerCommand::Begin(beginning) => {
+                CommandOutcome::Begun(decision.begin(&beginning.ahead, beginning.request_id)?)
             }
             LedgerCommand::Admit(call) => CommandOutcome::Admitted(decision.admit(call)?),
         });
@@ -153,6 +156,64 @@ impl GroupDecision<'_> {
         Ok(Ok(Box::new(PendingRecord::clone(&pending))))
     }
 
+    /// Begins a call that was admitted ahead: it is a call of now, with the same hold.
+    fn begin(
+        &mut self,
+        ahead: &Settlement,
+        request_id: RequestId,
+    ) -> Result<Option<Box<PendingRecord>>, StoreError> {
+        let call = match self.state.calls.get(&ahead.request_id) {
+            Some(CallState::Open(call)) if call.ahead => Arc::clone(call),
+            _ => return Ok(None),
+        };
+        self.state.calls.remove(&ahead.request_id);
+        self.changes.close_call(ahead.request_id);
+        let mut begun = PendingRecord { request_id, ahead: false, ..PendingRecord::clone(&call) };
+        if begun.run().map(|run| run.account_id) != call.run().map(|run| run.account_id) {
+            // It counts in the run of the day on which it was admitted.
+            begun.request_id = RequestId::generate(call.created_at);
+        }
+        begun.created_at = self.move_count(&call)?;
+        self.changes.take_back_call(&call)?;
+        let begun = Arc::new(begun);
+        self.changes.open_call(Arc::clone(&begun), self.rules.node_id)?;
+        self.state.calls.insert(begun.request_id, CallState::Open(Arc::clone(&begun)));
+        Ok(Some(Box::new(PendingRecord::clone(&begun))))
+    }
+
+    /// Counts a call and its hold at the present time, and no longer at that of its admission. Returns the time.
+    fn move_count(&mut self, call: &PendingRecord) -> Result<Timestamp, StoreError> {
+        let (admitted_at, hold) = (call.created_at, call.spend_hold);
+        let run = call.run().map(|run| run.account_id);
+        let mut at = self.now;
+        if let Some(id) = call.spend_key_id {
+            at = self.change_spend_key(id)?.counters.admitted_at(at);
+        }
+        for id in &call.budgets.ids {
+            at = self.change_budget(*id)?.counters.admitted_at(at);
+        }
+        if let Some(id) = run {
+            at = self.change_run(id)?.counters.admitted_at(at);
+        }
+        let moved = |counters: &mut SpendCounters, calendars: LimitCalendars<'_>| {
+            counters.take_back(admitted_at, hold, calendars)?;
+            counters.admit(at, hold, calendars)
+        };
+        if let Some(id) = call.spend_key_id {
+            let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
+            moved(counters, rules.calendars()).map_err(|Overflow| out_of_range("spend key", id))?;
+        }
+        for id in &call.budgets.ids {
+            let Budget { counters, rules, .. } = self.change_budget(*id)?;
+            moved(counters, rules.calendars()).map_err(|Overflow| out_of_range("budget", id))?;
+        }
+        if let Some(id) = run {
+            let counters = &mut self.change_run(id)?.counters;
+            moved(counters, Run::calendars()).map_err(|Overflow| out_of_range("run", id))?;
+        }
+        Ok(at)
+    }
+
     fn hold(&mut self, wallet_id: WalletId, held: CallHold) -> Result<(), StoreError> {
         if held.is_nothing() {
             return Ok(());
@@ -216,7 +277,6 @@ mod tests {
     use tollgate_pricing::{BaseCost, UnitPrices};
 
     use super::*;
-    use crate::ledger::command::Settlement;
     use crate::ledger::config::{MerchantConfig, OwnWallet};
 
     const NOW: Timestamp = Timestamp::from_unix_micros(1_795_219_200_000_000);
@@ -319,7 +379,7 @@ mod tests {
             CommandOutcome::Settled(SettleOutcome::Settled(_)) => "settled",
             CommandOutcome::Settled(SettleOutcome::AlreadySettled) => "already settled",
             CommandOutcome::Settled(SettleOutcome::NotFound) => "not found",
-            CommandOutcome::Settled(_) => "another",
+            CommandOutcome::Settled(_) | CommandOutcome::Begun(_) => "another",
         }
     }
 

@@ -34,7 +34,7 @@ use crate::conn::{Conn, ConnManager};
 use crate::error::StoreError;
 use crate::journal::JournalEntry;
 use crate::missing_prices;
-use command::{AdmissionResult, Job, Settlement, WriteWork, not_sent};
+use command::{AdmissionResult, BeginResult, Beginning, Job, Settlement, WriteWork, not_sent};
 pub use command::{SettleOutcome, SettledRecord};
 pub(crate) use context::LedgerContext;
 use context::{ledger_unavailable, overtaken_error};
@@ -117,6 +117,15 @@ impl Ledger {
         let outcome = answer.await.map_err(|_| ledger_unavailable())?;
         self.context.metrics.settlements.observe(begun.elapsed().as_secs_f64());
         outcome
+    }
+
+    /// Begins a call that was admitted ahead. It has another id from then on.
+    pub(crate) async fn begin(&self, ahead: RequestId) -> BeginResult {
+        let (reply, answer) = oneshot::channel();
+        let ahead = Settlement { request_id: ahead, report: None, call: None };
+        let request_id = RequestId::generate(self.context.clock.now());
+        self.send(Job::Begin(Box::new(Beginning { ahead, request_id }), reply))?;
+        answer.await.map_err(|_| ledger_unavailable())?
     }
 
     /// The number of jobs that wait for a writer.

@@ -11,8 +11,8 @@ use tollgate_domain::PendingRecord;
 use tollgate_domain::settlement::CallReport;
 
 use super::command::{
-    AdmissionResult, CommandOutcome, Job, LedgerCommand, SettleOutcome, Settlement, WriteWork,
-    not_sent,
+    AdmissionResult, BeginResult, CommandOutcome, Job, LedgerCommand, SettleOutcome, Settlement,
+    WriteWork, not_sent,
 };
 use super::context::{LedgerContext, ledger_unavailable};
 use super::recent::SettledReport;
@@ -108,6 +108,10 @@ impl Writer {
                 Job::Settle(settlement, reply) => {
                     commands.push(LedgerCommand::Settle(settlement));
                     replies.push(JobReply::Settle(reply));
+                }
+                Job::Begin(beginning, reply) => {
+                    commands.push(LedgerCommand::Begin(beginning));
+                    replies.push(JobReply::Begin(reply));
                 }
                 Job::SettleDetached(entry) => {
                     commands.push(LedgerCommand::Settle(Box::new(Settlement::from(&*entry))));
@@ -313,6 +317,7 @@ impl Writer {
 enum JobReply {
     Admit(oneshot::Sender<AdmissionResult>),
     Settle(oneshot::Sender<Result<SettleOutcome, StoreError>>),
+    Begin(oneshot::Sender<BeginResult>),
     Detached(Box<JournalEntry>),
 }
 
@@ -329,6 +334,8 @@ impl JobReply {
             (Self::Settle(reply), CommandOutcome::Settled(outcome)) => {
                 drop(reply.send(Ok(outcome)))
             }
+            // The call is open, whether or not its caller is there.
+            (Self::Begin(reply), CommandOutcome::Begun(begun)) => drop(reply.send(Ok(begun))),
             (Self::Detached(entry), CommandOutcome::Settled(SettleOutcome::NotFound))
                 if entry.may_still_appear(context.clock.now()) =>
             {
@@ -337,7 +344,7 @@ impl JobReply {
             (Self::Detached(_), CommandOutcome::Settled(_)) => {}
             // Answers come in the order of their commands. A mismatch is dropped, and the caller gets the error of a
             // ledger that gave up.
-            (Self::Admit(_) | Self::Settle(_) | Self::Detached(_), _) => {
+            (Self::Admit(_) | Self::Settle(_) | Self::Begin(_) | Self::Detached(_), _) => {
                 log::error!("an answer went astray");
             }
         }
@@ -349,6 +356,7 @@ impl JobReply {
         match self {
             Self::Admit(reply) => drop(reply.send(Err(cause))),
             Self::Settle(reply) => drop(reply.send(Err(cause))),
+            Self::Begin(reply) => drop(reply.send(Err(cause))),
             Self::Detached(entry) => {
                 log::error!("{} is not settled yet: {cause}", entry.request_id);
                 context.keep(*entry);
