@@ -459,8 +459,13 @@ fn a_response_without_a_hold_passes_a_limit_at_most_once() {
             provider.send(&created("resp_2")).await;
             if enforcement == "strict" {
                 assert_eq!(client.closed().await, (1008, "spend_limit_reached".to_owned()));
+                // The merchant pays for what the key may not.
                 until_closed(gateway).await;
-                return assert_eq!(gateway.records().await.len(), 1);
+                let records = gateway.records().await;
+                assert_eq!((records.len(), &records[0]["spend_key_id"]), (2, &Value::Null));
+                assert_eq!(records[0]["total_wallet_cost"], NOTHING);
+                let audit = gateway.app.gateway.store.audit().await.unwrap();
+                return assert!(audit.differences.is_empty(), "{:?}", audit.differences);
             }
             assert_eq!(client.message().await, created("resp_2"));
             pass(&mut provider, &mut client, &second).await;

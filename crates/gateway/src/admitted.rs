@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate_domain::admission::{self, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    AnswerReport, CallCost, CallDetails, CallTimings, Enforcement, JobEnd, PendingRecord,
-    ProviderObject, Timestamp,
+    AnswerReport, CallBudgets, CallCost, CallDetails, CallTimings, Enforcement, JobEnd,
+    PendingRecord, ProviderObject, Timestamp,
 };
 use tollgate_store::{Store, StoreError};
 use tollgate_usage::{ResponseEnd, UsageReading};
@@ -92,25 +92,28 @@ pub(crate) struct AdmittedCall<'a, O: CallObserver> {
 
 impl<'a> AdmittedCall<'a, ()> {
     /// A call that was refused and is made all the same, without a hold: the provider has begun it. It has the payers and
-    /// the limits of an earlier call. `None` if those must not be passed.
+    /// the limits of an earlier call, if those may be passed. Else the merchant pays, and no limit counts it.
     pub(crate) fn without_admission(
         refused: &admission::Call,
         earlier: &PendingRecord,
+        may_pass: bool,
         gateway: &'a Gateway,
-    ) -> Option<Self> {
-        if earlier.enforcement == Some(Enforcement::Strict) {
-            return None;
-        }
-        let pending = PendingRecord {
+    ) -> Self {
+        let mut pending = PendingRecord {
             request_id: refused.request_id,
             forwarded: refused.forwarded.clone(),
             created_at: refused.created_at,
             ahead: false,
             ..earlier.clone().without_holds()
         };
+        if !may_pass || earlier.enforcement == Some(Enforcement::Strict) {
+            (pending.spend_key_id, pending.wallet_id, pending.run_id) = (None, None, None);
+            (pending.meter, pending.credit_hold) = (None, None);
+            pending.budgets = CallBudgets::default();
+        }
         let metrics = gateway.metrics.of(&pending.forwarded.provider);
         metrics.admitted();
-        Some(Self {
+        Self {
             store: gateway.store.clone(),
             bound: price::RequestedBound::of(refused),
             pending: Box::new(pending),
@@ -119,7 +122,14 @@ impl<'a> AdmittedCall<'a, ()> {
             is_unadmitted: true,
             counted: false,
             settled: false,
-        })
+        }
+    }
+
+    /// Whether the wallet of the caller pays.
+    pub(crate) fn is_paid_by_caller(&self) -> bool {
+        !self.is_unadmitted
+            || self.pending.wallet_id.is_some()
+            || self.pending.spend_key_id.is_some()
     }
 }
 

@@ -59,12 +59,7 @@ impl<'a, I> Session<'a, I> {
         };
         let admitted = self.admit(request).await?;
         self.gateway.metrics.before_provider.observe(began.elapsed().as_secs_f64());
-        let asked = OpenResponse {
-            lane: message.lane.clone(),
-            event_id: message.event_id.clone(),
-            ..admitted
-        };
-        Ok((body, asked))
+        Ok((body, OpenResponse { message: message.clone(), ..admitted }))
     }
 
     /// The most tokens of the open responses, which are input of the next one.
@@ -153,8 +148,8 @@ impl<'a, I> Session<'a, I> {
         Ok(self.open(request, admitted))
     }
 
-    /// Admits a call that the provider has begun. If it is refused and its limits may be passed, it is made all the same.
-    /// The refusal is then returned with it.
+    /// Admits a call that the provider has begun. If it is refused, it is made all the same, and the refusal is returned
+    /// with it: [`AdmittedCall::without_admission`] says who pays.
     pub(super) async fn admit_begun(
         &self,
         request: SocketRequest,
@@ -163,17 +158,15 @@ impl<'a, I> Session<'a, I> {
         let refused = admission.clone();
         let (admitted, error) = match admit(admission, self.gateway, ()).await {
             Ok(admitted) => (admitted, None),
-            Err(error @ CallError::Refused(_)) => {
+            Err(error) => {
                 let earlier = self.last_call.borrow();
-                let made = earlier.as_deref().and_then(|earlier| {
-                    AdmittedCall::without_admission(&refused, earlier, self.gateway)
-                });
-                match made {
-                    Some(made) => (made, Some(error)),
-                    None => return Err(error),
-                }
+                let Some(earlier) = earlier.as_deref() else { return Err(error) };
+                // Its key passes its limits once at most.
+                let may_pass = !self.has_passed_limits.replace(true);
+                let made =
+                    AdmittedCall::without_admission(&refused, earlier, may_pass, self.gateway);
+                (made, Some(error))
             }
-            Err(error) => return Err(error),
         };
         Ok((self.open(request, admitted), error))
     }
@@ -195,8 +188,7 @@ impl<'a, I> Session<'a, I> {
         let meter = ResponseMeter::of_socket(&outbound.endpoint.format, &outbound.call_body);
         let sent_at = Some(self.gateway.clock.now());
         OpenResponse {
-            lane: None,
-            event_id: None,
+            message: ClientMessage::default(),
             admitted,
             outbound,
             meter,

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 use tollgate_provider::Endpoint;
-use tollgate_usage::socket::SocketInput;
+use tollgate_usage::socket::{ClientMessage, Conversation, SocketInput};
+use tollgate_usage::{InspectedBody, UsageBound};
 
-use super::admitting::SocketRequest;
 use super::end::SocketEnd;
 use super::open_responses::OpenResponse;
 use super::session::{MOST_REFUSALS, Session, SocketInterface, is_lasting};
@@ -29,10 +29,19 @@ pub(super) enum AheadKind {
     Transcription,
 }
 
-/// A call that is admitted ahead, and the input that its bound covers.
+/// A call that is admitted ahead.
 struct CallAhead<'a> {
     call: OpenResponse<'a>,
-    until: SocketInput,
+    /// The facts by which it is admitted, and the bound that follows.
+    body: InspectedBody,
+    bound: UsageBound,
+}
+
+impl CallAhead<'_> {
+    /// Whether its money is enough for a call with this body.
+    fn covers(&self, body: &InspectedBody, endpoint: &Endpoint) -> bool {
+        self.body.model == body.model && body.bound(&endpoint.format).is_within(&self.bound)
+    }
 }
 
 /// The calls that are admitted ahead: at most one of each kind.
@@ -49,7 +58,7 @@ pub(super) struct CallsAhead<'a> {
 }
 
 impl<'a> CallsAhead<'a> {
-    /// Notes that a call may be missing.
+    /// Notes that a call may be missing, or be admitted for less than is needed now.
     pub(super) fn want(&self) {
         self.wanted.notify_one();
     }
@@ -61,23 +70,42 @@ impl<'a> CallsAhead<'a> {
         }
     }
 
-    fn covers(&self, kind: AheadKind, input: SocketInput) -> bool {
-        self.of(kind).borrow().as_ref().is_some_and(|ahead| input.is_within(ahead.until))
+    /// Whether nothing is admitted ahead.
+    pub(super) fn is_empty(&self) -> bool {
+        self.response.borrow().is_none() && self.transcription.borrow().is_none()
+    }
+
+    /// Whether a response is admitted ahead.
+    pub(super) fn has_response(&self) -> bool {
+        self.response.borrow().is_some()
     }
 
     /// Takes back what did not begin.
     pub(super) async fn take_back(&self) {
         for kind in [AheadKind::Response, AheadKind::Transcription] {
-            self.take_back_one(kind).await;
+            take_back(self.of(kind).take()).await;
         }
     }
 
-    async fn take_back_one(&self, kind: AheadKind) {
-        let ahead = self.of(kind).take();
-        if let Some(CallAhead { call, .. }) = ahead {
-            call.admitted.take_back().await;
-        }
+    /// Takes back the response that is admitted ahead.
+    pub(super) async fn take_back_response(&self) {
+        take_back(self.response.take()).await;
     }
+}
+
+async fn take_back(ahead: Option<CallAhead<'_>>) {
+    if let Some(CallAhead { call, .. }) = ahead {
+        call.admitted.take_back().await;
+    }
+}
+
+/// The facts of a call that the provider may begin by itself.
+struct NeededCall {
+    kind: AheadKind,
+    /// Now.
+    now: InspectedBody,
+    /// After some more input.
+    later: InspectedBody,
 }
 
 impl<'a, I: SocketInterface> Session<'a, I> {
@@ -96,8 +124,10 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 self.refuse(error, &Bytes::new(), summary, None).await;
                 continue;
             }
-            let input = self.conversation.borrow().input();
-            match self.hold_ahead(input, &mut summary).await {
+            if self.closing.get().is_some() {
+                continue;
+            }
+            match self.hold_ahead(None, &mut summary).await {
                 // The next input is refused, if that is still so then.
                 Err(error) if is_lasting(&error) => {
                     self.refuse(error, &Bytes::new(), summary, None).await;
@@ -107,101 +137,124 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
     }
 
-    /// Holds the money for the calls that the provider may begin by itself when it has this input.
+    /// Holds the money for the calls that the provider may begin by itself, also when it has this message.
     ///
     /// # Errors
-    /// The reason why the input may not be sent on.
+    /// The reason why the message may not be sent on.
     pub(super) async fn hold_ahead(
         &self,
-        input: SocketInput,
+        message: Option<&ClientMessage>,
         summary: &mut CallSummary,
     ) -> Result<(), CallError> {
-        let needed = {
-            let conversation = self.conversation.borrow();
-            [
-                (AheadKind::Response, conversation.begins_responses()),
-                (AheadKind::Transcription, conversation.transcribes()),
-            ]
-        };
-        for (kind, is_needed) in needed {
-            if !is_needed {
-                continue;
-            }
+        for kind in [AheadKind::Response, AheadKind::Transcription] {
+            let Some(needed) = self.needed(kind, message) else { continue };
             if self.gateway.calls.is_draining() {
                 return Err(CallError::ShuttingDown);
             }
-            if !self.ahead.covers(kind, input) {
-                self.hold(kind, input, summary).await?;
+            if !self.covers(&needed) {
+                self.hold(needed, summary).await?;
             }
         }
         Ok(())
     }
 
-    async fn hold(
-        &self,
-        kind: AheadKind,
-        input: SocketInput,
-        summary: &mut CallSummary,
-    ) -> Result<(), CallError> {
+    /// The call of this kind that the provider may begin when it has a message.
+    fn needed(&self, kind: AheadKind, message: Option<&ClientMessage>) -> Option<NeededCall> {
+        let current = self.conversation.borrow();
+        let changed =
+            message.filter(|message| Conversation::is_changed_by(message)).map(|message| {
+                let mut changed = current.clone();
+                changed.sent(message);
+                changed
+            });
+        let (conversation, until) = match (&changed, message) {
+            (Some(changed), _) => (changed, changed.input()),
+            (None, Some(message)) => (&*current, current.input_with(message)),
+            (None, None) => (&*current, current.input()),
+        };
+        let is_needed = match kind {
+            AheadKind::Response => conversation.begins_responses(),
+            AheadKind::Transcription => conversation.transcribes(),
+        };
+        let body = |until| match kind {
+            AheadKind::Response => conversation.response(None, until, self.open_output()),
+            AheadKind::Transcription => {
+                conversation.transcription(conversation.transcriber(), until)
+            }
+        };
+        is_needed.then(|| NeededCall {
+            kind,
+            now: body(until),
+            later: body(until.plus(SocketInput::AHEAD)),
+        })
+    }
+
+    fn covers(&self, needed: &NeededCall) -> bool {
+        let ahead = self.ahead.of(needed.kind).borrow();
+        ahead.as_ref().is_some_and(|ahead| ahead.covers(&needed.now, self.endpoint_of(needed.kind)))
+    }
+
+    const fn endpoint_of(&self, kind: AheadKind) -> &Arc<Endpoint> {
+        match kind {
+            AheadKind::Response => &self.endpoint,
+            AheadKind::Transcription => &self.transcription_endpoint,
+        }
+    }
+
+    async fn hold(&self, needed: NeededCall, summary: &mut CallSummary) -> Result<(), CallError> {
         let _turn = self.ahead.turn.lock().await;
-        if self.ahead.covers(kind, input) {
+        if self.covers(&needed) {
             return Ok(());
         }
-        let until = input.plus(SocketInput::AHEAD);
-        let mut admitted = self.admit_ahead(kind, until, summary).await;
-        if matches!(admitted, Err(CallError::Refused(_))) && self.ahead.of(kind).borrow().is_some()
-        {
+        let NeededCall { kind, later, .. } = needed;
+        let mut admitted = self.admit_ahead(kind, later.clone(), summary).await;
+        let mut before = None;
+        if matches!(admitted, Err(CallError::Refused(_))) {
             // There may be room for one of them.
-            self.ahead.take_back_one(kind).await;
-            admitted = self.admit_ahead(kind, until, summary).await;
+            let ahead = self.ahead.of(kind).take();
+            before = ahead.as_ref().map(|ahead| ahead.body.clone());
+            take_back(ahead).await;
+            if before.is_some() {
+                admitted = self.admit_ahead(kind, later, summary).await;
+            }
         }
-        let ahead = CallAhead { call: admitted?, until };
-        let before = self.ahead.of(kind).replace(Some(ahead));
-        if let Some(CallAhead { call, .. }) = before {
-            call.admitted.take_back().await;
+        match (admitted, before) {
+            (Ok(ahead), _) => {
+                let before = self.ahead.of(kind).replace(Some(ahead));
+                take_back(before).await;
+                Ok(())
+            }
+            (Err(error), before) => {
+                // It is for input that was sent on.
+                if let Some(before) = before {
+                    let again = self.admit_ahead(kind, before, &mut CallSummary::default()).await;
+                    self.ahead.of(kind).replace(again.ok());
+                }
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     async fn admit_ahead(
         &self,
         kind: AheadKind,
-        until: SocketInput,
+        body: InspectedBody,
         summary: &mut CallSummary,
-    ) -> Result<OpenResponse<'a>, CallError> {
-        let request = self.request_of(kind, until, true, summary)?;
-        self.admit(request).await
-    }
-
-    /// A call that the provider begins by itself when it has this input.
-    fn request_of(
-        &self,
-        kind: AheadKind,
-        until: SocketInput,
-        ahead: bool,
-        summary: &mut CallSummary,
-    ) -> Result<SocketRequest, CallError> {
-        let (endpoint, body): (&Arc<Endpoint>, _) = {
-            let conversation = self.conversation.borrow();
-            match kind {
-                AheadKind::Response => {
-                    (&self.endpoint, conversation.response(None, until, self.open_output()))
-                }
-                AheadKind::Transcription => {
-                    (&self.transcription_endpoint, conversation.transcription(until))
-                }
-            }
-        };
+    ) -> Result<CallAhead<'a>, CallError> {
         let input = Some(self.conversation.borrow().input());
-        self.request(endpoint, body, input, ahead, summary)
+        let endpoint = self.endpoint_of(kind);
+        let bound = body.bound(&endpoint.format);
+        let request = self.request(endpoint, body.clone(), input, true, summary)?;
+        Ok(CallAhead { call: self.admit(request).await?, body, bound })
     }
 
-    /// Ends the socket because of a call that the provider has begun and that is not admitted: it has no payer.
+    /// Ends the socket because of a call that the provider has begun and that is not admitted. The provider is not read
+    /// on, so that it stops.
     pub(super) fn end_without_payer(&self, error: CallError) {
         let (id, provider) = (self.guard.id, &self.endpoint.provider.name);
         let code = self.code(error);
         log::warn!("{id}: {provider} has begun a response that is not admitted: {code}");
-        self.end(SocketEnd::Refused(code));
+        self.end(SocketEnd::NotAdmitted(code));
     }
 
     /// The call that the provider has begun by itself: the one that is admitted ahead, or a new one.
@@ -212,7 +265,15 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         &self,
         kind: AheadKind,
     ) -> Result<OpenResponse<'a>, CallError> {
-        let ahead = self.ahead.of(kind).take();
+        let transcriber = match kind {
+            AheadKind::Response => None,
+            AheadKind::Transcription => self.conversation.borrow_mut().ended_transcriber(),
+        };
+        let ahead = match &*self.ahead.of(kind).borrow() {
+            Some(ahead) => kind == AheadKind::Response || ahead.body.model == transcriber,
+            None => false,
+        };
+        let ahead = if ahead { self.ahead.of(kind).take() } else { None };
         let mut call = match ahead {
             Some(CallAhead { mut call, .. }) => {
                 // A transcription is settled at once.
@@ -223,10 +284,30 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             }
             None => {
                 // There was not enough time, or more began than the input was expected to make.
-                let input = self.conversation.borrow().input();
-                let request = self.request_of(kind, input, false, &mut CallSummary::default())?;
+                let (body, input) = {
+                    let conversation = self.conversation.borrow();
+                    let input = conversation.input();
+                    let body = match kind {
+                        AheadKind::Response => {
+                            conversation.response(None, input, self.open_output())
+                        }
+                        AheadKind::Transcription => {
+                            conversation.transcription(transcriber.as_deref(), input)
+                        }
+                    };
+                    (body, input)
+                };
+                let mut summary = CallSummary::default();
+                let endpoint = self.endpoint_of(kind);
+                let request = self.request(endpoint, body, Some(input), false, &mut summary)?;
                 let (call, refusal) = self.admit_begun(request).await?;
-                self.ahead.refusal.set(refusal);
+                match refusal {
+                    Some(error) if call.admitted.is_paid_by_caller() => {
+                        self.ahead.refusal.set(Some(error));
+                    }
+                    Some(error) => self.end_without_payer(error),
+                    None => {}
+                }
                 call
             }
         };

@@ -15,6 +15,8 @@ pub(crate) enum SocketEnd {
     ProviderFault(SocketFault),
     /// The provider makes a response that was not asked for.
     NotAskedFor,
+    /// The provider makes a response that is refused for the reason with this code.
+    NotAdmitted(&'static str),
     /// Calls are refused, for the reason with this code.
     Refused(&'static str),
     /// It was open for the longest time.
@@ -38,7 +40,7 @@ impl SocketEnd {
             // A code of its own for a connection that was lost may not be sent.
             Self::ProviderFault(_) => stated(CloseCode::Error, "provider_unreachable"),
             Self::NotAskedFor => stated(CloseCode::Error, "response_not_asked_for"),
-            Self::Refused(code) => stated(CloseCode::Policy, code),
+            Self::Refused(code) | Self::NotAdmitted(code) => stated(CloseCode::Policy, code),
             Self::TooLong => stated(CloseCode::Away, "socket_max_reached"),
             Self::Idle => stated(CloseCode::Away, "socket_idle"),
             Self::ShuttingDown => stated(CloseCode::Away, "shutting_down"),
@@ -57,6 +59,9 @@ impl SocketEnd {
 
     /// Whether the provider may still send what it has.
     pub(crate) fn leaves_provider(&self) -> bool {
-        !matches!(self, Self::Provider(_) | Self::ProviderFault(_) | Self::NotAskedFor)
+        !matches!(
+            self,
+            Self::Provider(_) | Self::ProviderFault(_) | Self::NotAskedFor | Self::NotAdmitted(_)
+        )
     }
 }

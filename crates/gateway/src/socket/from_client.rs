@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt};
 use tokio::time::Instant;
 use tollgate_domain::{Issue, RequestId};
 use tollgate_provider::{CloseCode, MessageDecoder, SocketMessage, SocketWriter};
-use tollgate_usage::socket::{ClientMessage, ClientRole};
+use tollgate_usage::socket::{ClientMessage, ClientRole, Conversation};
 
 use super::end::SocketEnd;
 use super::session::{Session, SocketInterface};
@@ -123,18 +123,25 @@ impl<I: SocketInterface> Session<'_, I> {
                 return TakenMessage::Refused;
             }
         };
-        if self.is_closing.get() && read.role != ClientRole::Other {
+        let adds = read.role == ClientRole::Adds || Conversation::is_changed_by(&read);
+        if self.closing.get().is_some() && (adds || read.role == ClientRole::Asks) {
             return TakenMessage::Refused;
         }
         let mut summary = CallSummary::default();
         let taken = match read.role {
             ClientRole::Asks => self.ask(text, &read, &mut summary).await,
-            ClientRole::Adds => {
-                let input = self.conversation.borrow().input_with(&read);
-                let held = self.hold_ahead(input, &mut summary).await;
-                held.map(|()| TakenMessage::Free(message.clone()))
+            _ if adds => {
+                let held = self.hold_ahead(Some(&read), &mut summary).await;
+                // Without money, settings may change so that less is needed: no input passes meanwhile.
+                let is_harmless = read.role == ClientRole::Other && self.ahead.is_empty();
+                match held {
+                    Err(CallError::Refused(_) | CallError::PriceUnknown(_)) if is_harmless => {
+                        Ok(TakenMessage::Free(message.clone()))
+                    }
+                    held => held.map(|()| TakenMessage::Free(message.clone())),
+                }
             }
-            ClientRole::Other => Ok(TakenMessage::Free(message.clone())),
+            _ => Ok(TakenMessage::Free(message.clone())),
         };
         match taken {
             Ok(taken) => {
@@ -145,7 +152,7 @@ impl<I: SocketInterface> Session<'_, I> {
                 if read.role == ClientRole::Adds && conversation.begins_responses() {
                     self.may_begin_until.set(Instant::now().checked_add(BEGINS_WITHIN));
                 }
-                conversation.sent(read);
+                conversation.sent(&read);
                 drop(conversation);
                 taken
             }
@@ -163,9 +170,17 @@ impl<I: SocketInterface> Session<'_, I> {
         message: &ClientMessage,
         summary: &mut CallSummary,
     ) -> Result<TakenMessage, CallError> {
-        let (body, asked) = self.admit_asked(text, message, summary).await?;
+        let mut asked = self.admit_asked(text, message, summary).await;
+        if matches!(asked, Err(CallError::Refused(_))) && self.ahead.has_response() {
+            // The one that is asked for goes first.
+            self.ahead.take_back_response().await;
+            asked = self.admit_asked(text, message, summary).await;
+        }
+        let (body, asked) = asked?;
         let id = asked.admitted.pending.request_id;
         self.open.borrow_mut().push(asked);
+        // A response that the provider begins after it has it as its input. Without money for one, no more input passes.
+        let _ = self.hold_ahead(Some(message), &mut CallSummary::default()).await;
         Ok(TakenMessage::Admitted(SocketMessage::Text(body), id))
     }
 }

@@ -14,6 +14,9 @@ use super::session::{Session, SocketInterface, sleep_until};
 use crate::metrics::MessageSender;
 use crate::settings::OnDisconnect;
 
+/// The time within which input is transcribed.
+const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
+
 /// The time within which the usage of a response comes behind its end.
 const USAGE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -96,6 +99,10 @@ impl<I: SocketInterface> Session<'_, I> {
                     false
                 }
                 ProviderFact::Transcribed => self.transcribed(text).await,
+                ProviderFact::Committed => {
+                    self.transcribed_until.set(Instant::now().checked_add(TRANSCRIBED_WITHIN));
+                    false
+                }
                 _ => self.measure_response(message, text).await,
             };
         }
@@ -110,7 +117,7 @@ impl<I: SocketInterface> Session<'_, I> {
             owner = self.begin_unasked().await;
         }
         let Some(at) = owner else { return false };
-        let ProviderMessage { fact, response_id, .. } = message;
+        let ProviderMessage { fact, response_id, is_apart, .. } = message;
         let has_begun = {
             let mut open = self.open.borrow_mut();
             let Some(response) = open.get_mut(at) else { return false };
@@ -131,13 +138,14 @@ impl<I: SocketInterface> Session<'_, I> {
             }
             response.has_begun
         };
-        let ended = match fact {
+        let mut ended = match fact {
             ProviderFact::Ended
             | ProviderFact::EndedBefore
             | ProviderFact::Failed { .. }
             | ProviderFact::Refused { .. } => self.open.borrow_mut().remove(at),
             _ => return is_unasked,
         };
+        ended.input = ended.input.filter(|_| !is_apart);
         self.is_ending_one.set(true);
         let (status, error) = match fact {
             ProviderFact::Failed { status } if !has_begun => {

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 use tollgate_domain::CallTimings;
 use tollgate_usage::ResponseMeter;
-use tollgate_usage::socket::{Lane, ProviderFact, ProviderMessage, SocketInput};
+use tollgate_usage::socket::{ClientMessage, ProviderFact, ProviderMessage, SocketInput};
 
 use crate::admitted::AdmittedCall;
 use crate::in_flight::InFlightGuard;
@@ -11,9 +11,8 @@ use crate::outbound::OutboundCall;
 
 /// A response that was asked for, or that the provider has begun, and that has not ended.
 pub(super) struct OpenResponse<'a> {
-    pub(super) lane: Lane,
-    /// The client's id of the message that asks for it.
-    pub(super) event_id: Option<String>,
+    /// The message that asks for it.
+    pub(super) message: ClientMessage,
     pub(super) admitted: AdmittedCall<'a, ()>,
     pub(super) outbound: OutboundCall,
     pub(super) meter: ResponseMeter,
@@ -49,11 +48,13 @@ impl OpenResponse<'_> {
 pub(super) fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> Option<usize> {
     // A provider may leave out the stream, or name one where the client has named none.
     let may_be_of_lane = |response: &OpenResponse<'_>| {
-        message.lane.is_none() || response.lane.is_none() || response.lane == message.lane
+        let lane = &response.message.lane;
+        message.lane.is_none() || lane.is_none() || *lane == message.lane
     };
     let find = |is_it: &dyn Fn(&OpenResponse<'_>) -> bool| {
-        let in_lane =
-            open.iter().position(|response| response.lane == message.lane && is_it(response));
+        let in_lane = open
+            .iter()
+            .position(|response| response.message.lane == message.lane && is_it(response));
         in_lane.or_else(|| {
             open.iter().position(|response| may_be_of_lane(response) && is_it(response))
         })
@@ -74,12 +75,16 @@ pub(super) fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> 
         }
         // Without an id it is about the oldest one that has none either.
         ProviderFact::Refused { event_id } => {
-            find(&|response| !response.has_begun && response.event_id == *event_id)
+            find(&|response| !response.has_begun && response.message.event_id == *event_id)
         }
         ProviderFact::Other => match message.response_id {
             Some(_) => find(&is_named),
             None => find(&|response| response.has_begun),
         },
-        ProviderFact::Transcribed | ProviderFact::Settings | ProviderFact::Unrelated => None,
+        ProviderFact::Committed
+        | ProviderFact::Transcribed
+        | ProviderFact::NotTranscribed
+        | ProviderFact::Settings
+        | ProviderFact::Unrelated => None,
     }
 }

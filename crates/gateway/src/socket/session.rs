@@ -101,8 +101,14 @@ pub(super) struct Session<'a, I> {
     pub(super) refusals: Cell<u32>,
     /// Until when the provider may begin a response because of input that was sent on.
     pub(super) may_begin_until: Cell<Option<Instant>>,
-    /// Whether it is closed as soon as its open responses have ended.
-    pub(super) is_closing: Cell<bool>,
+    /// Until when the transcription of input is waited for.
+    pub(super) transcribed_until: Cell<Option<Instant>>,
+    /// Whether a response was made although its key has no more to spend.
+    pub(super) has_passed_limits: Cell<bool>,
+    /// The reason for which it is closed as soon as its open responses have ended.
+    pub(super) closing: Cell<Option<&'static str>>,
+    /// Notified when `closing` is set.
+    closes: Notify,
     pub(super) last_message: Cell<Instant>,
     pub(super) end: RefCell<Option<SocketEnd>>,
     /// Cancelled when `end` is set.
@@ -138,7 +144,10 @@ async fn run<I: SocketInterface, E>(
         ended: RefCell::default(),
         refusals: Cell::new(0),
         may_begin_until: Cell::new(None),
-        is_closing: Cell::new(false),
+        transcribed_until: Cell::new(None),
+        has_passed_limits: Cell::new(false),
+        closing: Cell::new(None),
+        closes: Notify::new(),
         last_message: Cell::new(Instant::now()),
         end: RefCell::default(),
         ending: CancellationToken::new(),
@@ -151,6 +160,7 @@ async fn run<I: SocketInterface, E>(
         session.relay_from_client(from_client, &mut writer),
         session.relay_from_provider(reader),
         session.keep_ahead(),
+        session.close_when_ended(),
         session.watch(),
     );
     session.ahead.take_back().await;
@@ -262,9 +272,13 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
     }
 
-    /// Until when a response may begin because of input that was sent on. `None` if that has passed.
+    /// Until when a call may begin because of input that was sent on. `None` if that has passed.
     pub(super) fn may_begin_until(&self) -> Option<Instant> {
-        self.may_begin_until.get().filter(|until| *until > Instant::now())
+        let transcribed_until = self.transcribed_until.get();
+        let transcribed_until =
+            transcribed_until.filter(|_| self.conversation.borrow().is_transcribing());
+        let until = self.may_begin_until.get().max(transcribed_until);
+        until.filter(|until| *until > Instant::now())
     }
 
     pub(super) fn delayed_since(&self, read_at: Instant) {
@@ -311,10 +325,21 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
         self.refusals.set(self.refusals.get().saturating_add(1));
         if is_last || self.refusals.get() >= MOST_REFUSALS {
-            self.is_closing.set(true);
-            // Responses that are paid for are delivered.
-            self.all_ended().await;
-            self.end(SocketEnd::Refused(refusal.code));
+            self.closing.set(self.closing.get().or(Some(refusal.code)));
+            self.closes.notify_one();
+        }
+    }
+
+    /// Closes the socket when it is to be closed and its open responses have ended: those that are paid for are
+    /// delivered.
+    async fn close_when_ended(&self) {
+        tokio::select! {
+            () = self.ending.cancelled() => return,
+            () = self.closes.notified() => {}
+        }
+        self.all_ended().await;
+        if let Some(code) = self.closing.get() {
+            self.end(SocketEnd::Refused(code));
         }
     }
 
@@ -327,6 +352,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         error: Option<&[u8]>,
     ) {
         let most_tokens = response.most_output().saturating_add(response.most_input());
+        if error.is_some() {
+            self.conversation.borrow_mut().refused(&response.message);
+        }
         let OpenResponse { admitted, outbound, meter, sent_at, timings, input, .. } = response;
         admitted.metrics.answer.observe(sent_at.elapsed().as_secs_f64());
         let reading = match error {
@@ -334,6 +362,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             None => meter.finish(ended),
         };
         let id = reading.response_id.clone();
+        let is_reported = reading.source == UsageSource::Reported;
+        let reported = (reading.usage.input_tokens(), reading.usage.output_tokens());
+        let reported = is_reported.then_some(reported);
         let answer = MeteredAnswer {
             status,
             ended,
@@ -344,18 +375,16 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             timings,
         };
         let report = admitted.report(answer, &outbound, self.gateway);
-        let used = &report.priced;
-        let is_reported = used.usage_source == UsageSource::Reported;
-        let tokens = used.usage.input_tokens().saturating_add(used.usage.output_tokens());
-        let tokens = is_reported.then_some(tokens);
         // One that was refused has no part in the conversation.
         if let Some(input) = input.filter(|_| error.is_none()) {
-            self.conversation.borrow_mut().ended(tokens.unwrap_or(most_tokens), input);
+            self.conversation.borrow_mut().ended(reported, most_tokens, input);
         }
         if let Some(id) = id {
-            self.remember(id, tokens);
+            self.remember(id, reported.map(|(input, output)| input.saturating_add(output)));
         }
         admitted.settle(report).await;
+        // The next response has this one as its input.
+        self.ahead.want();
     }
 
     /// Remembers the tokens of a response, for a later one that continues it.

@@ -73,6 +73,22 @@ pub enum OutputBound {
     Unstated,
 }
 
+impl UsageBound {
+    /// Whether a call with this bound can use no more than one with the other.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let is_output_within = match (self.output, other.output) {
+            (OutputBound::None, _) | (_, OutputBound::Unstated) => true,
+            (OutputBound::Stated(one), OutputBound::Stated(other)) => one <= other,
+            (OutputBound::Unstated | OutputBound::Stated(_), _) => false,
+        };
+        is_output_within
+            && self.input_tokens <= other.input_tokens
+            && self.answers <= other.answers
+            && self.others.input_second <= other.others.input_second
+            && (self.unbounded.is_none() || other.unbounded.is_some())
+    }
+}
+
 impl InspectedBody {
     /// The most that the call can use, by its body. A field bounds only if the endpoint has it:
     /// other providers may ignore it.

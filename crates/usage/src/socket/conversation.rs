@@ -1,11 +1,16 @@
 //! The conversation on a socket: what its messages mean, and the most that its next response can use.
 
+use std::collections::VecDeque;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
 use std::ops::AddAssign;
 
 use serde_json::value::RawValue;
 
 use super::live::{self, Turns};
-use super::message::{AddedInput, ClientMessage, MaxOutput, ProviderMessage, SettingsChange};
+use super::message::{
+    AddedInput, ClientMessage, MaxOutput, ProviderFact, ProviderMessage, SettingsChange,
+};
 use super::{realtime, responses};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
@@ -17,7 +22,7 @@ use crate::request::InspectedBody;
 ///
 /// A message of Responses has all of its input. On the other sockets a response has all that was sent before as its
 /// input, so the conversation counts it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Conversation {
     protocol: Protocol,
     endpoint: EndpointFormat,
@@ -36,9 +41,15 @@ pub struct Conversation {
     context_until: SocketInput,
     /// The input until the last transcription and the one before it. A later part may have been in the former.
     transcribed: [SocketInput; 2],
+    /// The models that transcribe the parts of the input that are complete, in their order.
+    transcribers: VecDeque<String>,
+    /// Whether the provider has stated the settings.
+    has_begun: bool,
+    /// Hashes of the ids of the last messages of the client.
+    event_ids: VecDeque<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Protocol {
     Responses,
     Realtime,
@@ -91,11 +102,19 @@ struct SessionSettings {
     begins_responses: bool,
     max_output: Option<MaxOutput>,
     transcription: Option<String>,
-    has_remote_tools: bool,
+    is_open_ended: bool,
     bytes_per_second: Option<u64>,
 }
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
+/// The most tokens that a provider adds around the input of a response.
+const TOKENS_AROUND: u64 = 100;
+/// The most ids of messages that are remembered.
+const MOST_EVENT_IDS: usize = 1_024;
+/// The most parts of the input whose transcription is waited for.
+const MOST_TRANSCRIBERS: usize = 256;
+/// The issue of an id that an earlier message has.
+const REPEATED_ID: &str = "must differ from the ids of earlier messages: an error of the provider names its message by it";
 /// The least bytes of a second of sound whose format is not known.
 const LEAST_BYTES_PER_SECOND: u64 = 8_000;
 
@@ -119,6 +138,9 @@ impl Conversation {
             context_tokens: 0,
             context_until: SocketInput::default(),
             transcribed: [SocketInput::default(); 2],
+            transcribers: VecDeque::new(),
+            has_begun: false,
+            event_ids: VecDeque::new(),
         }
     }
 
@@ -139,8 +161,19 @@ impl Conversation {
     pub fn client_message(&self, text: &[u8]) -> Result<ClientMessage, Vec<Issue>> {
         match self.protocol {
             Protocol::Responses => responses::client_message(text),
-            Protocol::Realtime => realtime::client_message(text, self.checks_stored),
-            Protocol::Live(_) => live::client_message(text, &self.endpoint, self.checks_stored),
+            Protocol::Realtime => {
+                let model = self.body.model.as_deref();
+                let message = realtime::client_message(text, model, self.checks_stored)?;
+                let id = message.event_id.as_deref().map(hash_of);
+                match id.is_some_and(|id| self.event_ids.contains(&id)) {
+                    true => Err(vec![Issue::at(["event_id"], REPEATED_ID)]),
+                    false => Ok(message),
+                }
+            }
+            Protocol::Live(_) => {
+                let has_begun = self.body.model.is_some();
+                live::client_message(text, &self.endpoint, has_begun, self.checks_stored)
+            }
         }
     }
 
@@ -165,6 +198,13 @@ impl Conversation {
                 let (message, settings) = realtime::provider_message(text);
                 if let Some(settings) = settings {
                     self.state(settings);
+                }
+                match message.fact {
+                    ProviderFact::Committed if self.transcribers.len() < MOST_TRANSCRIBERS => {
+                        self.transcribers.extend(self.stated.transcription.clone());
+                    }
+                    ProviderFact::NotTranscribed => drop(self.transcribers.pop_front()),
+                    _ => {}
                 }
                 vec![message]
             }
@@ -220,10 +260,21 @@ impl Conversation {
         self.input
     }
 
+    /// Whether a message changes settings.
+    pub const fn is_changed_by(message: &ClientMessage) -> bool {
+        message.settings.is_some()
+    }
+
     /// Takes a message that is sent on.
-    pub fn sent(&mut self, message: ClientMessage) {
-        self.input = self.input_with(&message);
-        let Some(change) = message.settings else { return };
+    pub fn sent(&mut self, message: &ClientMessage) {
+        self.input = self.input_with(message);
+        if let Some(id) = message.event_id.as_deref() {
+            if self.event_ids.len() >= MOST_EVENT_IDS {
+                self.event_ids.pop_front();
+            }
+            self.event_ids.push_back(hash_of(id));
+        }
+        let Some(change) = message.settings.clone() else { return };
         if matches!(self.protocol, Protocol::Live(_)) {
             return self.state(change);
         }
@@ -231,13 +282,29 @@ impl Conversation {
         self.asked.widen(change);
     }
 
+    /// Takes a message that was sent on and that the provider has refused. The response that it asks for may come all the
+    /// same, because an error does not always say what it is about.
+    pub fn refused(&mut self, message: &ClientMessage) {
+        self.asked.widen(SettingsChange {
+            max_output: Some(message.max_output.unwrap_or(MaxOutput::Tokens(0))),
+            is_open_ended: message.is_open_ended,
+            ..SettingsChange::default()
+        });
+    }
+
     /// Takes the settings that hold from now on.
     fn state(&mut self, mut change: SettingsChange) {
-        self.changes = self.changes.saturating_sub(1);
+        match std::mem::replace(&mut self.has_begun, true) {
+            true => self.changes = self.changes.saturating_sub(1),
+            // The first message of the provider answers no change.
+            false => self.input.bytes = self.input.bytes.saturating_add(change.prompt_bytes),
+        }
+        let takes_model = self.body.model.is_none();
         if let Some(body) = change.body.take() {
             self.body = *body;
         }
-        if let Some(model) = &change.model {
+        // The provider may state a dated name. Keys and prices know the one of the URL.
+        if let (Some(model), true) = (&change.model, takes_model) {
             self.body.model = Some(model.clone());
         }
         self.stated.set(change);
@@ -268,33 +335,65 @@ impl Conversation {
         let added = until.since(self.context_until);
         body.input_bytes = added.bytes;
         body.audio_micros = added.micros;
-        body.continue_from(Some(self.context_tokens.saturating_add(open_tokens)));
+        let tokens = self.context_tokens.saturating_add(open_tokens);
+        body.continue_from(Some(tokens.saturating_add(TOKENS_AROUND)));
         if matches!(self.protocol, Protocol::Realtime) {
+            let of_session = self.stated.max_output.unwrap_or(MaxOutput::Unlimited);
+            let of_session =
+                self.asked.max_output.map_or(of_session, |asked| of_session.or_more(asked));
             let of_message = message.and_then(|message| message.max_output);
-            let of_session = [self.stated.max_output, self.asked.max_output].into_iter().flatten();
-            let most = of_message.or_else(|| of_session.reduce(MaxOutput::or_more));
-            body.max_output_tokens = most.and_then(MaxOutput::tokens);
-            let of_message = message.and_then(|message| message.has_remote_tools);
-            let has_remote_tools =
-                of_message.unwrap_or(self.stated.has_remote_tools || self.asked.has_remote_tools);
-            if has_remote_tools {
+            // With voice activity, the response that begins next may be another one than the one that is asked for.
+            let most = match of_message {
+                Some(of_message) if self.begins_responses() => of_message.or_more(of_session),
+                Some(of_message) => of_message,
+                None => of_session,
+            };
+            body.max_output_tokens = most.tokens();
+            let of_session = self.stated.is_open_ended || self.asked.is_open_ended;
+            let of_message = message.and_then(|message| message.is_open_ended);
+            let is_open_ended = of_message.map_or(of_session, |of_message| {
+                of_message || (of_session && self.begins_responses())
+            });
+            if is_open_ended {
                 body.leave_open(&["tools"]);
             }
         }
         body
     }
 
-    /// The most that a transcription can use of all that is sent `until` then.
-    pub fn transcription(&self, until: SocketInput) -> InspectedBody {
-        let model = self.asked.transcription.as_ref().or(self.stated.transcription.as_ref());
-        let mut body = InspectedBody::of_socket(model.cloned());
+    /// The model that transcribes what the client sends now.
+    pub fn transcriber(&self) -> Option<&str> {
+        self.asked.transcription.as_deref().or(self.stated.transcription.as_deref())
+    }
+
+    /// The model of the transcription that has just ended.
+    pub fn ended_transcriber(&mut self) -> Option<String> {
+        self.transcribers.pop_front().or_else(|| self.transcriber().map(str::to_owned))
+    }
+
+    /// The most that a transcription by a model can use of all that is sent `until` then.
+    pub fn transcription(&self, model: Option<&str>, until: SocketInput) -> InspectedBody {
+        let mut body = InspectedBody::of_socket(model.map(str::to_owned));
         body.audio_micros = until.since(self.transcribed[0]).micros;
         body
     }
 
-    /// Takes the end of a response with this number of tokens, whose input was sent `until` then.
-    pub fn ended(&mut self, tokens: u64, until: SocketInput) {
-        (self.context_tokens, self.context_until) = (tokens, until);
+    /// Takes the end of a response of the conversation, whose input was sent `until` then. `reported` are the tokens of its
+    /// input and output, and `most` is the most that they can be together.
+    pub fn ended(&mut self, reported: Option<(u64, u64)>, most: u64, until: SocketInput) {
+        match reported {
+            // One that was cancelled before it began says nothing about the conversation.
+            Some((0, _)) => {}
+            Some((input, output)) => {
+                (self.context_tokens, self.context_until) = (input.saturating_add(output), until);
+            }
+            None => self.context_tokens = self.context_tokens.max(most),
+        }
+    }
+
+    /// Whether input is complete and not transcribed.
+    pub fn is_transcribing(&self) -> bool {
+        !self.transcribers.is_empty()
     }
 
     /// Takes the end of a transcription.
@@ -316,7 +415,7 @@ impl SessionSettings {
         if let Some(transcription) = change.transcription {
             self.transcription = transcription;
         }
-        self.has_remote_tools = change.has_remote_tools.unwrap_or(self.has_remote_tools);
+        self.is_open_ended = change.is_open_ended.unwrap_or(self.is_open_ended);
         self.bytes_per_second = change.bytes_per_second.or(self.bytes_per_second);
     }
 
@@ -327,8 +426,14 @@ impl SessionSettings {
         let outputs = [self.max_output, change.max_output].into_iter().flatten();
         self.max_output = outputs.reduce(MaxOutput::or_more);
         self.transcription = change.transcription.flatten().or(self.transcription.take());
-        self.has_remote_tools |= change.has_remote_tools == Some(true);
+        self.is_open_ended |= change.is_open_ended == Some(true);
         let rates = [self.bytes_per_second, change.bytes_per_second].into_iter().flatten();
         self.bytes_per_second = rates.min();
     }
+}
+
+fn hash_of(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
 }

@@ -40,6 +40,19 @@ impl<'a> Fields<'a> {
         read.checked(&[])
     }
 
+    /// Reads the fields of a value, and none if it is no object.
+    ///
+    /// # Errors
+    /// As [`Fields::of_message`].
+    pub(super) fn of_value(value: &'a RawValue, names: FieldNames) -> Result<Self, Vec<Issue>> {
+        let mut json = serde_json::Deserializer::from_str(value.get());
+        match FieldsSeed(names).deserialize(&mut json) {
+            Ok(read) => read.checked(&[]),
+            // The provider answers what is no object with an error.
+            Err(_) => Ok(Self::default()),
+        }
+    }
+
     /// Reads the fields of the object under a name, and none if there is no such object. `path` leads to this one.
     ///
     /// # Errors

@@ -27,7 +27,9 @@ const SETUP: FieldNames = &[
     ("model", "model"),
     ("generationConfig", "generation_config"),
     ("sessionResumption", "session_resumption"),
+    ("tools", "tools"),
 ];
+const MEDIA: FieldNames = &[("mimeType", "mime_type"), ("data", "data")];
 const RESUMPTION: FieldNames = &[("handle", "handle")];
 const REALTIME: FieldNames =
     &[("mediaChunks", "media_chunks"), ("audio", "audio"), ("video", "video"), ("text", "text")];
@@ -37,20 +39,26 @@ const STORED_SESSION: &str = "is a session that is stored at the provider, which
                               begin a new one, or use your own provider key";
 
 /// More than the tokens of a picture at the highest resolution.
-const TOKENS_PER_PICTURE: u64 = 4_096;
+const TOKENS_PER_PICTURE: u64 = 1_200;
+/// The highest rate of samples that sound has.
+const HIGHEST_RATE: u64 = 48_000;
 /// The least bytes of a second of compressed sound.
 const COMPRESSED: u64 = 1_000;
 /// The bytes of a second of samples of 16 bits, at the usual rate.
 const LINEAR: u64 = 32_000;
 
-/// Reads a message of a client. `checks_stored` refuses what the provider stores.
+/// Reads a message of a client. `has_begun` says that there was a setup. `checks_stored` refuses what the provider stores.
 pub(super) fn client_message(
     text: &[u8],
     endpoint: &EndpointFormat,
+    has_begun: bool,
     checks_stored: bool,
 ) -> Result<ClientMessage, Vec<Issue>> {
     let fields = Fields::of_message(text, MESSAGE)?;
     let mut message = ClientMessage::default();
+    if has_begun && fields.get("setup").is_some() {
+        return Err(vec![Issue::at(["setup"], "must be in the first message alone")]);
+    }
     if let Some(setup) = fields.get("setup") {
         let read = fields.within(&[], "setup", SETUP)?;
         let resumption = read.within(&["setup"], "sessionResumption", RESUMPTION)?;
@@ -63,6 +71,7 @@ pub(super) fn client_message(
     }
     for name in ["clientContent", "toolResponse"] {
         if let Some(value) = fields.get(name) {
+            check_content(name, value, endpoint, checks_stored)?;
             message.role = ClientRole::Adds;
             message.input.bytes = message.input.bytes.saturating_add(text_length(value));
         }
@@ -72,9 +81,9 @@ pub(super) fn client_message(
         let input = fields.within(&[], "realtimeInput", REALTIME)?;
         let text = input.get("text").map_or(0, text_length);
         message.input.bytes = message.input.bytes.saturating_add(text);
-        let chunks = items(input.get("mediaChunks")).into_iter();
+        let chunks = list_of(input.get("mediaChunks")).into_iter();
         for media in chunks.chain(input.get("audio")).chain(input.get("video")) {
-            message.input.add_media(media);
+            message.input.add_media(&Fields::of_value(media, MEDIA)?);
         }
     }
     Ok(message)
@@ -90,12 +99,18 @@ fn settings(
     let Some(model) = read.text("model").map(Cow::into_owned) else {
         return Err(vec![Issue::at(["setup", "model"], "is required")]);
     };
+    if read.get("tools").is_some_and(|tools| !tools.get().starts_with('[')) {
+        return Err(vec![Issue::at(["setup", "tools"], "must be a list")]);
+    }
     let within = |issue: Issue| Issue {
         path: std::iter::once("setup".to_owned()).chain(issue.path).collect(),
         message: issue.message,
     };
-    let body = InspectedBody::inspect(setup.get().as_bytes(), endpoint, checks_stored)
+    let mut body = InspectedBody::inspect(setup.get().as_bytes(), endpoint, checks_stored)
         .map_err(|issues| issues.into_iter().map(within).collect::<Vec<_>>())?;
+    if read.get("sessionResumption").is_some_and(|resumption| resumption.get().contains("handle")) {
+        body.leave_open(&["setup", "sessionResumption"]);
+    }
     let model = model.strip_prefix("models/").map(str::to_owned).unwrap_or(model);
     Ok(SettingsChange {
         model: Some(model),
@@ -106,21 +121,45 @@ fn settings(
     })
 }
 
+/// Checks content for what the provider stores, as that of a call by HTTP.
+fn check_content(
+    name: &str,
+    value: &RawValue,
+    endpoint: &EndpointFormat,
+    checks_stored: bool,
+) -> Result<(), Vec<Issue>> {
+    let body = format!(r#"{{"model":"m","contents":{}}}"#, value.get());
+    let within = |issue: Issue| Issue {
+        path: std::iter::once(name.to_owned()).chain(issue.path.into_iter().skip(1)).collect(),
+        message: issue.message,
+    };
+    match InspectedBody::inspect(body.as_bytes(), endpoint, checks_stored) {
+        Ok(_) => Ok(()),
+        Err(issues) => Err(issues.into_iter().map(within).collect()),
+    }
+}
+
+/// The items of a list, or the only one in its place.
+fn list_of(value: Option<&RawValue>) -> Vec<&RawValue> {
+    match value {
+        Some(one) if !one.get().starts_with('[') => vec![one],
+        list => items(list),
+    }
+}
+
 impl AddedInput {
     /// Adds a piece of sound, or a picture.
-    fn add_media(&mut self, media: &RawValue) {
-        let Some(media) = JsonObject::in_value(media) else { return };
-        let kind = media.text("mimeType").or_else(|| media.text("mime_type")).unwrap_or_default();
+    fn add_media(&mut self, media: &Fields<'_>) {
+        let kind = media.text("mimeType").unwrap_or_default().to_ascii_lowercase();
         let length = media.get("data").map_or(0, text_length);
-        let kind = kind.to_ascii_lowercase();
         if !kind.starts_with("audio/") {
-            self.bytes = self.bytes.saturating_add(TOKENS_PER_PICTURE.min(length));
+            self.bytes = self.bytes.saturating_add(TOKENS_PER_PICTURE);
             return;
         }
         let rate =
             kind.split("rate=").nth(1).and_then(|rate| rate.split(';').next()?.trim().parse().ok());
         let per_second = match (kind.starts_with("audio/pcm"), rate) {
-            (true, Some(rate)) => u64::max(1, rate).saturating_mul(2),
+            (true, Some(rate)) => HIGHEST_RATE.min(rate).max(1).saturating_mul(2),
             (true, None) => LINEAR,
             (false, _) => COMPRESSED,
         };
@@ -131,7 +170,7 @@ impl AddedInput {
 }
 
 /// The turns of the model.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
     is_open: bool,
     /// Whether the open turn is complete, except for its usage.
@@ -140,6 +179,8 @@ pub(super) struct Turns {
     was_interrupted: bool,
     /// Whether a turn without content is complete, except for its usage.
     is_silent: bool,
+    /// Whether the last content of the open turn is the call of a tool, whose result begins another one.
+    has_called: bool,
 }
 
 impl Turns {
@@ -189,7 +230,11 @@ impl Turns {
             return vec![ProviderFact::Other];
         }
         self.is_complete |= ends;
-        if self.is_complete && reports {
+        if begins {
+            self.has_called = message.has("toolCall");
+        }
+        // The model waits for the result of a tool, and has used what it reports.
+        if (self.is_complete || self.has_called) && reports {
             *self = Self { was_interrupted: ends && !is_completed, ..Self::default() };
             facts.push(ProviderFact::Ended);
         } else if facts.last() != Some(&ProviderFact::Begun) {

@@ -17,8 +17,9 @@ pub struct ClientMessage {
     pub(super) max_output: Option<MaxOutput>,
     /// Whether the response that it asks for is no part of the conversation.
     pub is_apart: bool,
-    /// Whether the tools of the response that it asks for run at the provider. `None` if it states no tools.
-    pub(super) has_remote_tools: Option<bool>,
+    /// Whether the tools of the response that it asks for, or things that the provider stores, let it use more than the
+    /// messages say. `None` if it states neither.
+    pub(super) is_open_ended: Option<bool>,
     /// The settings of the session that it changes.
     pub(super) settings: Option<SettingsChange>,
 }
@@ -88,8 +89,10 @@ pub(super) struct SettingsChange {
     pub(super) transcription: Option<Option<String>>,
     /// The bytes of a second of the sound that is sent.
     pub(super) bytes_per_second: Option<u64>,
-    /// Whether its tools let the provider use more than the messages say.
-    pub(super) has_remote_tools: Option<bool>,
+    /// Whether its tools, or things that the provider stores, let it use more than the messages say.
+    pub(super) is_open_ended: Option<bool>,
+    /// The bytes of its instructions and tools, as the provider states them.
+    pub(super) prompt_bytes: u64,
     /// The facts of a message that begins the session, as those of a body.
     pub(super) body: Option<Box<InspectedBody>>,
 }
@@ -101,6 +104,8 @@ pub struct ProviderMessage {
     pub lane: Lane,
     /// The provider's id of the response that it shows.
     pub response_id: Option<String>,
+    /// Whether it says that the response is no part of the conversation.
+    pub is_apart: bool,
     /// The fact that it states.
     pub fact: ProviderFact,
 }
@@ -108,7 +113,7 @@ pub struct ProviderMessage {
 impl ProviderMessage {
     /// A message that states a fact, of no stream and of a response without an id.
     pub const fn of(fact: ProviderFact) -> Self {
-        Self { lane: None, response_id: None, fact }
+        Self { lane: None, response_id: None, is_apart: false, fact }
     }
 }
 
@@ -131,8 +136,12 @@ pub enum ProviderFact {
         /// The client's id of the message, if it is known.
         event_id: Option<String>,
     },
-    /// The input was transcribed, with its usage.
+    /// Input is complete, and may be transcribed.
+    Committed,
+    /// Input was transcribed, with its usage.
     Transcribed,
+    /// Input could not be transcribed.
+    NotTranscribed,
     /// The session has begun, or its settings have changed.
     Settings,
     /// Another one about a response.

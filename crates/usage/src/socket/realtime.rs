@@ -29,6 +29,7 @@ const SESSION: FieldNames = &[
     ("model", "model"),
     ("type", "type"),
     ("prompt", "prompt"),
+    ("instructions", "instructions"),
     ("tools", "tools"),
     ("turn_detection", "turn_detection"),
     ("max_output_tokens", "max_response_output_tokens"),
@@ -48,20 +49,29 @@ const RESPONSE: FieldNames = &[
     ("prompt", "prompt"),
     ("tools", "tools"),
     ("conversation", "conversation"),
+    ("input", "input"),
     ("max_output_tokens", "max_response_output_tokens"),
 ];
+
+/// The issue of another model.
+const OTHER_MODEL: &str =
+    "cannot be another one than that of the URL; open a socket for each model";
 
 /// The issue of a prompt that the operator's account stores.
 const STORED_PROMPT: &str = "is stored at the provider, which is not possible with the managed key; \
                              send it as instructions, or use your own provider key";
 
+/// More than the tokens of a picture, however small its address is.
+const TOKENS_PER_PICTURE: u64 = 4_096;
+
 /// The bytes of a second of sound: of samples of 16 bits, and of the formats of telephones.
 const LINEAR: u64 = 48_000;
 const COMPANDED: u64 = 8_000;
 
-/// Reads a message of a client. `checks_stored` refuses what the provider stores.
+/// Reads a message of a client in a conversation with this model. `checks_stored` refuses what the provider stores.
 pub(super) fn client_message(
     text: &[u8],
+    model: Option<&str>,
     checks_stored: bool,
 ) -> Result<ClientMessage, Vec<Issue>> {
     let fields = Fields::of_message(text, MESSAGE)?;
@@ -81,6 +91,9 @@ pub(super) fn client_message(
         "session.update" | "transcription_session.update" => {
             let session = fields.within(&[], "session", SESSION)?;
             check_prompt(&session, "session", checks_stored)?;
+            if session.text("model").is_some_and(|stated| model.is_some_and(|own| own != stated)) {
+                return Err(vec![Issue::at(["session", "model"], OTHER_MODEL)]);
+            }
             ClientMessage {
                 settings: Some(settings(&session)?),
                 input: AddedInput {
@@ -97,8 +110,10 @@ pub(super) fn client_message(
                 role: ClientRole::Asks,
                 input: fields.get("response").map(response_input).unwrap_or_default(),
                 max_output: max_output(&response),
-                is_apart: response.text("conversation").as_deref() == Some("none"),
-                has_remote_tools: has_remote_tools(&response),
+                // One with an input of its own has nothing of the conversation.
+                is_apart: response.text("conversation").as_deref() == Some("none")
+                    || response.get("input").is_some(),
+                is_open_ended: is_open_ended(&response),
                 ..message
             }
         }
@@ -152,22 +167,33 @@ fn settings(session: &Fields<'_>) -> Result<SettingsChange, Vec<Issue>> {
             (value.get() != "null").then(|| model.unwrap_or_default())
         }),
         bytes_per_second,
-        has_remote_tools: has_remote_tools(session),
+        is_open_ended: is_open_ended(session),
+        prompt_bytes: ["instructions", "tools"]
+            .into_iter()
+            .filter_map(|name| session.get(name))
+            .fold(0, |sum: u64, value| sum.saturating_add(text_length(value))),
         body: None,
     })
 }
 
-/// The stated maximum. What is no number is `inf`, or refused by the provider.
+/// The stated maximum. What is no number is none, `inf`, or refused by the provider.
 fn max_output(fields: &Fields<'_>) -> Option<MaxOutput> {
-    let stated = fields.get("max_output_tokens")?;
+    let stated = fields.stated("max_output_tokens")?;
     Some(count(stated.get()).map_or(MaxOutput::Unlimited, MaxOutput::Tokens))
 }
 
-/// Whether the stated tools have one that runs at the provider, and so may add input without a bound.
-fn has_remote_tools(fields: &Fields<'_>) -> Option<bool> {
+/// Whether the stated tools have one that runs at the provider, or a prompt is stored there: each may add input without a
+/// bound.
+fn is_open_ended(fields: &Fields<'_>) -> Option<bool> {
+    if fields.get("prompt").is_some() {
+        return Some(true);
+    }
     let tools = items(Some(fields.get("tools")?));
-    let mut kinds = tools.into_iter().filter_map(|tool| JsonObject::in_value(tool)?.text("type"));
-    Some(kinds.any(|kind| kind != "function"))
+    let is_own = |tool: &&RawValue| {
+        let kind = JsonObject::in_value(tool).and_then(|tool| tool.text("type"));
+        kind.as_deref() == Some("function")
+    };
+    Some(!tools.iter().all(is_own))
 }
 
 /// The input in the settings of a response.
@@ -182,15 +208,22 @@ fn response_input(response: &RawValue) -> AddedInput {
 fn item_input(item: &RawValue) -> AddedInput {
     let bytes = AddedInput { bytes: text_length(item), ..AddedInput::default() };
     let Some(fields) = JsonObject::in_value(item) else { return bytes };
-    let contents = items(fields.get("content")).into_iter().filter_map(JsonObject::in_value);
-    let sounds = contents.filter_map(|part| part.get("audio").map(text_length));
-    bytes.with_sound(sounds.fold(0, u64::saturating_add))
+    let mut input = bytes;
+    for part in items(fields.get("content")).into_iter().filter_map(JsonObject::in_value) {
+        let sound = part.get("audio").map_or(0, text_length);
+        input = input.with_sound(input.sound.saturating_add(sound));
+        if part.text("type").as_deref() == Some("input_image") {
+            input.bytes = input.bytes.saturating_add(TOKENS_PER_PICTURE);
+        }
+    }
+    input
 }
 
 impl AddedInput {
     /// The same input, of which this part is sound.
     fn with_sound(self, sound: u64) -> Self {
-        Self { bytes: self.bytes.saturating_sub(sound), sound, ..self }
+        let more = sound.saturating_sub(self.sound);
+        Self { bytes: self.bytes.saturating_sub(more), sound, ..self }
     }
 }
 
@@ -216,11 +249,27 @@ pub(super) fn provider_message(text: &[u8]) -> (ProviderMessage, Option<Settings
     let id_of_response = || message.object("response").and_then(|response| response.text("id"));
     let of_response =
         |fact, response_id| (ProviderMessage { response_id, ..ProviderMessage::of(fact) }, None);
+    let is_apart = || {
+        let response = message.object("response");
+        response.is_some_and(|response| {
+            let mut members = response.members();
+            members.any(|(key, value)| {
+                key == "conversation_id" && value.is_some_and(|value| value.get() == "null")
+            })
+        })
+    };
     match message.text("type").as_deref() {
         Some("response.created") => of_response(ProviderFact::Begun, id_of_response()),
-        Some("response.done") => of_response(ProviderFact::Ended, id_of_response()),
+        Some("response.done") => {
+            let (done, _) = of_response(ProviderFact::Ended, id_of_response());
+            (ProviderMessage { is_apart: is_apart(), ..done }, None)
+        }
+        Some("input_audio_buffer.committed") => other(ProviderFact::Committed),
         Some("conversation.item.input_audio_transcription.completed") => {
             other(ProviderFact::Transcribed)
+        }
+        Some("conversation.item.input_audio_transcription.failed") => {
+            other(ProviderFact::NotTranscribed)
         }
         Some("error") => {
             let error = message.object("error");

@@ -43,7 +43,7 @@ fn role(conversation: &Conversation, text: &str) -> ClientRole {
 /// Takes a message that is sent on.
 fn send(conversation: &mut Conversation, text: &str) {
     let message = conversation.client_message(text.as_bytes()).unwrap();
-    conversation.sent(message);
+    conversation.sent(&message);
 }
 
 fn facts(conversation: &mut Conversation, text: &str) -> Vec<ProviderFact> {
@@ -258,8 +258,7 @@ fn the_settings_that_cost_more_count_until_the_provider_has_stated_them() {
     );
     assert!(conversation.begins_responses() && conversation.transcribes());
     assert_eq!(most(&conversation), None);
-    let model = conversation.transcription(conversation.input()).model;
-    assert_eq!(model.as_deref(), Some("whisper-1"));
+    assert_eq!(conversation.transcriber(), Some("whisper-1"));
     // The provider has refused it, and states what holds for another change.
     send(&mut conversation, r#"{"type":"session.update","session":{"max_output_tokens":7}}"#);
     facts(&mut conversation, &created(json!(null)));
@@ -305,21 +304,23 @@ fn the_bound_of_a_response_has_all_that_was_sent_before() {
         let body = conversation.response(None, conversation.input(), open_tokens);
         body.bound(&format).input_tokens
     };
-    assert_eq!(input(&conversation, 0), 0);
+    // The provider adds some around it.
+    let around = 100;
+    assert_eq!(input(&conversation, 0), around);
     let item = r#"{"content":[{"type":"input_text","text":"Hello"}]}"#;
     let create = format!(r#"{{"type":"conversation.item.create","item":{item}}}"#);
     send(&mut conversation, &create);
     let of_item = u64::try_from(item.len()).unwrap() - 2;
-    assert_eq!(input(&conversation, 0), of_item);
+    assert_eq!(input(&conversation, 0), around + of_item);
     // The format of the sound is not known yet, so it may be 6 seconds.
     let sound = json!({"type": "input_audio_buffer.append", "audio": "A".repeat(64_000)});
     send(&mut conversation, &sound.to_string());
-    assert_eq!(input(&conversation, 0), of_item + 60);
+    assert_eq!(input(&conversation, 0), around + of_item + 60);
     let pcm = json!({"type": "session.updated",
         "session": {"audio": {"input": {"format": {"type": "audio/pcm"}}}}});
     facts(&mut conversation, &pcm.to_string());
     send(&mut conversation, &sound.to_string());
-    assert_eq!(input(&conversation, 0), of_item + 70);
+    assert_eq!(input(&conversation, 0), around + of_item + 70);
     // Sound in an item counts by its length.
     let part = json!({"type": "conversation.item.create", "item": {"content": [
         {"type": "input_audio", "audio": "A".repeat(64_000)}]}});
@@ -329,9 +330,14 @@ fn the_bound_of_a_response_has_all_that_was_sent_before() {
     // A response that is open is input of the next one. What was sent since its beginning is, too.
     let before = conversation.input();
     send(&mut conversation, &sound.to_string());
-    assert_eq!(input(&conversation, 1_000), of_item + 1_080);
-    conversation.ended(500, before);
-    assert_eq!(input(&conversation, 0), 510);
+    assert_eq!(input(&conversation, 1_000), around + of_item + 1_080);
+    conversation.ended(Some((400, 100)), 9_999, before);
+    assert_eq!(input(&conversation, 0), around + 510);
+    // One that was cancelled before it began says nothing, and one without usage may be as long as it can.
+    conversation.ended(Some((0, 0)), 9_999, conversation.input());
+    assert_eq!(input(&conversation, 0), around + 510);
+    conversation.ended(None, 9_999, conversation.input());
+    assert_eq!(input(&conversation, 0), around + 9_999 + 10);
 }
 
 #[test]
@@ -398,7 +404,7 @@ fn a_transcription_is_measured_in_tokens_or_seconds() {
     facts(&mut conversation, &session.to_string());
     let sound = json!({"type": "input_audio_buffer.append", "audio": "A".repeat(128_000)});
     send(&mut conversation, &sound.to_string());
-    let body = conversation.transcription(conversation.input());
+    let body = conversation.transcription(Some("whisper-1"), conversation.input());
     let bound = body.bound(&format);
     assert_eq!((bound.others.input_second, bound.unbounded), (2_000_000, None));
     let measured = |usage: serde_json::Value| {
@@ -420,10 +426,10 @@ fn a_transcription_is_measured_in_tokens_or_seconds() {
     assert_eq!((of.input_audio, of.output, read.source), (12, 3, UsageSource::Reported));
     // The last but one transcription bounds what the next one may have.
     conversation.transcribed();
-    assert_eq!(conversation.transcription(conversation.input()).audio_micros, 2_000_000);
+    assert_eq!(conversation.transcription(None, conversation.input()).audio_micros, 2_000_000);
     send(&mut conversation, &sound.to_string());
     conversation.transcribed();
-    assert_eq!(conversation.transcription(conversation.input()).audio_micros, 2_000_000);
+    assert_eq!(conversation.transcription(None, conversation.input()).audio_micros, 2_000_000);
 }
 
 #[test]
@@ -451,7 +457,7 @@ fn live_input_counts_by_its_kind() {
         ),
         (
             json!({"realtimeInput": {"video": media("image/jpeg")}}),
-            AddedInput { bytes: 4_096, sound: 0, bytes_per_second: None },
+            AddedInput { bytes: 1_200, sound: 0, bytes_per_second: None },
         ),
         (
             json!({"realtimeInput": {"text": "Hello"}}),
@@ -533,4 +539,74 @@ fn a_turn_is_measured_by_its_last_usage() {
     assert_eq!((read.source, read.complete), (UsageSource::Reported, true));
     let of = read.usage.quantities;
     assert_eq!((of.input, of.input_audio, of.output, of.output_audio), (20, 100, 5, 45));
+}
+
+/// What a client may try to be bounded by less than it uses.
+#[test]
+fn no_message_makes_a_bound_too_small() {
+    let most = |conversation: &Conversation, message: Option<&ClientMessage>| {
+        conversation.response(message, conversation.input(), 0).max_output_tokens
+    };
+    let update = |most: serde_json::Value| {
+        json!({"type": "session.update", "session": {"max_output_tokens": most}}).to_string()
+    };
+    let stated = |most: serde_json::Value| {
+        json!({"type": "session.updated", "session": {"max_output_tokens": most}}).to_string()
+    };
+    // Before the provider has stated anything, there is no maximum.
+    let mut conversation = realtime();
+    send(&mut conversation, &update(json!(1)));
+    assert_eq!(most(&conversation, None), None);
+    // Its first message answers no change, and null is no maximum.
+    facts(&mut conversation, &stated(json!(9)));
+    send(&mut conversation, &update(json!(null)));
+    assert_eq!(most(&conversation, None), None);
+    // A response that is asked for may pay for the one of a speaker, who was before it.
+    let mut conversation = realtime();
+    let voice = json!({"type": "session.created", "session": {"max_output_tokens": 500,
+        "instructions": "Be brief.", "tools": [], "turn_detection": {"type": "server_vad"}}});
+    facts(&mut conversation, &voice.to_string());
+    assert_eq!(conversation.input().bytes, 9, "its instructions are input");
+    let asks = |most: u64| {
+        let text = json!({"type": "response.create", "response": {"max_output_tokens": most}});
+        realtime().client_message(text.to_string().as_bytes()).unwrap()
+    };
+    assert_eq!(most(&conversation, Some(&asks(1))), Some(500));
+    // An error may be about another message, so the response that was asked for may come.
+    conversation.refused(&asks(4_000));
+    assert_eq!(most(&conversation, None), Some(4_000));
+    // A model, an id and a setup stand once.
+    let other = r#"{"type":"session.update","session":{"model":"gpt-4o-mini-realtime"}}"#;
+    assert_eq!(issues(&conversation, other)[0].path.join("."), "session.model");
+    send(&mut conversation, r#"{"type":"response.cancel","event_id":"a"}"#);
+    let again = r#"{"type":"response.create","event_id":"a"}"#;
+    assert_eq!(issues(&conversation, again)[0].path, ["event_id"]);
+    let mut conversation = live();
+    send(&mut conversation, r#"{"setup":{"model":"models/m"}}"#);
+    assert_eq!(issues(&conversation, r#"{"setup":{"model":"models/m"}}"#)[0].path, ["setup"]);
+    // Names of models with a date do not replace that of the URL.
+    let mut conversation = realtime();
+    let dated = r#"{"type":"session.created","session":{"model":"gpt-realtime-2025-08-28"}}"#;
+    facts(&mut conversation, dated);
+    let body = conversation.response(None, conversation.input(), 0);
+    assert_eq!(body.model.as_deref(), Some("gpt-realtime"));
+}
+
+#[test]
+fn live_content_is_checked_as_that_of_other_calls() {
+    let file = json!({"fileData": {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/x"}});
+    let text = json!({"clientContent": {"turns": [{"parts": [file]}]}}).to_string();
+    let found = issues(&live(), &text);
+    assert_eq!(found[0].path[..2], ["clientContent", "turns"], "{found:?}");
+    for (text, path) in [
+        (r#"{"setup":{"model":"m","tools":{"googleSearch":{}}}}"#, "setup.tools"),
+        (r#"{"realtimeInput":{"audio":{"data":"AAAA","data":""}}}"#, "data"),
+    ] {
+        assert_eq!(issues(&live(), text)[0].path.join("."), path);
+    }
+    let input = |text: &str| live().client_message(text.as_bytes()).unwrap().input;
+    let one = input(
+        r#"{"realtimeInput":{"mediaChunks":{"mimeType":"audio/pcm;rate=4000000000","data":"AAAA"}}}"#,
+    );
+    assert_eq!((one.sound, one.bytes_per_second), (4, Some(96_000)));
 }
