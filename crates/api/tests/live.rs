@@ -1,10 +1,6 @@
 //! Google's Gemini Live over a WebSocket: each turn of the model is a call.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
 use std::time::Duration;
 

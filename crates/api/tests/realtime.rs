@@ -1,11 +1,7 @@
 //! OpenAI's Realtime API over a WebSocket: responses that are asked for, those that the provider begins by itself, and
 //! transcriptions of the input are calls.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a helper of tests fails by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
 use std::time::Duration;
 
@@ -438,56 +434,73 @@ fn a_response_that_was_not_asked_for_is_admitted_when_it_begins() {
 
 /// Two utterances are sent at once, on one hold. There is money for one response.
 #[test]
-fn a_response_without_a_hold_passes_a_limit_at_most_once() {
+fn a_response_without_a_hold_is_paid_by_the_merchant_and_ends_the_socket() {
     for enforcement in ["bounded", "strict"] {
         each_gateway(async |gateway| {
             let rules = json!({"enforcement": enforcement,
                 "spend_limit": {"amount": "0.0026", "cycle": "total"}});
             let (mut client, mut provider) = voice(gateway, &rules).await;
             pass(&mut client, &mut provider, &sound(1)).await;
-            for message in [created("resp_1"), done("resp_1", "cancelled")] {
-                pass(&mut provider, &mut client, &message).await;
-            }
-            // 0.0006 are left: a strict key has no hold for the next one.
+            let mut first = done("resp_1", "cancelled");
+            // A strict key has no hold for the next one, and the other one has spent all.
+            let output = if enforcement == "strict" { 500 } else { 900 };
+            first["response"]["usage"]["output_tokens"] = output.into();
+            first["response"]["usage"]["total_tokens"] = (1_000 + output).into();
+            pass(&mut provider, &mut client, &created("resp_1")).await;
+            pass(&mut provider, &mut client, &first).await;
             if enforcement == "bounded" {
-                until_held(gateway, |held| held > 0.0).await;
+                assert_eq!(client.message().await["error"]["code"], "spend_limit_reached");
             }
-            let mut second = done("resp_2", "completed");
-            second["response"]["usage"]["output_tokens"] = 300.into();
-            let mut third = done("resp_3", "completed");
-            third["response"]["usage"]["output_tokens"] = 200.into();
             provider.send(&created("resp_2")).await;
-            if enforcement == "strict" {
-                assert_eq!(client.closed().await, (1008, "spend_limit_reached".to_owned()));
-                // The merchant pays for what the key may not.
-                until_closed(gateway).await;
-                let records = gateway.records().await;
-                assert_eq!((records.len(), &records[0]["spend_key_id"]), (2, &Value::Null));
-                assert_eq!(records[0]["total_wallet_cost"], NOTHING);
-                let audit = gateway.app.gateway.store.audit().await.unwrap();
-                return assert!(audit.differences.is_empty(), "{:?}", audit.differences);
-            }
-            assert_eq!(client.message().await, created("resp_2"));
-            pass(&mut provider, &mut client, &second).await;
-            // Nothing is left now.
-            provider.send(&created("resp_3")).await;
-            provider.send(&third).await;
-            let mut seen = Vec::new();
-            let closed = loop {
-                match client.next().await {
-                    SocketEvent::Text(text) => seen.push(text),
-                    SocketEvent::Closed(Some(reason)) => break reason,
-                    other => unreachable!("{other:?}"),
-                }
-            };
-            assert_eq!(closed, (1008, "spend_limit_reached".to_owned()));
-            assert!(seen.contains(&third.to_string()), "{seen:?}");
+            assert_eq!(client.closed().await, (1008, "spend_limit_reached".to_owned()));
+            assert_eq!(provider.closed().await.0, 1000);
             until_closed(gateway).await;
-            assert_eq!(gateway.records().await.len(), 3);
+            let records = gateway.records().await;
+            assert_eq!((records.len(), &records[0]["spend_key_id"]), (2, &Value::Null));
+            assert_eq!(records[0]["total_wallet_cost"], NOTHING);
+            assert_eq!(records[0]["socket_id"], records[1]["socket_id"]);
             let audit = gateway.app.gateway.store.audit().await.unwrap();
             assert!(audit.differences.is_empty(), "{:?}", audit.differences);
         });
     }
+}
+
+/// A hold is as large as the next response may be, whatever has changed since it was taken.
+#[test]
+fn a_hold_follows_every_change_of_its_bound() {
+    each_gateway(async |gateway| {
+        let rules = json!({"enforcement": "strict",
+            "spend_limit": {"amount": "0.01", "cycle": "total"}});
+        let (mut client, mut provider) = both_ends(gateway, &rules).await;
+        let with = |kind: &str, most: u64| {
+            let mut session = session(kind, &vad(), &Value::Null);
+            session["session"]["max_output_tokens"] = most.into();
+            session
+        };
+        pass(&mut provider, &mut client, &with("created", 100)).await;
+        until_held(gateway, |held| held > 0.0).await;
+        let small = held(gateway).await;
+        // More output: it is held before the provider knows.
+        let update =
+            |most: u64| json!({"type": "session.update", "session": {"max_output_tokens": most}});
+        pass(&mut client, &mut provider, &update(1_000)).await;
+        let large = held(gateway).await;
+        assert!(large >= small + 0.001_8 && large < small + 0.001_9, "{small} {large}");
+        pass(&mut provider, &mut client, &with("updated", 1_000)).await;
+        // More context, by a response that was asked for.
+        pass(&mut client, &mut provider, &create(&json!({"response": {"max_output_tokens": 1}})))
+            .await;
+        pass(&mut provider, &mut client, &created("resp_1")).await;
+        pass(&mut provider, &mut client, &done("resp_1", "completed")).await;
+        // The response could have 1,000 tokens of output. What was held for them then is enough for the 1,500 of now.
+        until_held(gateway, |held| held >= large + 0.001).await;
+        // More instructions than there is money for are not sent on.
+        let long =
+            json!({"type": "session.update", "session": {"instructions": "x".repeat(20_000)}});
+        client.send(&long).await;
+        assert_eq!(client.message().await["error"]["code"], "spend_limit_reached");
+        pass(&mut client, &mut provider, &sound(1)).await;
+    });
 }
 
 /// The way in which a socket ends.

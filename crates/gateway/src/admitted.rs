@@ -91,22 +91,22 @@ pub(crate) struct AdmittedCall<'a, O: CallObserver> {
 }
 
 impl<'a> AdmittedCall<'a, ()> {
-    /// A call that was refused and is made all the same, without a hold: the provider has begun it. It has the payers and
-    /// the limits of an earlier call, if those may be passed. Else the merchant pays, and no limit counts it.
+    /// A call that was not admitted and is made all the same, without a hold: the provider has begun it. It has the payers
+    /// and the limits of an earlier call. If these refuse it, the merchant pays, and no limit counts it.
     pub(crate) fn without_admission(
-        refused: &admission::Call,
+        call: &admission::Call,
         earlier: &PendingRecord,
-        may_pass: bool,
+        is_refused: bool,
         gateway: &'a Gateway,
     ) -> Self {
         let mut pending = PendingRecord {
-            request_id: refused.request_id,
-            forwarded: refused.forwarded.clone(),
-            created_at: refused.created_at,
+            request_id: call.request_id,
+            forwarded: call.forwarded.clone(),
+            created_at: call.created_at,
             ahead: false,
             ..earlier.clone().without_holds()
         };
-        if !may_pass || earlier.enforcement == Some(Enforcement::Strict) {
+        if is_refused {
             (pending.spend_key_id, pending.wallet_id, pending.run_id) = (None, None, None);
             (pending.meter, pending.credit_hold) = (None, None);
             pending.budgets = CallBudgets::default();
@@ -115,7 +115,7 @@ impl<'a> AdmittedCall<'a, ()> {
         metrics.admitted();
         Self {
             store: gateway.store.clone(),
-            bound: price::RequestedBound::of(refused),
+            bound: price::RequestedBound::of(call),
             pending: Box::new(pending),
             metrics,
             observer: (),
@@ -123,13 +123,6 @@ impl<'a> AdmittedCall<'a, ()> {
             counted: false,
             settled: false,
         }
-    }
-
-    /// Whether the wallet of the caller pays.
-    pub(crate) fn is_paid_by_caller(&self) -> bool {
-        !self.is_unadmitted
-            || self.pending.wallet_id.is_some()
-            || self.pending.spend_key_id.is_some()
     }
 }
 

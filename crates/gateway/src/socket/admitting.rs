@@ -148,23 +148,22 @@ impl<'a, I> Session<'a, I> {
         Ok(self.open(request, admitted))
     }
 
-    /// Admits a call that the provider has begun. If it is refused, it is made all the same, and the refusal is returned
-    /// with it: [`AdmittedCall::without_admission`] says who pays.
+    /// Admits a call that the provider has begun. If it cannot be admitted, it is made all the same, and the error is
+    /// returned with it: [`AdmittedCall::without_admission`] says who pays.
     pub(super) async fn admit_begun(
         &self,
         request: SocketRequest,
     ) -> Result<(OpenResponse<'a>, Option<CallError>), CallError> {
         let (request, admission) = self.prepare(request)?;
-        let refused = admission.clone();
+        let call = admission.clone();
         let (admitted, error) = match admit(admission, self.gateway, ()).await {
             Ok(admitted) => (admitted, None),
             Err(error) => {
                 let earlier = self.last_call.borrow();
                 let Some(earlier) = earlier.as_deref() else { return Err(error) };
-                // Its key passes its limits once at most.
-                let may_pass = !self.has_passed_limits.replace(true);
+                let is_refused = matches!(error, CallError::Refused(_));
                 let made =
-                    AdmittedCall::without_admission(&refused, earlier, may_pass, self.gateway);
+                    AdmittedCall::without_admission(&call, earlier, is_refused, self.gateway);
                 (made, Some(error))
             }
         };

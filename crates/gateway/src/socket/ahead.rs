@@ -4,7 +4,7 @@
 //! its money before the input is sent on, so one call is admitted ahead of the responses that have begun. The
 //! transcription of the input is another such call. A call ahead has no record until it begins.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use tollgate_usage::{InspectedBody, UsageBound};
 
 use super::end::SocketEnd;
 use super::open_responses::OpenResponse;
-use super::session::{MOST_REFUSALS, Session, SocketInterface, is_lasting};
+use super::session::{Session, SocketInterface, is_lasting};
 use crate::error::CallError;
 use crate::outbound::CallSummary;
 
@@ -53,8 +53,6 @@ pub(super) struct CallsAhead<'a> {
     turn: Mutex<()>,
     /// Notified when one may be missing.
     wanted: Notify,
-    /// The refusal of a call that the provider has begun all the same.
-    refusal: Cell<Option<CallError>>,
 }
 
 impl<'a> CallsAhead<'a> {
@@ -118,12 +116,6 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 () = self.ahead.wanted.notified() => {}
             }
             let mut summary = CallSummary::default();
-            if let Some(error) = self.ahead.refusal.take() {
-                // No other one may pass the limits.
-                self.refusals.set(MOST_REFUSALS);
-                self.refuse(error, &Bytes::new(), summary, None).await;
-                continue;
-            }
             if self.closing.get().is_some() {
                 continue;
             }
@@ -300,13 +292,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 let mut summary = CallSummary::default();
                 let endpoint = self.endpoint_of(kind);
                 let request = self.request(endpoint, body, Some(input), false, &mut summary)?;
-                let (call, refusal) = self.admit_begun(request).await?;
-                match refusal {
-                    Some(error) if call.admitted.is_paid_by_caller() => {
-                        self.ahead.refusal.set(Some(error));
-                    }
-                    Some(error) => self.end_without_payer(error),
-                    None => {}
+                let (call, error) = self.admit_begun(request).await?;
+                if let Some(error) = error {
+                    self.end_without_payer(error);
                 }
                 call
             }

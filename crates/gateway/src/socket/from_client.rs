@@ -149,7 +149,8 @@ impl<I: SocketInterface> Session<'_, I> {
                     self.refusals.set(0);
                 }
                 let mut conversation = self.conversation.borrow_mut();
-                if read.role == ClientRole::Adds && conversation.begins_responses() {
+                let may_begin = conversation.begins_responses() || conversation.transcribes();
+                if read.role == ClientRole::Adds && may_begin {
                     self.may_begin_until.set(Instant::now().checked_add(BEGINS_WITHIN));
                 }
                 conversation.sent(&read);

@@ -54,7 +54,7 @@ pub struct SocketRefusal {
 }
 
 /// The refusals one after another at which a socket is closed.
-pub(super) const MOST_REFUSALS: u32 = 3;
+const MOST_REFUSALS: u32 = 3;
 /// The most responses of a socket whose tokens are remembered.
 const MOST_REMEMBERED: usize = 1_000;
 /// The time in which a provider must take the close of a socket.
@@ -103,8 +103,6 @@ pub(super) struct Session<'a, I> {
     pub(super) may_begin_until: Cell<Option<Instant>>,
     /// Until when the transcription of input is waited for.
     pub(super) transcribed_until: Cell<Option<Instant>>,
-    /// Whether a response was made although its key has no more to spend.
-    pub(super) has_passed_limits: Cell<bool>,
     /// The reason for which it is closed as soon as its open responses have ended.
     pub(super) closing: Cell<Option<&'static str>>,
     /// Notified when `closing` is set.
@@ -145,7 +143,6 @@ async fn run<I: SocketInterface, E>(
         refusals: Cell::new(0),
         may_begin_until: Cell::new(None),
         transcribed_until: Cell::new(None),
-        has_passed_limits: Cell::new(false),
         closing: Cell::new(None),
         closes: Notify::new(),
         last_message: Cell::new(Instant::now()),

@@ -154,11 +154,15 @@ impl AddedInput {
         let length = media.get("data").map_or(0, text_length);
         if !kind.starts_with("audio/") {
             self.bytes = self.bytes.saturating_add(TOKENS_PER_PICTURE);
-            return;
+            // What has no type may be sound as well.
+            if !kind.is_empty() {
+                return;
+            }
         }
         let rate =
             kind.split("rate=").nth(1).and_then(|rate| rate.split(';').next()?.trim().parse().ok());
-        let per_second = match (kind.starts_with("audio/pcm"), rate) {
+        let is_linear = kind.is_empty() || kind.starts_with("audio/pcm");
+        let per_second = match (is_linear, rate) {
             (true, Some(rate)) => HIGHEST_RATE.min(rate).max(1).saturating_mul(2),
             (true, None) => LINEAR,
             (false, _) => COMPRESSED,
