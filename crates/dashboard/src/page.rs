@@ -1,7 +1,7 @@
 //! The parts that all pages share: the frame, the style, facts, choices and lists.
 
 use actix_web::{HttpRequest, HttpResponse};
-use tollgate_domain::{Connection, ConnectionId, MerchantId};
+use tollgate_domain::{Connection, ConnectionId, MerchantId, SpendKey, SpendKeyId};
 use tollgate_store::{Conn, Page, StoreError, connections, meters};
 
 use crate::answer::PageError;
@@ -184,6 +184,13 @@ impl Fact {
 
     pub(crate) fn leading(name: &'static str, value: impl Into<String>, href: String) -> Self {
         Self { name, value: value.into(), href }
+    }
+
+    /// A spend key, which may be deleted.
+    pub(crate) fn of_spend_key(id: SpendKeyId, key: Option<SpendKey>) -> Self {
+        let href = key.as_ref().map(|_| format!("/dashboard/spend-keys/{id}"));
+        let name = key.map_or_else(|| format!("{id} (deleted)"), |key| key.name);
+        Self::leading("Spend key", name, href.unwrap_or_default())
     }
 }
 

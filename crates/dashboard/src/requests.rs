@@ -237,11 +237,7 @@ pub(crate) async fn show(
         let name = connection.as_ref().map_or_else(|| id.to_string(), name_of);
         facts.push(Fact::leading("Customer", name, format!("/dashboard/customers/{id}")));
     }
-    if let Some(id) = record.spend_key_id {
-        let href = spend_key.as_ref().map(|_| format!("/dashboard/spend-keys/{id}"));
-        let name = spend_key.map_or_else(|| format!("{id} (deleted)"), |key| key.name);
-        facts.push(Fact::leading("Spend key", name, href.unwrap_or_default()));
-    }
+    facts.extend(record.spend_key_id.map(|id| Fact::of_spend_key(id, spend_key)));
     for (id, name) in budgets {
         let href = name.as_ref().map(|_| format!("/dashboard/budgets/{id}"));
         let name = name.unwrap_or_else(|| format!("{id} (deleted)"));

@@ -7,6 +7,7 @@ use tollgate_domain::{RequestId, RequestRecord, SocketId};
 use tollgate_pricing::Amount;
 use tollgate_store::Conn;
 use tollgate_store::requests::{self, ListFilter};
+use tollgate_store::spend_keys;
 
 use crate::answer::{PageError, respond};
 use crate::clock::Moment;
@@ -43,8 +44,14 @@ pub(crate) async fn show(
     let socket_id: SocketId = id.parse().map_err(|_| not_found())?;
     let (page, merchant_id) = (page_of::<RequestId>(&http), visitor.merchant_id());
     let filter = ListFilter { socket_id: Some(socket_id), ..ListFilter::default() };
-    let read = move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, &page);
-    let mut found = app.store.read(read).await?.records;
+    let read = move |conn: &mut Conn| {
+        let found = requests::list(conn, merchant_id, &filter, &page)?.records;
+        // All responses of a socket have its key, but one that the merchant pays.
+        let key_id = found.iter().find_map(|record| record.spend_key_id);
+        let key = key_id.map(|id| spend_keys::find(conn, merchant_id, id)).transpose()?.flatten();
+        Ok::<_, ApiError>((found, key_id, key))
+    };
+    let (mut found, key_id, key) = app.store.read(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |record| record.request_id.to_string());
     let (Some(newest), Some(oldest)) = (found.first(), found.last()) else {
         return Err(not_found());
@@ -53,11 +60,13 @@ pub(crate) async fn show(
     let cost = |record: &RequestRecord| record.quote.total_request_cost;
     let charged = found.iter().fold(Amount::ZERO, |sum, one| sum.saturating_add(cost(one)));
     let count = i128::try_from(found.len()).unwrap_or(i128::MAX);
+    let mut facts = vec![
+        Fact::new("Id", socket_id.to_string()),
+        Fact::new("Endpoint", newest.endpoint.clone()),
+    ];
+    facts.extend(key_id.map(|id| Fact::of_spend_key(id, key)));
     respond(&SocketPage {
-        facts: vec![
-            Fact::new("Id", socket_id.to_string()),
-            Fact::new("Endpoint", newest.endpoint.clone()),
-        ],
+        facts,
         responses: text::count(count),
         charged: Figure::of(charged.units().into()),
         first: clock.moment(oldest.created_at),
