@@ -125,6 +125,7 @@ GIVEN = {
     "docs/features/jobs.md": ["BASE", "SPEND_KEY"],
     "docs/features/files.md": ["BASE", "SPEND_KEY"],
     "docs/features/sockets.md": ["BASE", "SPEND_KEY"],
+    "docs/features/conversations.md": ["BASE", "SPEND_KEY"],
     "docs/guides/batches.md": ["BASE", "KEY", "SPEND_KEY"],
     "docs/features/runs.md": ["BASE", "SPEND_KEY"],
     "webhooks": ["BASE", "KEY"],
