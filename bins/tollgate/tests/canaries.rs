@@ -19,7 +19,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_testkit::{
-    Gate, ScriptedProvider, ScriptedResponse, TestRequest, TestResponse, broken_tls_url,
+    Gate, ScriptedProvider, ScriptedResponse, SocketEvent, TestRequest, TestResponse,
+    broken_tls_url,
 };
 
 use crate::site::{ServiceProcess, Site, each_site};
@@ -189,6 +190,11 @@ impl<'a> CanarySite<'a> {
             dialect = "openai"
             allow_private_network = true
             api_key = "{MANAGED_KEY}"
+            [providers.palace]
+            base_url = "http://{plain}/google/v1beta"
+            dialect = "google"
+            allow_private_network = true
+            api_key = "{MANAGED_KEY}"
             [providers.nobody]
             base_url = "http://127.0.0.1:1/v1"
             dialect = "openai"
@@ -201,6 +207,12 @@ impl<'a> CanarySite<'a> {
             api_key = "{MANAGED_KEY}"
             [[prices]]
             provider = "house"
+            model = "*"
+            input = "1"
+            output = "2"
+            max_output_tokens = 1000
+            [[prices]]
+            provider = "palace"
             model = "*"
             input = "1"
             output = "2"
@@ -349,8 +361,73 @@ async fn call_the_provider(scene: &CanarySite<'_>, node: &ServiceProcess, tokens
     assert!(asked.contains(MANAGED_KEY) && asked.contains(OWN_KEY) && asked.contains(PROMPT));
 }
 
+/// Opens a conversation of OpenAI's and one of Google's, whose providers repeat all that they have, with the operator's
+/// key and the caller's own.
+async fn converse_over_sockets(scene: &CanarySite<'_>, node: &ServiceProcess, tokens: &[String]) {
+    let said = format!("{ANSWER} {PROMPT} {MANAGED_KEY} {OWN_KEY}");
+    let realtime = (
+        "/v1/realtime%3Fmodel%3Dm",
+        vec![json!({"type": "response.create", "response": {"instructions": PROMPT}})],
+        vec![
+            json!({"type": "session.created", "session": {"model": "m", "instructions": said}}),
+            json!({"type": "response.created", "response": {"id": "resp_1"}}),
+            json!({"type": "error", "error": {"message": said, "code": MANAGED_KEY}}),
+            json!({"type": "response.done", "response": {"id": "resp_1", "status": "failed",
+                "status_details": {"error": {"code": said}}}}),
+        ],
+        json!({"type": "session.update", "session": {"model": PROMPT}}),
+    );
+    let live = (
+        "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent",
+        vec![
+            json!({"setup": {"model": "models/m", "systemInstruction": {"parts": [{"text": PROMPT}]}}}),
+            json!({"clientContent": {"turns": [{"parts": [{"text": PROMPT}]}], "turnComplete": true}}),
+        ],
+        vec![
+            json!({"setupComplete": {"sessionId": said}}),
+            json!({"serverContent": {"modelTurn": {"parts": [{"text": said}]}}}),
+            json!({"serverContent": {"turnComplete": true}, "usageMetadata": {"promptTokenCount": 9}}),
+        ],
+        json!({"setup": {"model": PROMPT}}),
+    );
+    for (number, token) in tokens.iter().enumerate() {
+        for (path, asked, answers, refused) in [&realtime, &live] {
+            // The first one is with the operator's key. A key that is not sent is not blanked.
+            let assert_blank =
+                |text: &str| assert!(number > 0 || !text.contains(MANAGED_KEY), "{text}");
+            let url = scene.provider.url(path).replace("http", "ws");
+            let call = node.call("GET", &format!("/v1/forward?u={url}"), token);
+            let (mut client, head) = call.open_socket().await.unwrap();
+            scene.watch.record_answer("the upgrade", &head);
+            let mut provider = scene.provider.socket().await;
+            for message in asked {
+                client.send(message).await;
+                provider.text().await;
+            }
+            for message in answers {
+                provider.send(message).await;
+                assert_blank(&client.text().await);
+            }
+            client.send(refused).await;
+            match client.next().await {
+                SocketEvent::Text(text) => {
+                    scene.watch.record(OutputKind::Answer, "a refusal", text.as_bytes());
+                    provider.close(4000, &said).await;
+                    assert_blank(&client.closed().await.1);
+                }
+                // Google's protocol has no message of an error. The socket closes.
+                SocketEvent::Closed(Some((_, reason))) => {
+                    scene.watch.record(OutputKind::Answer, "a refusal", reason.as_bytes());
+                }
+                other => unreachable!("{path}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// Opens WebSockets whose provider repeats all that it has, with the operator's key and the caller's own.
 async fn call_over_sockets(scene: &CanarySite<'_>, node: &ServiceProcess, tokens: &[String]) {
+    converse_over_sockets(scene, node, tokens).await;
     let base = scene.provider.url("/v1/responses").replace("http", "ws");
     let create =
         json!({"type": "response.create", "model": "m", "input": PROMPT, "max_output_tokens": 9});

@@ -140,6 +140,8 @@ impl Protocol {
                 socket.send(&create).await;
             }
             Self::Realtime => {
+                // If the silence of an earlier turn was refused, its speaker is heard still.
+                socket.send(&json!({"type": "input_audio_buffer.clear"})).await;
                 let append = |sound| json!({"type": "input_audio_buffer.append", "audio": sound});
                 socket.send(&append(sound(1, 4_800))).await;
                 loop {
