@@ -1,5 +1,5 @@
 //! WebSockets of the real program: many sessions on one wallet, and sessions that end at any moment, on nodes that are
-//! killed. Every response is a call, whoever has begun it, and no hold stays.
+//! killed. Every response is a call, also one that the provider begins. No hold stays.
 //!
 //! `SOCKETS` of the environment is the number of sessions, or 40.
 
@@ -22,6 +22,27 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn sessions() -> usize {
     std::env::var("SOCKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
+}
+
+/// Adds a provider of Google's format, with a price.
+fn add_google(site: &Site) {
+    let path = site.path().join("tollgate.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    let more = format!(
+        "
+        [providers.palace]
+        dialect = \"google\"
+        base_url = \"{}\"
+        allow_private_network = true
+        [[prices]]
+        provider = \"palace\"
+        model = \"*\"
+        input = \"1\"
+        output = \"2\"
+        ",
+        site.simulator.url("")
+    );
+    std::fs::write(&path, config + &more).unwrap();
 }
 
 /// A merchant's key, and a spend key of a customer with this much money.
@@ -109,7 +130,7 @@ impl Customer {
     }
 }
 
-/// What is spoken on a socket.
+/// The protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Protocol {
     Responses,
@@ -209,6 +230,7 @@ fn sessions_at_once_spend_no_more_than_they_may() {
         .flat_map(|protocol| ["bounded", "strict"].map(|enforcement| (protocol, enforcement)))
     {
         each_site(async |site| {
+            add_google(site);
             let service = site.serve();
             let count = sessions();
             // Enough for some responses of each session, of which one is held ahead.
@@ -340,6 +362,7 @@ async fn live(customer: Arc<Customer>, nodes: Arc<Mutex<SocketAddr>>, seed: u64)
 #[test]
 fn sessions_of_a_node_that_is_killed_leave_no_hold() {
     each_site(async |site| {
+        add_google(site);
         let mut service = site.serve();
         let customer = Arc::new(customer(site, &service, "1000", &json!({})).await);
         let address = Arc::new(Mutex::new(service.address));

@@ -505,7 +505,7 @@ fn a_hold_follows_every_change_of_its_bound() {
 
 /// The way in which a socket ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum ConversationEnd {
     ClientCloses,
     ClientLeaves,
     ProviderCloses,
@@ -516,8 +516,12 @@ enum Way {
 fn every_end_releases_what_is_held_ahead() {
     each_gateway(async |gateway| {
         let mut responses = 0;
-        for way in [Way::ClientCloses, Way::ClientLeaves, Way::ProviderCloses, Way::ProviderLeaves]
-        {
+        for way in [
+            ConversationEnd::ClientCloses,
+            ConversationEnd::ClientLeaves,
+            ConversationEnd::ProviderCloses,
+            ConversationEnd::ProviderLeaves,
+        ] {
             for has_begun in [false, true] {
                 let (mut client, mut provider) = both_ends(gateway, &json!({})).await;
                 let transcriber = json!({"model": "m-listed"});
@@ -528,12 +532,15 @@ fn every_end_releases_what_is_held_ahead() {
                     pass(&mut provider, &mut client, &delta("resp_1")).await;
                     responses += 1;
                 }
-                let is_drained = has_begun && matches!(way, Way::ClientCloses | Way::ClientLeaves);
+                let is_drained = has_begun
+                    && matches!(way, ConversationEnd::ClientCloses | ConversationEnd::ClientLeaves);
                 match way {
-                    Way::ClientCloses => client.close(1000, "").await,
-                    Way::ClientLeaves => client.leave().await,
-                    Way::ProviderCloses => provider.close(1000, "session_expired").await,
-                    Way::ProviderLeaves => provider.leave().await,
+                    ConversationEnd::ClientCloses => client.close(1000, "").await,
+                    ConversationEnd::ClientLeaves => client.leave().await,
+                    ConversationEnd::ProviderCloses => {
+                        provider.close(1000, "session_expired").await
+                    }
+                    ConversationEnd::ProviderLeaves => provider.leave().await,
                 }
                 if is_drained {
                     provider.send(&done("resp_1", "completed")).await;

@@ -11,8 +11,8 @@ use actix_ws::{CloseCode, CloseReason, Session};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::peer::{SocketPeer, serve};
 use super::speech::{Speech, SpeechChange, sound};
-use super::{SocketPeer, serve};
 use crate::answer::{TokenCounts, new_id, spoken_words};
 use crate::behavior::{Behavior, UsageReport};
 use crate::endpoint::SimulatedEndpoint;
@@ -32,7 +32,7 @@ pub(crate) fn live(
     behavior: Behavior,
     counters: Arc<SimulatorCounters>,
 ) -> actix_web::Result<HttpResponse> {
-    serve(http, payload, |session| Conversation {
+    serve(http, payload, |session| LiveSession {
         behavior,
         counters,
         session,
@@ -43,20 +43,20 @@ pub(crate) fn live(
 }
 
 /// A conversation.
-struct Conversation {
+struct LiveSession {
     behavior: Behavior,
     counters: Arc<SimulatorCounters>,
     session: Session,
     /// The message that began it.
     setup: RefCell<Value>,
-    input: RefCell<Input>,
+    input: RefCell<LiveInput>,
     /// Whether the turn in progress is interrupted; `None` without one.
     interrupted: RefCell<Option<Rc<Cell<bool>>>>,
 }
 
 /// The input so far.
 #[derive(Default)]
-struct Input {
+struct LiveInput {
     speech: Speech,
     text_tokens: u64,
     audio_tokens: u64,
@@ -65,7 +65,7 @@ struct Input {
     ends_in_tool_result: bool,
 }
 
-impl Input {
+impl LiveInput {
     fn add_text(&mut self, text: &str) {
         let words = u64::try_from(text.split_whitespace().count()).unwrap_or(u64::MAX);
         self.text_tokens = self.text_tokens.saturating_add(words);
@@ -79,7 +79,7 @@ fn field<'a>(value: &'a Value, camel: &str, snake: &str) -> Option<&'a Value> {
     value.get(camel).or_else(|| value.get(snake)).filter(|value| !value.is_null())
 }
 
-impl SocketPeer for Conversation {
+impl SocketPeer for LiveSession {
     const TAKES_BINARY: bool = true;
 
     async fn begin(self: Rc<Self>) {
@@ -122,7 +122,7 @@ impl SocketPeer for Conversation {
     }
 }
 
-impl Conversation {
+impl LiveSession {
     async fn send(&self, message: &Value) {
         drop(self.session.clone().binary(message.to_string()).await);
     }

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::peer::{SocketPeer, serve};
 use super::speech::{Speech, SpeechChange, sound};
-use super::{SocketPeer, serve};
 use crate::answer::{TokenCounts, new_id, spoken_words, unix_seconds};
 use crate::behavior::{Behavior, UsageReport};
 use crate::deliver::fill_stamp;
@@ -39,7 +39,7 @@ pub(crate) fn realtime(
     counters: Arc<SimulatorCounters>,
 ) -> actix_web::Result<HttpResponse> {
     let query = Query::<RealtimeQuery>::from_query(http.query_string())?.into_inner();
-    serve(http, payload, |session| Conversation {
+    serve(http, payload, |session| RealtimeSession {
         behavior,
         counters,
         session,
@@ -50,19 +50,19 @@ pub(crate) fn realtime(
 }
 
 /// A conversation.
-struct Conversation {
+struct RealtimeSession {
     behavior: Behavior,
     counters: Arc<SimulatorCounters>,
     session: Session,
     /// The session, as the provider states it.
     settings: RefCell<Value>,
-    input: RefCell<Input>,
+    input: RefCell<RealtimeInput>,
     active: RefCell<Option<Rc<ActiveResponse>>>,
 }
 
 /// The input so far.
 #[derive(Default)]
-struct Input {
+struct RealtimeInput {
     speech: Speech,
     text_tokens: u64,
     audio_tokens: u64,
@@ -125,7 +125,7 @@ fn merge(value: &mut Value, change: &Value) {
     }
 }
 
-impl SocketPeer for Conversation {
+impl SocketPeer for RealtimeSession {
     const TAKES_BINARY: bool = false;
 
     async fn begin(self: Rc<Self>) {
@@ -228,7 +228,7 @@ impl SocketPeer for Conversation {
     }
 }
 
-impl Conversation {
+impl RealtimeSession {
     async fn send(&self, mut message: Value) {
         if let Some(fields) = message.as_object_mut() {
             fields.insert("event_id".to_owned(), new_id("event_").into());
@@ -437,8 +437,8 @@ impl Conversation {
         self.send(json!({"type": "response.done", "response": last})).await;
     }
 
-    /// What a response says, and its only item.
-    fn plan(&self, response: &ResponseObject<'_>) -> (Plan, Value) {
+    /// The words of a response, and its only item.
+    fn plan(&self, response: &ResponseObject<'_>) -> (ResponsePlan, Value) {
         let input = self.input.borrow();
         let settings = response.settings;
         let first_tool =
@@ -452,7 +452,7 @@ impl Conversation {
             let item = json!({"id": new_id("item_"), "object": "realtime.item", "type": "function_call",
                 "status": "completed", "name": tool.get("name"), "call_id": new_id("call_"),
                 "arguments": "{}"});
-            return (Plan { words, is_text: true, is_call: true, is_cut: false }, item);
+            return (ResponsePlan { words, is_text: true, is_call: true, is_cut: false }, item);
         }
         let words = spoken_words(&input.tail, &self.behavior, most);
         let is_cut = u64::from(self.behavior.words) > most;
@@ -462,7 +462,7 @@ impl Conversation {
         };
         let item = json!({"id": new_id("item_"), "object": "realtime.item", "type": "message",
             "status": "completed", "role": "assistant", "content": [content]});
-        (Plan { words, is_text: !has_sound, is_call: false, is_cut }, item)
+        (ResponsePlan { words, is_text: !has_sound, is_call: false, is_cut }, item)
     }
 
     /// The usage of a response that has said this number of words. All of it is input of the next one.
@@ -497,7 +497,7 @@ impl Conversation {
     }
 }
 
-impl Input {
+impl RealtimeInput {
     fn add_item(&mut self, item: &Value) {
         let is_result = is(item, "type", "function_call_output");
         let parts = item.get("content").and_then(Value::as_array).into_iter().flatten();
@@ -512,8 +512,8 @@ impl Input {
     }
 }
 
-/// What a response says.
-struct Plan {
+/// The words of a response, and how it says them.
+struct ResponsePlan {
     words: Vec<String>,
     is_text: bool,
     is_call: bool,
@@ -521,7 +521,7 @@ struct Plan {
     is_cut: bool,
 }
 
-impl Plan {
+impl ResponsePlan {
     /// The messages between the first and the last of a response.
     fn events(&self, response_id: &str, item: &Value) -> Vec<Value> {
         let of = |kind: &str, more: Value| {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::{SocketPeer, serve};
+use super::peer::{SocketPeer, serve};
 use crate::behavior::Behavior;
 use crate::deliver::{EventBuffer, ResponseContent, SimulatedResponse, fill_stamp};
 use crate::endpoint::{SimulatedDialect, SimulatedEndpoint};

@@ -59,23 +59,13 @@ impl Site {
             base_url = "{}"
             dialect = "openai"
             allow_private_network = true
-            [providers.palace]
-            base_url = "{}"
-            dialect = "google"
-            allow_private_network = true
             [[prices]]
             provider = "house"
             model = "*"
             input = "1"
             output = "2"
-            [[prices]]
-            provider = "palace"
-            model = "*"
-            input = "1"
-            output = "2"
             "#,
-            simulator.url("/v1"),
-            simulator.url(""),
+            simulator.url("/v1")
         );
         std::fs::write(folder.path().join("tollgate.toml"), config).unwrap();
         Self { folder, simulator, database }

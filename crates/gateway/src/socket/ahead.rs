@@ -49,7 +49,7 @@ impl CallAhead<'_> {
 pub(super) struct CallsAhead<'a> {
     response: RefCell<Option<CallAhead<'a>>>,
     transcription: RefCell<Option<CallAhead<'a>>>,
-    /// Held by whoever admits one.
+    /// Locked while one is admitted.
     turn: Mutex<()>,
     /// Notified when one may be missing.
     wanted: Notify,

@@ -100,7 +100,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What stands in an object.
+/// The content of an object.
 struct FoundFields<'a> {
     fields: Fields<'a>,
     /// The keys that another reader may understand in another way, with the reason.

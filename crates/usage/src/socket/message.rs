@@ -5,13 +5,13 @@ use crate::request::InspectedBody;
 /// A message from the client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMessage {
-    /// What it does.
+    /// The kind of the message.
     pub role: ClientRole,
     /// The stream that it belongs to.
     pub lane: Lane,
     /// The client's id of the message, to which an error of the provider refers.
     pub event_id: Option<String>,
-    /// What it adds to the input of responses.
+    /// The addition to the input of responses.
     pub(super) input: AddedInput,
     /// The most tokens of the response that it asks for. `None` if it states none.
     pub(super) max_output: Option<MaxOutput>,
@@ -24,7 +24,7 @@ pub struct ClientMessage {
     pub(super) settings: Option<SettingsChange>,
 }
 
-/// What a message of the client does.
+/// The kind of a message of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientRole {
     /// It asks for a response.

@@ -541,7 +541,7 @@ fn a_turn_is_measured_by_its_last_usage() {
     assert_eq!((of.input, of.input_audio, of.output, of.output_audio), (20, 100, 5, 45));
 }
 
-/// What a client may try to be bounded by less than it uses.
+/// The attempts of a client to be bounded by less than it uses.
 #[test]
 fn no_message_makes_a_bound_too_small() {
     let most = |conversation: &Conversation, message: Option<&ClientMessage>| {
