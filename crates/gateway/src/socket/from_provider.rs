@@ -7,7 +7,7 @@ use tollgate_provider::{SocketMessage, SocketReader};
 use tollgate_usage::ResponseEnd;
 use tollgate_usage::socket::{ProviderFact, ProviderMessage};
 
-use super::ahead::AheadKind;
+use super::calls_ahead::AheadKind;
 use super::end::SocketEnd;
 use super::open_responses::owner_of;
 use super::session::{Session, SocketInterface, sleep_until};

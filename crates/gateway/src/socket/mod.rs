@@ -7,6 +7,7 @@
 //! | `from_client` | the messages of the client, and which of them are sent on |
 //! | `admitting` | the admission of the calls |
 //! | `from_provider` | the messages of the provider: which response begins, goes on and ends |
+//! | `calls_ahead` | the calls that are admitted ahead |
 //! | `ahead` | the money that is held for calls that the provider begins by itself |
 //! | `open_responses` | the open responses, and which of them a message belongs to |
 //! | `end` | the reasons of an end, and what each side learns of it |
@@ -14,6 +15,7 @@
 
 mod admitting;
 mod ahead;
+mod calls_ahead;
 mod end;
 mod from_client;
 mod from_provider;

@@ -22,7 +22,7 @@ use tollgate_provider::{Endpoint, MessageEncoder, ProviderSocket, SocketMessage}
 use tollgate_usage::socket::{ClientMessage, Conversation};
 use tollgate_usage::{ResponseEnd, UsageReading};
 
-use super::ahead::CallsAhead;
+use super::calls_ahead::CallsAhead;
 use super::end::SocketEnd;
 use super::open_responses::OpenResponse;
 use super::opening::{SocketCall, SocketCaller};
