@@ -218,12 +218,13 @@ impl Tenant {
 }
 
 /// The beginnings of routes whose answers are the operator's or a provider's.
-const NOT_OF_A_MERCHANT: [&str; 11] = [
+const NOT_OF_A_MERCHANT: [&str; 12] = [
     "/operator",
     "/forward",
     "/models",
     "/prices",
     "/providers",
+    "/realtime",
     "/responses",
     "/messages",
     "/files",
