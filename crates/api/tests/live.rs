@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tollgate_testkit::{SocketEvent, TestRequest, TestSocket};
 
+use crate::support::sockets::{ending, open, until_closed};
 use crate::support::{Gateway, each_gateway};
 
 const NOTHING: &str = "0.0000000000";
@@ -25,13 +26,6 @@ async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
     fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
     let key = gateway.spend_key(&fields).await;
     to(gateway, PATH).header("x-goog-api-key", &key.key)
-}
-
-async fn open(request: TestRequest) -> TestSocket {
-    match request.open_socket().await {
-        Ok((socket, _)) => socket,
-        Err(answer) => unreachable!("{}", answer.text()),
-    }
 }
 
 fn setup() -> Value {
@@ -78,17 +72,6 @@ fn usage() -> Value {
 /// The end of a turn that used 1,000 input and 500 output tokens.
 fn complete() -> Value {
     json!({"serverContent": {"turnComplete": true}, "usageMetadata": usage()})
-}
-
-async fn until_closed(gateway: &Gateway<'_>) {
-    while !gateway.app.gateway.sockets.is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    assert_eq!(gateway.wallet().await.1, NOTHING);
-}
-
-fn ending(record: &Value) -> [&str; 3] {
-    ["status", "usage_source", "total_wallet_cost"].map(|name| record[name].as_str().unwrap())
 }
 
 #[test]

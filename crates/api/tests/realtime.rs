@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate_testkit::{SocketEvent, TestRequest, TestSocket};
 
+use crate::support::sockets::{ending, open, until_closed};
 use crate::support::{Gateway, each_gateway};
 
 const NOTHING: &str = "0.0000000000";
@@ -20,13 +21,6 @@ async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
     fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
     let key = gateway.spend_key(&fields).await;
     gateway.call_without_key("GET", "/realtime?model=m-1").bearer(&key.key)
-}
-
-async fn open(request: TestRequest) -> TestSocket {
-    match request.open_socket().await {
-        Ok((socket, _)) => socket,
-        Err(answer) => unreachable!("{}", answer.text()),
-    }
 }
 
 /// A socket of the customer, and its other end at the provider.
@@ -107,18 +101,6 @@ async fn until_held(gateway: &Gateway<'_>, is_it: impl Fn(f64) -> bool) {
     while !is_it(held(gateway).await) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-}
-
-async fn until_closed(gateway: &Gateway<'_>) {
-    while !gateway.app.gateway.sockets.is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    assert_eq!(gateway.wallet().await.1, NOTHING);
-}
-
-/// The columns of a record that the table of endings has.
-fn ending(record: &Value) -> [&str; 3] {
-    ["status", "usage_source", "total_wallet_cost"].map(|name| record[name].as_str().unwrap())
 }
 
 #[test]

@@ -14,6 +14,7 @@ use tollgate_api::Settings;
 use tollgate_gateway::{OnDisconnect, watch_socket_keys};
 use tollgate_testkit::{ScriptedResponse, SocketEvent, TestRequest, TestSocket};
 
+use crate::support::sockets::open;
 use crate::support::{Gateway, each_gateway, each_gateway_with, settings};
 
 const NOTHING: &str = "0.0000000000";
@@ -26,13 +27,6 @@ async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
     fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
     let key = gateway.spend_key(&fields).await;
     gateway.call_without_key("GET", "/responses").bearer(&key.key)
-}
-
-async fn open(request: TestRequest) -> TestSocket {
-    match request.open_socket().await {
-        Ok((socket, _)) => socket,
-        Err(answer) => unreachable!("{}", answer.text()),
-    }
 }
 
 /// A socket of the customer, and its other end at the provider.

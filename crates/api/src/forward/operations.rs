@@ -719,10 +719,7 @@ pub(crate) async fn connect_responses(
     app: web::Data<App>,
     client: web::Data<ProviderClient>,
 ) -> Result<HttpResponse, ApiError> {
-    let answer = answer(&app, async |facts| {
-        let (route, credential) = (SocketRoute::DropIn, Credential::of_sdk);
-        open_socket(&http, payload, route, credential, &app, &client, facts).await
-    });
+    let answer = connect(http, payload, app, client);
     answer.await.map_err(|error| error.for_sdk(RequestFormat::ShapeA))
 }
 
@@ -766,6 +763,15 @@ pub(crate) async fn connect_realtime(
     security(("credential" = [])),
 )]
 pub(crate) async fn connect_live(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    connect(http, payload, app, client).await
+}
+
+async fn connect(
     http: HttpRequest,
     payload: web::Payload,
     app: web::Data<App>,

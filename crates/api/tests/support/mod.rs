@@ -10,6 +10,7 @@
 
 pub mod browser;
 pub mod document;
+pub mod sockets;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

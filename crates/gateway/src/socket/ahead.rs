@@ -12,7 +12,7 @@ use tollgate_provider::Endpoint;
 use tollgate_usage::InspectedBody;
 use tollgate_usage::socket::{ClientMessage, Conversation, SocketInput};
 
-use super::calls_ahead::{AheadKind, CallAhead, take_back};
+use super::calls_ahead::{AheadKind, CallAhead};
 use super::end::SocketEnd;
 use super::open_responses::OpenResponse;
 use super::session::{Session, SocketInterface, is_lasting};
@@ -90,12 +90,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             AheadKind::Response => conversation.begins_responses(),
             AheadKind::Transcription => conversation.transcribes(),
         };
-        let body = |until| match kind {
-            AheadKind::Response => conversation.response(None, until, self.open_output()),
-            AheadKind::Transcription => {
-                conversation.transcription(conversation.transcriber(), until)
-            }
-        };
+        let body = |until| self.body(kind, conversation, conversation.transcriber(), until);
         is_needed.then(|| NeededCall {
             kind,
             now: body(until),
@@ -103,9 +98,22 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         })
     }
 
+    /// The facts of a call of this kind, whose input is all that is sent `until` then.
+    fn body(
+        &self,
+        kind: AheadKind,
+        conversation: &Conversation,
+        transcriber: Option<&str>,
+        until: SocketInput,
+    ) -> InspectedBody {
+        match kind {
+            AheadKind::Response => conversation.response(None, until, self.open_output()),
+            AheadKind::Transcription => conversation.transcription(transcriber, until),
+        }
+    }
+
     fn covers(&self, needed: &NeededCall) -> bool {
-        let ahead = self.ahead.of(needed.kind).borrow();
-        ahead.as_ref().is_some_and(|ahead| ahead.covers(&needed.now, self.endpoint_of(needed.kind)))
+        self.ahead.covers(needed.kind, &needed.now, self.endpoint_of(needed.kind))
     }
 
     const fn endpoint_of(&self, kind: AheadKind) -> &Arc<Endpoint> {
@@ -125,24 +133,23 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         let mut before = None;
         if matches!(admitted, Err(CallError::Refused(_))) {
             // There may be room for one of them.
-            let ahead = self.ahead.of(kind).take();
-            before = ahead.as_ref().map(|ahead| ahead.body.clone());
-            take_back(ahead).await;
+            before = self.ahead.take_back(kind).await;
             if before.is_some() {
                 admitted = self.admit_ahead(kind, later, summary).await;
             }
         }
         match (admitted, before) {
             (Ok(ahead), _) => {
-                let before = self.ahead.of(kind).replace(Some(ahead));
-                take_back(before).await;
+                self.ahead.replace(kind, ahead).await;
                 Ok(())
             }
             (Err(error), before) => {
                 // It is for input that was sent on.
                 if let Some(before) = before {
                     let again = self.admit_ahead(kind, before, &mut CallSummary::default()).await;
-                    self.ahead.of(kind).replace(again.ok());
+                    if let Ok(again) = again {
+                        self.ahead.replace(kind, again).await;
+                    }
                 }
                 Err(error)
             }
@@ -157,9 +164,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     ) -> Result<CallAhead<'a>, CallError> {
         let input = Some(self.conversation.borrow().input());
         let endpoint = self.endpoint_of(kind);
-        let bound = body.bound(&endpoint.format);
         let request = self.request(endpoint, body.clone(), input, true, summary)?;
-        Ok(CallAhead { call: self.admit(request).await?, body, bound })
+        Ok(CallAhead::new(self.admit(request).await?, body, endpoint))
     }
 
     /// Ends the socket because of a call that the provider has begun and that is not admitted. The provider is not read
@@ -183,13 +189,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             AheadKind::Response => None,
             AheadKind::Transcription => self.conversation.borrow_mut().ended_transcriber(),
         };
-        let ahead = match &*self.ahead.of(kind).borrow() {
-            Some(ahead) => kind == AheadKind::Response || ahead.body.model == transcriber,
-            None => false,
-        };
-        let ahead = if ahead { self.ahead.of(kind).take() } else { None };
-        let mut call = match ahead {
-            Some(CallAhead { mut call, .. }) => {
+        let mut call = match self.ahead.take(kind, transcriber.as_deref()) {
+            Some(mut call) => {
                 // A transcription is settled at once.
                 if kind == AheadKind::Response {
                     call.admitted.begin().await;
@@ -201,15 +202,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 let (body, input) = {
                     let conversation = self.conversation.borrow();
                     let input = conversation.input();
-                    let body = match kind {
-                        AheadKind::Response => {
-                            conversation.response(None, input, self.open_output())
-                        }
-                        AheadKind::Transcription => {
-                            conversation.transcription(transcriber.as_deref(), input)
-                        }
-                    };
-                    (body, input)
+                    (self.body(kind, &conversation, transcriber.as_deref(), input), input)
                 };
                 let mut summary = CallSummary::default();
                 let endpoint = self.endpoint_of(kind);

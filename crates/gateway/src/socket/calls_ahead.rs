@@ -19,16 +19,21 @@ pub(super) enum AheadKind {
 
 /// A call that is admitted ahead.
 pub(super) struct CallAhead<'a> {
-    pub(super) call: OpenResponse<'a>,
+    call: OpenResponse<'a>,
     /// The facts by which it is admitted, and the bound that follows.
-    pub(super) body: InspectedBody,
-    pub(super) bound: UsageBound,
+    body: InspectedBody,
+    bound: UsageBound,
 }
 
-impl CallAhead<'_> {
-    /// Whether its money is enough for a call with this body.
-    pub(super) fn covers(&self, body: &InspectedBody, endpoint: &Endpoint) -> bool {
-        self.body.model == body.model && body.bound(&endpoint.format).is_within(&self.bound)
+impl<'a> CallAhead<'a> {
+    pub(super) fn new(call: OpenResponse<'a>, body: InspectedBody, endpoint: &Endpoint) -> Self {
+        let bound = body.bound(&endpoint.format);
+        Self { call, body, bound }
+    }
+
+    async fn take_back(self) -> InspectedBody {
+        self.call.admitted.take_back().await;
+        self.body
     }
 }
 
@@ -49,7 +54,7 @@ impl<'a> CallsAhead<'a> {
         self.wanted.notify_one();
     }
 
-    pub(super) fn of(&self, kind: AheadKind) -> &RefCell<Option<CallAhead<'a>>> {
+    fn of(&self, kind: AheadKind) -> &RefCell<Option<CallAhead<'a>>> {
         match kind {
             AheadKind::Response => &self.response,
             AheadKind::Transcription => &self.transcription,
@@ -66,22 +71,48 @@ impl<'a> CallsAhead<'a> {
         self.response.borrow().is_some()
     }
 
-    /// Takes back what did not begin.
-    pub(super) async fn take_back(&self) {
-        for kind in [AheadKind::Response, AheadKind::Transcription] {
-            take_back(self.of(kind).take()).await;
+    /// Whether there is money for a call of this kind with this body.
+    pub(super) fn covers(
+        &self,
+        kind: AheadKind,
+        body: &InspectedBody,
+        endpoint: &Endpoint,
+    ) -> bool {
+        self.of(kind).borrow().as_ref().is_some_and(|ahead| {
+            ahead.body.model == body.model && body.bound(&endpoint.format).is_within(&ahead.bound)
+        })
+    }
+
+    /// Keeps a call in place of the one before, which is taken back.
+    pub(super) async fn replace(&self, kind: AheadKind, ahead: CallAhead<'a>) {
+        let before = self.of(kind).replace(Some(ahead));
+        if let Some(before) = before {
+            before.take_back().await;
         }
     }
 
-    /// Takes back the response that is admitted ahead.
-    pub(super) async fn take_back_response(&self) {
-        take_back(self.response.take()).await;
+    /// The call that begins. A transcription has the model that it was admitted for.
+    pub(super) fn take(
+        &self,
+        kind: AheadKind,
+        transcriber: Option<&str>,
+    ) -> Option<OpenResponse<'a>> {
+        let fits = |ahead: &mut CallAhead<'_>| {
+            kind == AheadKind::Response || ahead.body.model.as_deref() == transcriber
+        };
+        self.of(kind).borrow_mut().take_if(fits).map(|ahead| ahead.call)
     }
-}
 
-/// Takes back a call that did not begin.
-pub(super) async fn take_back(ahead: Option<CallAhead<'_>>) {
-    if let Some(CallAhead { call, .. }) = ahead {
-        call.admitted.take_back().await;
+    /// Takes back the call of this kind. Returns its body.
+    pub(super) async fn take_back(&self, kind: AheadKind) -> Option<InspectedBody> {
+        let before = self.of(kind).take()?;
+        Some(before.take_back().await)
+    }
+
+    /// Takes back what did not begin.
+    pub(super) async fn take_back_all(&self) {
+        for kind in [AheadKind::Response, AheadKind::Transcription] {
+            self.take_back(kind).await;
+        }
     }
 }

@@ -9,6 +9,7 @@ use tollgate_domain::{Issue, RequestId};
 use tollgate_provider::{CloseCode, MessageDecoder, SocketMessage, SocketWriter};
 use tollgate_usage::socket::{ClientMessage, ClientRole, Conversation};
 
+use super::calls_ahead::AheadKind;
 use super::end::SocketEnd;
 use super::session::{Session, SocketInterface};
 use crate::error::{CallError, body_invalid};
@@ -174,7 +175,7 @@ impl<I: SocketInterface> Session<'_, I> {
         let mut asked = self.admit_asked(text, message, summary).await;
         if matches!(asked, Err(CallError::Refused(_))) && self.ahead.has_response() {
             // The one that is asked for goes first.
-            self.ahead.take_back_response().await;
+            self.ahead.take_back(AheadKind::Response).await;
             asked = self.admit_asked(text, message, summary).await;
         }
         let (body, asked) = asked?;

@@ -160,7 +160,7 @@ async fn run<I: SocketInterface, E>(
         session.close_when_ended(),
         session.watch(),
     );
-    session.ahead.take_back().await;
+    session.ahead.take_back_all().await;
     session.settle_open().await;
     let end = session.end.take();
     if let Some(reason) = end.and_then(|end| end.to_provider()) {
