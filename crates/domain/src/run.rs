@@ -179,14 +179,6 @@ impl Run {
     ) -> Result<(), Overflow> {
         self.counters.settle(admitted_at, hold, cost, Self::calendars())
     }
-
-    /// Takes back a call that did not begin.
-    ///
-    /// # Errors
-    /// As [`SpendCounters::take_back`].
-    pub fn take_back(&mut self, admitted_at: Timestamp, hold: Amount) -> Result<(), Overflow> {
-        self.counters.take_back(admitted_at, hold, Self::calendars())
-    }
 }
 
 #[cfg(test)]

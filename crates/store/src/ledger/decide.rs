@@ -184,34 +184,38 @@ impl GroupDecision<'_> {
     /// Counts a call and its hold at the present time, and no longer at that of its admission. Returns the time.
     fn move_count(&mut self, call: &PendingRecord) -> Result<Timestamp, StoreError> {
         let (admitted_at, hold) = (call.created_at, call.spend_hold);
-        let run = call.run().map(|run| run.account_id);
         let mut at = self.now;
-        if let Some(id) = call.spend_key_id {
-            at = self.change_spend_key(id)?.counters.admitted_at(at);
-        }
-        for id in &call.budgets.ids {
-            at = self.change_budget(*id)?.counters.admitted_at(at);
-        }
-        if let Some(id) = run {
-            at = self.change_run(id)?.counters.admitted_at(at);
-        }
-        let moved = |counters: &mut SpendCounters, calendars: LimitCalendars<'_>| {
+        self.change_counters(call, |counters, _| {
+            at = counters.admitted_at(at);
+            Ok(())
+        })?;
+        self.change_counters(call, |counters, calendars| {
             counters.take_back(admitted_at, hold, calendars)?;
             counters.admit(at, hold, calendars)
-        };
+        })?;
+        Ok(at)
+    }
+
+    /// Changes the counters of the spend key, the budgets and the run of a call.
+    fn change_counters(
+        &mut self,
+        call: &PendingRecord,
+        mut change: impl FnMut(&mut SpendCounters, LimitCalendars<'_>) -> Result<(), Overflow>,
+    ) -> Result<(), StoreError> {
         if let Some(id) = call.spend_key_id {
             let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
-            moved(counters, rules.calendars()).map_err(|Overflow| out_of_range("spend key", id))?;
+            change(counters, rules.calendars())
+                .map_err(|Overflow| out_of_range("spend key", id))?;
         }
         for id in &call.budgets.ids {
             let Budget { counters, rules, .. } = self.change_budget(*id)?;
-            moved(counters, rules.calendars()).map_err(|Overflow| out_of_range("budget", id))?;
+            change(counters, rules.calendars()).map_err(|Overflow| out_of_range("budget", id))?;
         }
-        if let Some(id) = run {
+        if let Some(Run { account_id: id, .. }) = call.run() {
             let counters = &mut self.change_run(id)?.counters;
-            moved(counters, Run::calendars()).map_err(|Overflow| out_of_range("run", id))?;
+            change(counters, Run::calendars()).map_err(|Overflow| out_of_range("run", id))?;
         }
-        Ok(at)
+        Ok(())
     }
 
     fn hold(&mut self, wallet_id: WalletId, held: CallHold) -> Result<(), StoreError> {

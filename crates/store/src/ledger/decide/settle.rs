@@ -81,20 +81,9 @@ impl GroupDecision<'_> {
         let (id, kind) = (call.merchant_wallet_id, TransactionKind::Usage);
         self.charge(id, held, Amount::ZERO, call.request_id, kind)?;
         let (admitted_at, hold) = (call.created_at, call.spend_hold);
-        if let Some(id) = call.spend_key_id {
-            let SpendKey { counters, rules, .. } = self.change_spend_key(id)?;
-            let taken_back = counters.take_back(admitted_at, hold, rules.calendars());
-            taken_back.map_err(|Overflow| out_of_range("spend key", id))?;
-        }
-        for id in &call.budgets.ids {
-            let Budget { counters, rules, .. } = self.change_budget(*id)?;
-            let taken_back = counters.take_back(admitted_at, hold, rules.calendars());
-            taken_back.map_err(|Overflow| out_of_range("budget", id))?;
-        }
-        if let Some(Run { account_id, .. }) = call.run() {
-            let taken_back = self.change_run(account_id)?.take_back(admitted_at, hold);
-            taken_back.map_err(|Overflow| out_of_range("run", account_id))?;
-        }
+        self.change_counters(call, |counters, calendars| {
+            counters.take_back(admitted_at, hold, calendars)
+        })?;
         self.changes.take_back_call(call)
     }
 
