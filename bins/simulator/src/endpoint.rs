@@ -31,6 +31,8 @@ pub(crate) enum SimulatedEndpoint {
     RealtimeTranscriptions,
     /// The turns on its sockets.
     Live,
+    /// The sessions on its sockets. Their milliseconds are counted as input tokens.
+    LiveSessions,
     Embeddings,
     Models,
     Messages,
@@ -47,13 +49,14 @@ pub(crate) enum SimulatedEndpoint {
 }
 
 impl SimulatedEndpoint {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
         Self::Realtime,
         Self::RealtimeTranscriptions,
         Self::Live,
+        Self::LiveSessions,
         Self::Embeddings,
         Self::Models,
         Self::Messages,
@@ -76,6 +79,7 @@ impl SimulatedEndpoint {
             Self::Realtime => "/v1/realtime",
             Self::RealtimeTranscriptions => "/v1/realtime transcriptions",
             Self::Live => "/ws/{service}",
+            Self::LiveSessions => "/v1/live/sessions",
             Self::Embeddings => "/v1/embeddings",
             Self::Models => "/v1/models",
             Self::Messages => "/v1/messages",

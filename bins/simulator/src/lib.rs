@@ -25,6 +25,7 @@
 //! | `GET /v1/responses/{id}/input_items` | its input |
 //! | `GET /v1/responses` | a [WebSocket](#websockets) on which each `response.create` is answered |
 //! | `GET /v1/realtime` | a [WebSocket](#websockets) of OpenAI's Realtime API |
+//! | `GET /v1/live/sessions` | a [WebSocket](#websockets) of OpenAI's GPT-Live |
 //! | `GET /ws/{service}` | a [WebSocket](#websockets) of Gemini Live |
 //! | `POST /v1/embeddings` | one canned vector per input, as numbers or base64 |
 //! | `GET /v1/models`, `/v1/models/{id}` | a short list; Anthropic's format if the request has `anthropic-version` |
@@ -130,6 +131,10 @@
 //! `/v1/realtime` knows the settings of sessions in the current form, `response.create` and `response.cancel`, items, and
 //! transcription: `whisper-*` reports seconds, and another model tokens. A response with `status` other than 200
 //! fails. After `session-ms` the session expires, with an error, or at Google with `goAway`.
+//!
+//! `/v1/live/sessions` reports the time of the session every 500 ms, and `cut-after-events` counts these reports. The
+//! time is counted as input tokens: one is a millisecond. When speech has ended, the model speaks, and delegates to the
+//! Responses API if the session says so. `response.create` delegates at once.
 //!
 //! # A receiver of messages
 //!

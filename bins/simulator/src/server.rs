@@ -208,6 +208,7 @@ fn routes(config: &mut ServiceConfig) {
         .route("/v1/completions", post(SimulatedEndpoint::Completions))
         .route("/v1/responses", web::get().to(responses_socket))
         .route("/v1/realtime", web::get().to(realtime_socket))
+        .route("/v1/live/sessions", web::get().to(gpt_live_socket))
         .route("/ws/{service}", web::get().to(live_socket))
         .route("/v1/responses", post(SimulatedEndpoint::Responses))
         .route("/v1/embeddings", post(SimulatedEndpoint::Embeddings))
@@ -268,6 +269,14 @@ async fn realtime_socket(
     state: Data<SimulatorState>,
 ) -> actix_web::Result<HttpResponse> {
     open_socket(&http, payload, &state, sockets::realtime)
+}
+
+async fn gpt_live_socket(
+    http: HttpRequest,
+    payload: web::Payload,
+    state: Data<SimulatorState>,
+) -> actix_web::Result<HttpResponse> {
+    open_socket(&http, payload, &state, sockets::gpt_live)
 }
 
 async fn live_socket(
@@ -405,6 +414,7 @@ async fn respond<'a>(
         SimulatedEndpoint::Realtime
         | SimulatedEndpoint::RealtimeTranscriptions
         | SimulatedEndpoint::Live
+        | SimulatedEndpoint::LiveSessions
         | SimulatedEndpoint::Other => {
             let (method, path) = (http.method(), http.path());
             return Err(SimulatedError::new(404, format!("there is no {method} {path}")));

@@ -16,6 +16,7 @@ mod failures;
 mod file_batches;
 mod forward;
 mod google_jobs;
+mod gpt_live;
 mod headers;
 mod health;
 mod holds;

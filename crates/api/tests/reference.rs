@@ -80,6 +80,7 @@ fn every_operation_has_an_example_that_fits_its_schemas() {
         "createTranscription",
         "createTranslation",
         "connectLive",
+        "connectLiveSession",
         "connectRealtime",
         "connectResponses",
         "getDocs",

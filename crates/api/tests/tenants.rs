@@ -218,13 +218,14 @@ impl Tenant {
 }
 
 /// The beginnings of routes whose answers are the operator's or a provider's.
-const NOT_OF_A_MERCHANT: [&str; 12] = [
+const NOT_OF_A_MERCHANT: [&str; 13] = [
     "/operator",
     "/forward",
     "/models",
     "/prices",
     "/providers",
     "/realtime",
+    "/live",
     "/responses",
     "/messages",
     "/files",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::Method;
 use tollgate_pricing::Unit;
 
-use crate::dialect::rows::REALTIME_TRANSCRIPTION;
+use crate::dialect::rows::{DELEGATED_RESPONSE, REALTIME_TRANSCRIPTION};
 use crate::dialect::{
     Api, Dialect, HiddenTokens, ModelLocation, ObjectRole, Operation, path_model, path_object,
 };
@@ -90,6 +90,16 @@ impl EndpointFormat {
     #[must_use]
     pub fn of_transcriptions(&self) -> Self {
         Self { operation: Some(&REALTIME_TRANSCRIPTION), ..self.clone() }
+    }
+
+    /// The endpoint of the responses that a session delegates its work to, which are calls of their own. Another endpoint
+    /// has the responses itself.
+    #[must_use]
+    pub fn of_responses(&self) -> Self {
+        match self.api() {
+            Api::GptLive => Self { operation: Some(&DELEGATED_RESPONSE), ..self.clone() },
+            _ => self.clone(),
+        }
     }
 
     /// Whether it creates a batch of requests.
@@ -276,6 +286,7 @@ impl EndpointFormat {
             | Api::Invoke => &[&[Unit::Input], &[Unit::Output]],
             // Some models are billed by time.
             Api::Realtime => &[SOUND],
+            Api::GptLive => &[&[Unit::InputSecond]],
             Api::Embeddings => &[&[Unit::Input]],
             Api::EmbedContent => &[&[Unit::Input, Unit::InputCharacters]],
             Api::Transcription => &[SOUND],

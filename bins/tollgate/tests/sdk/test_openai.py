@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import math
 import os
 import time
 import unittest
@@ -15,6 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 from tollgate import EMBEDDING_MODEL, OPENAI_MODEL, URL, SdkTestCase
 
 REALTIME_MODEL = "gpt-realtime"
+LIVE_MODEL = "gpt-live-1"
 
 MESSAGES = [{"role": "user", "content": "What does a tollgate do?"}]
 PARAMETERS = {
@@ -309,6 +311,32 @@ class Calls(OpenAITestCase):
         [transcription] = [record for record in records if record["model"] == "whisper-1"]
         self.assertEqual(transcription["model_usage"]["input_seconds"], heard.seconds)
         self.assertEqual(len({record["socket_id"] for record in records}), 1)
+
+    def test_live(self):
+        delegation = {"type": "responses", "responses": {"model": OPENAI_MODEL, "max_output_tokens": 50}}
+        with self.client().live.connect() as connection:
+            connection.session.start(session={"model": LIVE_MODEL, "delegation": {"type": "decisions"}}, event_id="mine")
+            error = connection.recv().error
+            self.assertEqual((error.code, error.client_event_id), ("forward_token_json_invalid", "mine"))
+            connection.session.start(session={"model": LIVE_MODEL, "delegation": delegation})
+            self.assertEqual(connection.recv().type, "session.started")
+            # Speech, and silence: the model answers, and delegates.
+            for sound in (b"\x01" * 48_000, b"\x00" * 24_000):
+                connection.session.input_audio.append(audio=base64.b64encode(sound).decode())
+            for event in connection:
+                if event.type == "response.event" and event.event["type"] == "response.completed":
+                    used = event.event["response"]["usage"]
+                    connection.session.close()
+                elif event.type == "session.closed":
+                    seconds = event.usage.seconds
+                    break
+        session, response = self.ended_records()
+        self.assertEqual((response["model"], session["model"]), (OPENAI_MODEL, LIVE_MODEL))
+        totals = [response["model_usage"][name] for name in ("input_tokens", "output_tokens")]
+        self.assertEqual(totals, [used["input_tokens"], used["output_tokens"]])
+        self.assertEqual(session["model_usage"]["input_seconds"], math.ceil(seconds))
+        self.assertAlmostEqual(float(session["model_usage"]["total_cost"]), seconds * 0.000833333333, places=9)
+        self.assertEqual(session["socket_id"], response["socket_id"])
 
     def test_a_response_in_the_background(self):
         client = self.client()

@@ -748,6 +748,27 @@ pub(crate) async fn connect_realtime(
     connect_responses(http, payload, app, client).await
 }
 
+/// Open a WebSocket for a conversation by voice that is billed by its time, in OpenAI's format (GPT-Live).
+///
+/// The session is one call. Each response of a model that it delegates to is another call. The session is ended before the
+/// time that its limits allow is over.
+#[utoipa::path(
+    get,
+    path = "/live/sessions",
+    operation_id = "connectLiveSession",
+    params(DropInQuery, MetadataHeader, RunHeaders),
+    responses(SocketResponses, ShapeAErrors),
+    security(("credential" = [])),
+)]
+pub(crate) async fn connect_live_session(
+    http: HttpRequest,
+    payload: web::Payload,
+    app: web::Data<App>,
+    client: web::Data<ProviderClient>,
+) -> Result<HttpResponse, ApiError> {
+    connect_responses(http, payload, app, client).await
+}
+
 /// Open a WebSocket for a conversation by voice or text, in Google's format (Gemini Live).
 ///
 /// Each turn of the model is a call. The socket is closed when a call is refused.

@@ -91,7 +91,7 @@ operations! {
 operations! {
     V1:
     forward::forward, forward::forward_get, forward::chat_completions, forward::completions,
-    forward::responses, forward::connect_responses, forward::connect_realtime,
+    forward::responses, forward::connect_responses, forward::connect_realtime, forward::connect_live_session,
     forward::input_tokens, forward::embeddings,
     forward::images, forward::image_edits, forward::speech, forward::transcriptions,
     forward::translations, forward::moderations, forward::rerank, forward::messages,

@@ -388,7 +388,7 @@ pub const NOWHERE: &str = "https://nowhere.invalid/v1";
 /// 1 USD per million input tokens, 2 per million output tokens, for models that begin with `m`, and half of that for batches
 /// of models that begin with `m-half` or, in Google's format, with `g`. Two
 /// are listed by their ids: there, a call of the provider's tools costs 0.01 USD, and the greatest
-/// length of an answer is not known.
+/// length of an answer is not known. A second of a session costs 0.001 USD for models that begin with `voice`.
 fn round_prices() -> PriceBook {
     let row = |provider: &str| PriceRow {
         provider: provider.to_owned(),
@@ -419,7 +419,16 @@ fn round_prices() -> PriceBook {
     google.models = vec![ModelPattern::new("g*")];
     google.tiers = half.tiers.clone();
     let films = [film("house", "1024x1792"), film("palace", "1080p")];
-    let rows = patterns.into_iter().chain(ids).chain([half, google]).chain(films);
+    let voice = PriceRow {
+        provider: "house".to_owned(),
+        models: vec![ModelPattern::new("voice*")],
+        prices: UnitPrices {
+            input_second: Some("0.001".parse().unwrap()),
+            ..UnitPrices::default()
+        },
+        ..PriceRow::default()
+    };
+    let rows = patterns.into_iter().chain(ids).chain([half, google, voice]).chain(films);
     PriceBook::new(Catalog::new(rows), Catalog::default())
 }
 

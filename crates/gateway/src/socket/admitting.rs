@@ -10,6 +10,8 @@ use tollgate_provider::{Endpoint, RequestBody};
 use tollgate_usage::socket::{ClientMessage, SocketInput};
 use tollgate_usage::{InspectedBody, ResponseMeter};
 
+use super::ahead::SESSION_MICROS;
+use super::calls_ahead::AheadKind;
 use super::open_responses::OpenResponse;
 use super::opening::SocketCaller;
 use super::session::Session;
@@ -28,6 +30,7 @@ const MOST_OPEN: usize = 256;
 pub(super) struct SocketRequest {
     outbound: OutboundCall,
     in_flight: InFlightGuard,
+    is_session: bool,
     /// Whether the provider may begin it by itself.
     ahead: bool,
     /// The input of the conversation that it may have.
@@ -46,6 +49,11 @@ impl<'a, I> Session<'a, I> {
         let has_whole_bodies = self.conversation.borrow().has_whole_bodies();
         let (body, request) = match has_whole_bodies {
             true => self.request_of_body(text, summary).await?,
+            false if message.begins_session => {
+                let call_body = self.conversation.borrow().session(Some(message), SESSION_MICROS);
+                let request = self.request(AheadKind::Session, call_body, None, false, summary)?;
+                (text.clone(), request)
+            }
             false => {
                 let (call_body, input) = {
                     let conversation = self.conversation.borrow();
@@ -54,7 +62,8 @@ impl<'a, I> Session<'a, I> {
                     (conversation.response(Some(message), until, open), until)
                 };
                 let input = Some(input).filter(|_| !message.is_apart);
-                (text.clone(), self.request(&self.endpoint, call_body, input, false, summary)?)
+                let kind = AheadKind::Response;
+                (text.clone(), self.request(kind, call_body, input, false, summary)?)
             }
         };
         let admitted = self.admit(request).await?;
@@ -107,13 +116,15 @@ impl<'a, I> Session<'a, I> {
             RequestBody::File(_) => Bytes::new(),
         };
         let InboundCall { in_flight, .. } = inbound;
-        Ok((body, SocketRequest { outbound, in_flight, ahead: false, input: None }))
+        let request =
+            SocketRequest { outbound, in_flight, is_session: false, ahead: false, input: None };
+        Ok((body, request))
     }
 
     /// A call whose input is in earlier messages, `until` which it is counted.
     pub(super) fn request(
         &self,
-        endpoint: &Arc<Endpoint>,
+        kind: AheadKind,
         call_body: InspectedBody,
         input: Option<SocketInput>,
         ahead: bool,
@@ -122,11 +133,20 @@ impl<'a, I> Session<'a, I> {
         let SocketCaller { credential, headers, metadata, .. } = &self.caller;
         let in_flight = self.enter()?;
         let head = RequestHead { method: &Method::POST, path: "", query: "", headers };
-        let endpoint = Arc::clone(endpoint);
+        let endpoint = Arc::clone(self.endpoint_of(kind));
         let outbound =
             OutboundCall::of_body(&head, credential, endpoint, metadata.clone(), call_body)?;
         *summary = outbound.summary();
-        Ok(SocketRequest { outbound, in_flight, ahead, input })
+        let is_session = kind == AheadKind::Session;
+        Ok(SocketRequest { outbound, in_flight, is_session, ahead, input })
+    }
+
+    pub(super) const fn endpoint_of(&self, kind: AheadKind) -> &Arc<Endpoint> {
+        match kind {
+            AheadKind::Session => &self.endpoint,
+            AheadKind::Response => &self.response_endpoint,
+            AheadKind::Transcription => &self.transcription_endpoint,
+        }
     }
 
     /// Counts a call in. The number of sockets is limited, and so is that of the responses of each.
@@ -183,19 +203,20 @@ impl<'a, I> Session<'a, I> {
     }
 
     fn open(&self, request: SocketRequest, admitted: AdmittedCall<'a, ()>) -> OpenResponse<'a> {
-        let SocketRequest { outbound, in_flight, input, .. } = request;
+        let SocketRequest { outbound, in_flight, is_session, input, .. } = request;
         let meter = ResponseMeter::of_socket(&outbound.endpoint.format, &outbound.call_body);
         let sent_at = Some(self.gateway.clock.now());
         OpenResponse {
             message: ClientMessage::default(),
             admitted,
+            is_session,
             outbound,
             meter,
             _in_flight: in_flight,
             input,
             is_sent: false,
             id: None,
-            has_begun: false,
+            begun_at: None,
             sent_at: Instant::now(),
             timings: CallTimings { sent_at, ..CallTimings::default() },
         }

@@ -3,12 +3,14 @@
 //! With voice activity, and at Gemini Live, the provider begins a response because of the input. Each such response needs
 //! its money before the input is sent on, so one call is admitted ahead of the responses that have begun. The
 //! transcription of the input is another such call. A call ahead has no record until it begins.
+//!
+//! A session that is billed by its time is one call. It is admitted for the first minute. The time after that is held by a
+//! call ahead, which never begins: the session is settled as a whole.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use tollgate_provider::Endpoint;
 use tollgate_usage::InspectedBody;
 use tollgate_usage::socket::{ClientMessage, Conversation, SocketInput};
 
@@ -19,7 +21,17 @@ use super::session::{Session, SocketInterface, is_lasting};
 use crate::error::CallError;
 use crate::outbound::CallSummary;
 
+/// The time of a session that is held when it begins, in microseconds.
+pub(super) const SESSION_MICROS: u64 = 60_000_000;
+/// The time that is held in addition, each time.
+const SESSION_STEP: Duration = Duration::from_secs(60);
+/// The time that is held at least. The provider may need some of it to end the session.
+const SESSION_RESERVE: Duration = Duration::from_secs(15);
+/// The time between two checks. It is less than the reserve, so that there are several attempts.
+const SESSION_CHECK: Duration = Duration::from_secs(3);
+
 /// The facts of a call that the provider may begin by itself.
+#[derive(Clone)]
 struct NeededCall {
     kind: AheadKind,
     /// Now.
@@ -36,7 +48,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 biased;
                 () = self.ending.cancelled() => return,
                 () = self.ahead.wanted.notified() => {}
+                () = tokio::time::sleep(SESSION_CHECK), if self.session_passed().is_some() => {}
             }
+            self.extend_session().await;
             let mut summary = CallSummary::default();
             if self.closing.get().is_some() {
                 continue;
@@ -49,6 +63,46 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 Ok(()) | Err(_) => {}
             }
         }
+    }
+
+    /// The time that the open session has lasted. `None` without one.
+    pub(super) fn session_passed(&self) -> Option<Duration> {
+        let open = self.open.borrow();
+        let passed = open.iter().find(|call| call.is_session).map(OpenResponse::passed)?;
+        Some(passed.max(Duration::from_micros(self.conversation.borrow().session_micros())))
+    }
+
+    /// Holds the money for more time of the session. Without it, the socket ends before the time that is paid.
+    async fn extend_session(&self) {
+        let Some(needed) = self.needed(AheadKind::Session, None) else { return };
+        if self.covers(&needed) {
+            return;
+        }
+        let mut summary = CallSummary::default();
+        // There may be money for the least time only.
+        let least = NeededCall { later: needed.now.clone(), ..needed.clone() };
+        let held = match self.hold(needed, &mut summary).await {
+            Err(CallError::Refused(_)) => self.hold(least, &mut summary).await,
+            held => held,
+        };
+        let Err(error) = held else { return };
+        let at_next_check = self.session_after(SESSION_CHECK);
+        if at_next_check
+            .is_none_or(|body| self.ahead.covers(AheadKind::Session, &body, &self.endpoint))
+        {
+            // There is time for another attempt.
+            return;
+        }
+        let code = self.refuse(error, &Bytes::new(), summary, None).await;
+        self.end(SocketEnd::Refused(code));
+    }
+
+    /// The part of the session that its own hold does not cover, when so much more time has passed. `None` if there is none.
+    fn session_after(&self, more: Duration) -> Option<InspectedBody> {
+        let until = self.session_passed()?.saturating_add(more);
+        let micros = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+        let ahead = micros.checked_sub(SESSION_MICROS)?;
+        Some(self.conversation.borrow().session(None, ahead))
     }
 
     /// Holds the money for the calls that the provider may begin by itself, also when it has this message.
@@ -74,6 +128,10 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     /// The call of this kind that the provider may begin when it has a message.
     fn needed(&self, kind: AheadKind, message: Option<&ClientMessage>) -> Option<NeededCall> {
+        if kind == AheadKind::Session {
+            let later = self.session_after(SESSION_RESERVE.saturating_add(SESSION_STEP))?;
+            return Some(NeededCall { kind, now: self.session_after(SESSION_RESERVE)?, later });
+        }
         let current = self.conversation.borrow();
         let changed =
             message.filter(|message| Conversation::is_changed_by(message)).map(|message| {
@@ -87,6 +145,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             (None, None) => (&*current, current.input()),
         };
         let is_needed = match kind {
+            AheadKind::Session => false,
             AheadKind::Response => conversation.begins_responses(),
             AheadKind::Transcription => conversation.transcribes(),
         };
@@ -107,6 +166,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         until: SocketInput,
     ) -> InspectedBody {
         match kind {
+            AheadKind::Session => conversation.session(None, SESSION_MICROS),
             AheadKind::Response => conversation.response(None, until, self.open_output()),
             AheadKind::Transcription => conversation.transcription(transcriber, until),
         }
@@ -114,13 +174,6 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     fn covers(&self, needed: &NeededCall) -> bool {
         self.ahead.covers(needed.kind, &needed.now, self.endpoint_of(needed.kind))
-    }
-
-    const fn endpoint_of(&self, kind: AheadKind) -> &Arc<Endpoint> {
-        match kind {
-            AheadKind::Response => &self.endpoint,
-            AheadKind::Transcription => &self.transcription_endpoint,
-        }
     }
 
     async fn hold(&self, needed: NeededCall, summary: &mut CallSummary) -> Result<(), CallError> {
@@ -163,9 +216,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         summary: &mut CallSummary,
     ) -> Result<CallAhead<'a>, CallError> {
         let input = Some(self.conversation.borrow().input());
-        let endpoint = self.endpoint_of(kind);
-        let request = self.request(endpoint, body.clone(), input, true, summary)?;
-        Ok(CallAhead::new(self.admit(request).await?, body, endpoint))
+        let request = self.request(kind, body.clone(), input, true, summary)?;
+        Ok(CallAhead::new(self.admit(request).await?, body, self.endpoint_of(kind)))
     }
 
     /// Ends the socket because of a call that the provider has begun and that is not admitted. The provider is not read
@@ -186,10 +238,16 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         kind: AheadKind,
     ) -> Result<OpenResponse<'a>, CallError> {
         let transcriber = match kind {
-            AheadKind::Response => None,
+            AheadKind::Session | AheadKind::Response => None,
             AheadKind::Transcription => self.conversation.borrow_mut().ended_transcriber(),
         };
-        let mut call = match self.ahead.take(kind, transcriber.as_deref()) {
+        let ahead = match kind {
+            AheadKind::Session => None,
+            AheadKind::Response | AheadKind::Transcription => {
+                self.ahead.take(kind, transcriber.as_deref())
+            }
+        };
+        let mut call = match ahead {
             Some(mut call) => {
                 // A transcription is settled at once.
                 if kind == AheadKind::Response {
@@ -205,8 +263,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                     (self.body(kind, &conversation, transcriber.as_deref(), input), input)
                 };
                 let mut summary = CallSummary::default();
-                let endpoint = self.endpoint_of(kind);
-                let request = self.request(endpoint, body, Some(input), false, &mut summary)?;
+                let input = Some(input).filter(|_| kind != AheadKind::Session);
+                let request = self.request(kind, body, input, false, &mut summary)?;
                 let (call, error) = self.admit_begun(request).await?;
                 if let Some(error) = error {
                     self.end_without_payer(error);

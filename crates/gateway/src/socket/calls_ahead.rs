@@ -11,6 +11,8 @@ use super::open_responses::OpenResponse;
 /// The kinds of calls that the provider begins by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AheadKind {
+    /// More time of a session that is a call of its own.
+    Session,
     /// A response.
     Response,
     /// The transcription of input.
@@ -40,6 +42,7 @@ impl<'a> CallAhead<'a> {
 /// The calls that are admitted ahead: at most one of each kind.
 #[derive(Default)]
 pub(super) struct CallsAhead<'a> {
+    session: RefCell<Option<CallAhead<'a>>>,
     response: RefCell<Option<CallAhead<'a>>>,
     transcription: RefCell<Option<CallAhead<'a>>>,
     /// Locked while one is admitted.
@@ -56,12 +59,13 @@ impl<'a> CallsAhead<'a> {
 
     fn of(&self, kind: AheadKind) -> &RefCell<Option<CallAhead<'a>>> {
         match kind {
+            AheadKind::Session => &self.session,
             AheadKind::Response => &self.response,
             AheadKind::Transcription => &self.transcription,
         }
     }
 
-    /// Whether nothing is admitted ahead.
+    /// Whether no call is admitted ahead that the provider may begin.
     pub(super) fn is_empty(&self) -> bool {
         self.response.borrow().is_none() && self.transcription.borrow().is_none()
     }
@@ -111,7 +115,7 @@ impl<'a> CallsAhead<'a> {
 
     /// Takes back what did not begin.
     pub(super) async fn take_back_all(&self) {
-        for kind in [AheadKind::Response, AheadKind::Transcription] {
+        for kind in [AheadKind::Session, AheadKind::Response, AheadKind::Transcription] {
             self.take_back(kind).await;
         }
     }

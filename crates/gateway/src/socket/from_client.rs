@@ -11,7 +11,7 @@ use tollgate_usage::socket::{ClientMessage, ClientRole, Conversation};
 
 use super::calls_ahead::AheadKind;
 use super::end::SocketEnd;
-use super::session::{Session, SocketInterface};
+use super::session::{CLOSE_WITHIN, Session, SocketInterface};
 use crate::error::{CallError, body_invalid};
 use crate::metrics::MessageSender;
 use crate::outbound::CallSummary;
@@ -30,8 +30,22 @@ enum TakenMessage {
 }
 
 impl<I: SocketInterface> Session<'_, I> {
-    /// Sends the messages of the client on, until the socket ends.
+    /// Sends the messages of the client on, until the socket ends. A session that is billed by its time is ended then.
     pub(super) async fn relay_from_client<E>(
+        &self,
+        from_client: impl Stream<Item = Result<Bytes, E>> + Unpin,
+        writer: &mut SocketWriter,
+    ) {
+        self.relay_all_from_client(from_client, writer).await;
+        let leaves_provider = self.end.borrow().as_ref().is_some_and(SocketEnd::leaves_provider);
+        if leaves_provider && self.session_passed().is_some() {
+            let farewell = SocketMessage::Text(Conversation::FAREWELL.into());
+            // A provider that does not take it has a connection that ends.
+            let _ = tokio::time::timeout(CLOSE_WITHIN, writer.send(&farewell)).await;
+        }
+    }
+
+    async fn relay_all_from_client<E>(
         &self,
         mut from_client: impl Stream<Item = Result<Bytes, E>> + Unpin,
         writer: &mut SocketWriter,

@@ -103,7 +103,13 @@ impl<I: SocketInterface> Session<'_, I> {
                     self.transcribed_until.set(Instant::now().checked_add(TRANSCRIBED_WITHIN));
                     false
                 }
-                _ => self.measure_response(message, text).await,
+                _ => {
+                    if message.of_session {
+                        // It may have lasted longer than is held.
+                        self.ahead.want();
+                    }
+                    self.measure_response(message, text).await
+                }
             };
         }
         waited
@@ -114,7 +120,7 @@ impl<I: SocketInterface> Session<'_, I> {
         let mut owner = owner_of(&self.open.borrow(), &message);
         let is_unasked = owner.is_none() && self.makes(&message);
         if is_unasked {
-            owner = self.begin_unasked().await;
+            owner = self.begin_unasked(&message).await;
         }
         let Some(at) = owner else { return false };
         let ProviderMessage { fact, response_id, is_apart, .. } = message;
@@ -122,21 +128,21 @@ impl<I: SocketInterface> Session<'_, I> {
             let mut open = self.open.borrow_mut();
             let Some(response) = open.get_mut(at) else { return false };
             let is_instead = match fact {
-                ProviderFact::Failed { .. } => !response.has_begun,
+                ProviderFact::Failed { .. } => !response.has_begun(),
                 ProviderFact::Refused { .. } | ProviderFact::EndedBefore => true,
                 _ => false,
             };
             if !is_instead {
-                response.meter.message(text);
+                response.meter.message(self.conversation.borrow().event_of(text));
             }
-            if fact == ProviderFact::Begun && !response.has_begun {
-                response.has_begun = true;
+            if fact == ProviderFact::Begun && !response.has_begun() {
+                response.begun_at = Some(Instant::now());
                 response.id = response_id;
                 response.timings.first_byte_at = Some(self.gateway.clock.now());
                 let waited = response.sent_at.elapsed().as_secs_f64();
                 response.admitted.metrics.first_byte.observe(waited);
             }
-            response.has_begun
+            response.has_begun()
         };
         let mut ended = match fact {
             ProviderFact::Ended
@@ -167,10 +173,14 @@ impl<I: SocketInterface> Session<'_, I> {
 
     /// Opens a response that the provider has begun by itself, and returns its place. Its call was admitted ahead, or is
     /// admitted now. If it is not, the socket ends: the response has no payer.
-    async fn begin_unasked(&self) -> Option<usize> {
+    async fn begin_unasked(&self, message: &ProviderMessage) -> Option<usize> {
         let may_begin = !self.conversation.borrow().has_whole_bodies();
+        let kind = match message.of_session {
+            true => AheadKind::Session,
+            false => AheadKind::Response,
+        };
         let begun = match may_begin {
-            true => self.begun_by_provider(AheadKind::Response).await,
+            true => self.begun_by_provider(kind).await,
             false => {
                 self.end(SocketEnd::NotAskedFor);
                 let (id, provider) = (self.guard.id, &self.endpoint.provider.name);
@@ -179,7 +189,8 @@ impl<I: SocketInterface> Session<'_, I> {
             }
         };
         match begun {
-            Ok(begun) => {
+            Ok(mut begun) => {
+                begun.message.lane.clone_from(&message.lane);
                 let mut open = self.open.borrow_mut();
                 open.push(begun);
                 Some(open.len().saturating_sub(1))

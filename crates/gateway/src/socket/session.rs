@@ -58,7 +58,7 @@ const MOST_REFUSALS: u32 = 3;
 /// The most responses of a socket whose tokens are remembered.
 const MOST_REMEMBERED: usize = 1_000;
 /// The time in which a provider must take the close of a socket.
-const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Starts the task of a socket on this thread, and returns the end from which the bytes to its client are relayed.
 /// `from_client` are the bytes that come from the client.
@@ -83,6 +83,8 @@ pub(super) struct Session<'a, I> {
     interface: &'a I,
     pub(super) caller: SocketCaller,
     pub(super) endpoint: Arc<Endpoint>,
+    /// The endpoint of its responses.
+    pub(super) response_endpoint: Arc<Endpoint>,
     /// The endpoint of the transcriptions of its input.
     pub(super) transcription_endpoint: Arc<Endpoint>,
     pub(super) guard: SocketGuard,
@@ -130,6 +132,7 @@ async fn run<I: SocketInterface, E>(
         gateway,
         interface,
         caller,
+        response_endpoint: Arc::new(endpoint.of_responses()),
         transcription_endpoint: Arc::new(endpoint.of_transcriptions()),
         endpoint,
         guard,
@@ -160,8 +163,9 @@ async fn run<I: SocketInterface, E>(
         session.close_when_ended(),
         session.watch(),
     );
-    session.ahead.take_back_all().await;
+    // A session that is settled needs what was held for it.
     session.settle_open().await;
+    session.ahead.take_back_all().await;
     let end = session.end.take();
     if let Some(reason) = end.and_then(|end| end.to_provider()) {
         // A provider that does not take it has a connection that ends.
@@ -256,7 +260,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     async fn all_ended(&self) {
         loop {
             let one_ended = self.one_ended.notified();
-            let none_is_open = self.open.borrow().is_empty() && !self.is_ending_one.get();
+            // A session would last.
+            let none_is_open =
+                self.open.borrow().iter().all(|call| call.is_session) && !self.is_ending_one.get();
             let may_begin_until = self.may_begin_until();
             if (none_is_open && may_begin_until.is_none()) || self.has_ended() {
                 return;
@@ -296,14 +302,14 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     }
 
     /// Answers a message with an error, and closes the socket if the next one would be refused as well.
-    /// `message` is what was read of it.
+    /// `message` is what was read of it. Returns the code of the error.
     pub(super) async fn refuse(
         &self,
         error: CallError,
         text: &Bytes,
         summary: CallSummary,
         message: Option<&ClientMessage>,
-    ) {
+    ) -> &'static str {
         let is_shutdown = matches!(error, CallError::ShuttingDown);
         let is_lasting = is_lasting(&error);
         self.gateway.metrics.messages_refused.inc();
@@ -318,13 +324,14 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         }
         if is_shutdown {
             // The socket is closed when its open responses have ended.
-            return;
+            return refusal.code;
         }
         self.refusals.set(self.refusals.get().saturating_add(1));
         if is_last || self.refusals.get() >= MOST_REFUSALS {
             self.closing.set(self.closing.get().or(Some(refusal.code)));
             self.closes.notify_one();
         }
+        refusal.code
     }
 
     /// Closes the socket when it is to be closed and its open responses have ended: those that are paid for are
@@ -352,7 +359,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         if error.is_some() {
             self.conversation.borrow_mut().refused(&response.message);
         }
-        let OpenResponse { admitted, outbound, meter, sent_at, timings, input, .. } = response;
+        let passed = response.passed();
+        let OpenResponse { admitted, outbound, mut meter, sent_at, timings, input, .. } = response;
+        meter.passed(u64::try_from(passed.as_micros()).unwrap_or(u64::MAX));
         admitted.metrics.answer.observe(sent_at.elapsed().as_secs_f64());
         let reading = match error {
             Some(error) => UsageReading::of_error(error),

@@ -148,6 +148,9 @@ fn usage_words(operation: &Operation) -> &'static str {
         Api::Realtime => {
             "`usage` of each `response.done`; transcriptions of input by theirs, at the price of their model"
         }
+        Api::GptLive => {
+            "`usage.seconds` of the session, which are cumulative; responses that it delegates to by theirs, at the price of their model"
+        }
         Api::Live => "the last `usageMetadata` of each turn. The path is below the origin",
         Api::Embeddings => "`usage.prompt_tokens`, else `total_tokens`",
         Api::Transcription => {

@@ -56,6 +56,12 @@ impl Endpoint {
         Self { format: self.format.of_transcriptions(), ..self.clone() }
     }
 
+    /// The endpoint of the responses that a session delegates its work to, which are calls of their own.
+    #[must_use]
+    pub fn of_responses(&self) -> Self {
+        Self { format: self.format.of_responses(), ..self.clone() }
+    }
+
     /// The format of its requests, if it has one and it is known.
     pub fn shape(&self) -> Option<RequestFormat> {
         let EndpointFormat { operation, dialect, .. } = &self.format;

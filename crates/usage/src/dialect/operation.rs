@@ -11,6 +11,8 @@ pub enum Api {
     Responses,
     /// OpenAI's `/realtime`: responses on a WebSocket, of a conversation that the provider keeps.
     Realtime,
+    /// OpenAI's `/live/sessions`: a WebSocket of one conversation, which is billed by its time.
+    GptLive,
     /// Google's `BidiGenerateContent`: turns on a WebSocket, of a conversation that the provider keeps.
     Live,
     /// OpenAI's `/embeddings`: only input tokens.

@@ -44,6 +44,12 @@ static AZURE_REALTIME_ROWS: [Operation; 1] =
 /// The transcription of the input of such a conversation.
 pub(crate) static REALTIME_TRANSCRIPTION: Operation =
     socket("/realtime", Api::Transcription, NO_MODEL, ObjectRole::None);
+/// Conversations over one connection that are billed by their time.
+static GPT_LIVE_ROWS: [Operation; 1] =
+    [socket("/live/sessions", Api::GptLive, ModelLocation::Body("model"), ObjectRole::None)];
+/// The responses that such a conversation delegates its work to.
+pub(crate) static DELEGATED_RESPONSE: Operation =
+    socket("/live/sessions", Api::Responses, ModelLocation::Body("model"), ObjectRole::None);
 /// The paths are below the origin, and not below the base URL.
 static LIVE_ROWS: [Operation; 3] = [
     live("/ws/google.ai.generativelanguage.v1.GenerativeService.BidiGenerateContent"),
@@ -271,6 +277,7 @@ pub const OPENAI: OperationSets = &[
     &KEPT_RESPONSES_ROWS,
     &RESPONSES_SOCKET_ROWS,
     &REALTIME_ROWS,
+    &GPT_LIVE_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,
@@ -297,6 +304,7 @@ pub const AZURE_V1: OperationSets = &[
     &KEPT_RESPONSES_ROWS,
     &RESPONSES_SOCKET_ROWS,
     &REALTIME_ROWS,
+    &GPT_LIVE_ROWS,
     &EMBEDDINGS_ROWS,
     &TRANSCRIPTION_ROWS,
     &SPEECH_ROWS,

@@ -122,7 +122,8 @@ impl InspectedBody {
                 | Api::Ocr
                 | Api::Video
                 | Api::ElevenLabs
-                | Api::Deepgram,
+                | Api::Deepgram
+                | Api::GptLive,
                 _,
             ) => OutputBound::None,
             (Api::Images, _) => OutputBound::Stated(TOKENS_PER_IMAGE_MADE),
@@ -153,7 +154,9 @@ impl InspectedBody {
                 others.input_characters = self.characters.saturating_mul(2);
                 others.input_second = self.audio_micros;
             }
-            Api::Transcription | Api::Realtime => others.input_second = self.audio_micros,
+            Api::Transcription | Api::Realtime | Api::GptLive => {
+                others.input_second = self.audio_micros;
+            }
             Api::Images | Api::Predict => others.image = self.choices.max(1),
             Api::Ocr => others.page = 1,
             Api::Video => {

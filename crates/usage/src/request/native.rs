@@ -30,6 +30,7 @@ pub(super) fn read(
         Api::Chat
             | Api::Responses
             | Api::Realtime
+            | Api::GptLive
             | Api::Messages
             | Api::Embeddings
             | Api::Batch

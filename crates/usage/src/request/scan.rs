@@ -85,7 +85,17 @@ impl ScanFindings {
         self.first.remove(&kind)
     }
 
+    /// Whether nothing was found, as in most values.
+    fn is_empty(&self) -> bool {
+        let Self { first, images, tools, tool_uses, searches, hour_cache, files } = self;
+        let counted = images | tools | tool_uses | searches;
+        counted == 0 && !hour_cache && first.is_empty() && files.is_empty()
+    }
+
     pub(super) fn or(mut self, later: Self) -> Self {
+        if later.is_empty() {
+            return self;
+        }
         if self.first.is_empty() {
             self.first = later.first;
         } else {
@@ -113,6 +123,9 @@ impl ScanFindings {
     }
 
     fn below(mut self, step: impl fmt::Display) -> Self {
+        if self.is_empty() {
+            return self;
+        }
         let files = self.files.iter_mut().map(|file| &mut file.path);
         self.first.values_mut().chain(files).for_each(|path| path.push(step.to_string()));
         self

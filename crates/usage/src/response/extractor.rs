@@ -36,6 +36,9 @@ pub(super) trait UsageExtractor {
     /// Takes one event of a stream: its name, which may be empty, and its data.
     fn event(&mut self, name: &[u8], data: &[u8]) -> StreamEventKind;
 
+    /// Takes the time that the answer has taken so far, in microseconds.
+    fn passed(&mut self, _micros: u64) {}
+
     /// Takes the beginning and end of an event, or an item of a stream, that was too large to be
     /// kept.
     fn excerpt(&mut self, name: &[u8], excerpt: &Excerpt) {

@@ -10,7 +10,7 @@ use super::deepgram::DeepgramExtractor;
 use super::elevenlabs::ElevenLabsExtractor;
 use super::extractor::{OpaqueExtractor, UsageExtractor};
 use super::google::{GoogleExtractor, OperationExtractor};
-use super::openai::{MediaExtractor, OpenAiExtractor, ReasoningPlacement};
+use super::openai::{MediaExtractor, OpenAiExtractor, ReasoningPlacement, SessionExtractor};
 use super::video::VideoExtractor;
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
@@ -32,6 +32,7 @@ pub(super) fn extractor(
                 ReasoningPlacement::of(&endpoint.provider.price_list),
             ))
         }
+        Api::GptLive => Box::new(SessionExtractor::default()),
         Api::Transcription | Api::Speech | Api::Images => {
             Box::new(MediaExtractor::new(api, request))
         }

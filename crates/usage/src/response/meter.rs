@@ -193,6 +193,11 @@ impl ResponseMeter {
         }
     }
 
+    /// Takes the time that a session on a WebSocket has lasted so far, in microseconds. It counts if the session reports none.
+    pub fn passed(&mut self, micros: u64) {
+        self.extractor.passed(micros);
+    }
+
     /// Counts the kept bytes of the answer against the bound of all answers together.
     #[must_use]
     pub fn with_memory(mut self, memory: &Arc<ResponseMemory>) -> Self {

@@ -8,9 +8,11 @@
 
 mod counts;
 mod media;
+mod session;
 mod text;
 mod tools;
 
 pub(super) use self::counts::ReasoningPlacement;
 pub(super) use self::media::MediaExtractor;
+pub(super) use self::session::SessionExtractor;
 pub(super) use self::text::OpenAiExtractor;

@@ -11,7 +11,7 @@ use super::live::{self, Turns};
 use super::message::{
     AddedInput, ClientMessage, MaxOutput, ProviderFact, ProviderMessage, SettingsChange,
 };
-use super::{realtime, responses};
+use super::{gpt_live, realtime, responses};
 use crate::dialect::Api;
 use crate::endpoint::EndpointFormat;
 use crate::issue::Issue;
@@ -29,6 +29,10 @@ pub struct Conversation {
     checks_stored: bool,
     /// The facts that all responses share.
     body: InspectedBody,
+    /// The model of the session, once it is asked for, where the session is a call of its own.
+    session_model: Option<String>,
+    /// The time of that session as it was reported last, in microseconds.
+    session_micros: u64,
     /// The settings that the provider has stated, and those that it has not.
     stated: SessionSettings,
     asked: SessionSettings,
@@ -54,6 +58,7 @@ enum Protocol {
     Responses,
     Realtime,
     Live(Turns),
+    GptLive,
 }
 
 /// An amount of input.
@@ -119,11 +124,15 @@ const REPEATED_ID: &str = "must differ from the ids of earlier messages: an erro
 const LEAST_BYTES_PER_SECOND: u64 = 8_000;
 
 impl Conversation {
+    /// The message that ends a session which is a call of its own. The provider answers it with the usage.
+    pub const FAREWELL: &'static str = gpt_live::CLOSE;
+
     /// The conversation on a socket of an endpoint. `managed` says that the operator's key is used.
     pub fn of(endpoint: &EndpointFormat, managed: bool) -> Self {
         let protocol = match endpoint.api() {
             Api::Realtime => Protocol::Realtime,
             Api::Live => Protocol::Live(Turns::default()),
+            Api::GptLive => Protocol::GptLive,
             _ => Protocol::Responses,
         };
         Self {
@@ -131,6 +140,8 @@ impl Conversation {
             checks_stored: managed && !endpoint.provider.allow_stored_state,
             endpoint: endpoint.clone(),
             body: InspectedBody::of_socket(endpoint.named_model()),
+            session_model: None,
+            session_micros: 0,
             stated: SessionSettings::default(),
             asked: SessionSettings::default(),
             changes: 0,
@@ -174,6 +185,10 @@ impl Conversation {
                 let has_begun = self.body.model.is_some();
                 live::client_message(text, &self.endpoint, has_begun, self.checks_stored)
             }
+            Protocol::GptLive => {
+                let has_begun = self.session_model.is_some();
+                gpt_live::client_message(text, &self.endpoint, has_begun, self.checks_stored)
+            }
         }
     }
 
@@ -209,6 +224,14 @@ impl Conversation {
                 vec![message]
             }
             Protocol::Live(turns) => live::messages(turns.read(text)),
+            Protocol::GptLive => {
+                let news = gpt_live::provider_news(text);
+                if let Some(settings) = news.settings {
+                    self.state(settings);
+                }
+                self.session_micros = self.session_micros.max(news.session_micros.unwrap_or(0));
+                news.messages
+            }
         }
     }
 
@@ -216,7 +239,7 @@ impl Conversation {
     pub const fn waits_for_usage(&self) -> bool {
         match &self.protocol {
             Protocol::Live(turns) => turns.waits_for_usage(),
-            Protocol::Responses | Protocol::Realtime => false,
+            Protocol::Responses | Protocol::Realtime | Protocol::GptLive => false,
         }
     }
 
@@ -224,6 +247,14 @@ impl Conversation {
     pub fn give_up_usage(&mut self) {
         if let Protocol::Live(turns) = &mut self.protocol {
             turns.give_up();
+        }
+    }
+
+    /// The part of a message of the provider that a response has as an event.
+    pub fn event_of<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+        match self.protocol {
+            Protocol::GptLive => gpt_live::inner_event(text).unwrap_or(text),
+            _ => text,
         }
     }
 
@@ -239,6 +270,7 @@ impl Conversation {
             Protocol::Responses => Some(responses::error_message(status, error, refused)),
             Protocol::Realtime => realtime::error_message(status, error, refused),
             Protocol::Live(_) => None,
+            Protocol::GptLive => gpt_live::error_message(error, refused),
         }
     }
 
@@ -275,7 +307,7 @@ impl Conversation {
             self.event_ids.push_back(hash_of(id));
         }
         let Some(change) = message.settings.clone() else { return };
-        if matches!(self.protocol, Protocol::Live(_)) {
+        if matches!(self.protocol, Protocol::Live(_)) || message.begins_session {
             return self.state(change);
         }
         self.changes = self.changes.saturating_add(1);
@@ -303,6 +335,7 @@ impl Conversation {
         if let Some(body) = change.body.take() {
             self.body = *body;
         }
+        self.session_model = change.session_model.take().or(self.session_model.take());
         // The provider may state a dated name. Keys and prices know the one of the URL.
         if let (Some(model), true) = (&change.model, takes_model) {
             self.body.model = Some(model.clone());
@@ -323,6 +356,20 @@ impl Conversation {
         self.stated.transcription.is_some() || self.asked.transcription.is_some()
     }
 
+    /// The time of a session that is a call of its own, as it was reported last, in microseconds.
+    pub const fn session_micros(&self) -> u64 {
+        self.session_micros
+    }
+
+    /// The most that a session can use that is a call of its own and lasts this number of microseconds. `message` begins it.
+    pub fn session(&self, message: Option<&ClientMessage>, micros: u64) -> InspectedBody {
+        let settings = message.and_then(|message| message.settings.as_ref());
+        let model = settings.and_then(|settings| settings.session_model.clone());
+        let mut body = InspectedBody::of_socket(model.or_else(|| self.session_model.clone()));
+        body.audio_micros = micros;
+        body
+    }
+
     /// The most that a response can use whose input is all that is sent `until` then. `message` asks for it.
     /// `open_tokens` is the most output of the responses that are open, which is input as well.
     pub fn response(
@@ -337,7 +384,7 @@ impl Conversation {
         body.audio_micros = added.micros;
         let tokens = self.context_tokens.saturating_add(open_tokens);
         body.continue_from(Some(tokens.saturating_add(TOKENS_AROUND)));
-        if matches!(self.protocol, Protocol::Realtime) {
+        if matches!(self.protocol, Protocol::Realtime | Protocol::GptLive) {
             let of_session = self.stated.max_output.unwrap_or(MaxOutput::Unlimited);
             let of_session =
                 self.asked.max_output.map_or(of_session, |asked| of_session.or_more(asked));

@@ -9,6 +9,8 @@ pub struct ClientMessage {
     pub role: ClientRole,
     /// The stream that it belongs to.
     pub lane: Lane,
+    /// Whether it begins a session that is a call of its own.
+    pub begins_session: bool,
     /// The client's id of the message, to which an error of the provider refers.
     pub event_id: Option<String>,
     /// The addition to the input of responses.
@@ -79,6 +81,8 @@ impl MaxOutput {
 /// A change of the settings of a session. `None` leaves one as it is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SettingsChange {
+    /// The model of a session that is a call of its own.
+    pub(super) session_model: Option<String>,
     pub(super) model: Option<String>,
     /// Whether it makes responses at all. A session may be for transcription alone.
     pub(super) makes_responses: Option<bool>,
@@ -102,7 +106,9 @@ pub(super) struct SettingsChange {
 pub struct ProviderMessage {
     /// The stream that it belongs to.
     pub lane: Lane,
-    /// The provider's id of the response that it shows.
+    /// Whether it is about a session that is a call of its own, and not about a response.
+    pub of_session: bool,
+    /// The provider's id of the response or the session that it shows.
     pub response_id: Option<String>,
     /// Whether it says that the response is no part of the conversation.
     pub is_apart: bool,
@@ -113,7 +119,7 @@ pub struct ProviderMessage {
 impl ProviderMessage {
     /// A message that states a fact, of no stream and of a response without an id.
     pub const fn of(fact: ProviderFact) -> Self {
-        Self { lane: None, response_id: None, is_apart: false, fact }
+        Self { lane: None, of_session: false, response_id: None, is_apart: false, fact }
     }
 }
 

@@ -9,9 +9,11 @@
 //! | `responses` | OpenAI's Responses API |
 //! | `realtime` | OpenAI's Realtime API |
 //! | `live` | Google's Gemini Live API |
+//! | `gpt_live` | OpenAI's GPT-Live, whose session is a call as well |
 
 mod conversation;
 mod fields;
+mod gpt_live;
 mod live;
 mod message;
 mod realtime;

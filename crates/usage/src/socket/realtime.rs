@@ -172,7 +172,7 @@ fn settings(session: &Fields<'_>) -> Result<SettingsChange, Vec<Issue>> {
             .into_iter()
             .filter_map(|name| session.get(name))
             .fold(0, |sum: u64, value| sum.saturating_add(text_length(value))),
-        body: None,
+        ..SettingsChange::default()
     })
 }
 

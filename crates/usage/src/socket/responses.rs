@@ -75,7 +75,7 @@ pub(super) fn provider_message(text: &[u8]) -> ProviderMessage {
     ProviderMessage {
         lane: message.text("stream_id"),
         response_id: message.object("response").and_then(|response| response.text("id")),
-        is_apart: false,
         fact,
+        ..ProviderMessage::of(ProviderFact::Other)
     }
 }

@@ -10,6 +10,7 @@ use super::*;
 use crate::dialect::Dialect;
 use crate::endpoint::EndpointFormat;
 use crate::issue::Issue;
+use crate::request::OutputBound;
 use crate::response::{ResponseEnd, ResponseMeter};
 
 const LIVE: &str = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent";
@@ -29,6 +30,14 @@ fn realtime() -> Conversation {
 
 fn live() -> Conversation {
     Conversation::of(&EndpointFormat::of(Dialect::Google, Method::CONNECT, LIVE), true)
+}
+
+fn gpt_live_format() -> EndpointFormat {
+    EndpointFormat::of(Dialect::OpenAi, Method::CONNECT, "/live/sessions")
+}
+
+fn gpt_live() -> Conversation {
+    Conversation::of(&gpt_live_format(), true)
 }
 
 /// The issues of a message.
@@ -609,4 +618,183 @@ fn live_content_is_checked_as_that_of_other_calls() {
         r#"{"realtimeInput":{"mediaChunks":{"mimeType":"audio/pcm;rate=4000000000","data":"AAAA"}}}"#,
     );
     assert_eq!((one.sound, one.bytes_per_second), (4, Some(96_000)));
+}
+
+const START: &str = r#"{"type":"session.start","event_id":"e","session":{"model":"gpt-live","delegation":
+    {"type":"responses","responses":{"model":"gpt","max_output_tokens":50,"instructions":"Be brief."}}}}"#;
+
+#[test]
+fn the_session_of_gpt_live_is_asked_for_once() {
+    let mut conversation = gpt_live();
+    let start = conversation.client_message(START.as_bytes()).unwrap();
+    assert_eq!((start.role, start.begins_session), (ClientRole::Asks, true));
+    let body = conversation.session(Some(&start), 60_000_000);
+    let bound = body.bound(&gpt_live_format());
+    assert_eq!(body.model.as_deref(), Some("gpt-live"));
+    assert_eq!((bound.others.input_second, bound.unbounded), (60_000_000, None));
+    conversation.sent(&start);
+    assert_eq!(conversation.session(None, 1).model.as_deref(), Some("gpt-live"));
+    let issues = issues(&conversation, START);
+    assert_eq!(issues[0].path, ["type"]);
+}
+
+#[test]
+fn a_session_that_delegates_has_responses_of_another_model() {
+    let mut conversation = gpt_live();
+    send(&mut conversation, r#"{"type":"session.start","session":{"model":"gpt-live"}}"#);
+    assert!(!conversation.begins_responses());
+
+    let mut conversation = gpt_live();
+    send(&mut conversation, START);
+    assert!(conversation.begins_responses());
+    let of_responses = gpt_live_format().of_responses();
+    let bound = |conversation: &Conversation| {
+        let body = conversation.response(None, conversation.input(), 0);
+        assert_eq!(body.model.as_deref(), Some("gpt"));
+        body.bound(&of_responses)
+    };
+    let first = bound(&conversation);
+    assert_eq!((first.output, first.unbounded.clone()), (OutputBound::Stated(50), None));
+    assert!(first.input_tokens > 100, "the instructions are input");
+    let sound = "A".repeat(64_000);
+    send(
+        &mut conversation,
+        &json!({"type": "session.input_audio.append", "audio": sound}).to_string(),
+    );
+    assert!(bound(&conversation).input_tokens > first.input_tokens, "so is the speech");
+
+    // A larger maximum counts from its message on, and a smaller one when the provider has stated it.
+    let update = |most: u64| {
+        json!({"type": "session.update", "session": {"delegation": {"type": "responses",
+            "responses": {"max_output_tokens": most}}}})
+        .to_string()
+    };
+    let state = |kind: &str, most: u64| {
+        json!({"type": kind, "session": {"id": "sess_1", "model": "gpt-live", "delegation":
+            {"type": "responses", "responses": {"model": "gpt-2026", "max_output_tokens": most}}}})
+        .to_string()
+    };
+    let started = facts(&mut conversation, &state("session.started", 50));
+    assert_eq!(started, [ProviderFact::Begun, ProviderFact::Settings]);
+    send(&mut conversation, &update(80));
+    assert_eq!(bound(&conversation).output, OutputBound::Stated(80));
+    facts(&mut conversation, &state("session.updated", 80));
+    send(&mut conversation, &update(10));
+    assert_eq!(bound(&conversation).output, OutputBound::Stated(80));
+    facts(&mut conversation, &state("session.updated", 10));
+    assert_eq!(bound(&conversation).output, OutputBound::Stated(10));
+}
+
+#[test]
+fn work_of_gpt_live_that_no_message_reports_is_refused() {
+    let start = |session: &serde_json::Value| {
+        let mut session = session.clone();
+        session["model"] = "gpt-live".into();
+        json!({"type": "session.start", "session": session}).to_string()
+    };
+    let path =
+        |conversation: &Conversation, text: &str| issues(conversation, text)[0].path.join(".");
+    for (session, expected) in [
+        (json!({"delegation": {"type": "decisions", "decisions": {}}}), "session.delegation"),
+        (json!({"delegation": {"type": "new"}}), "session.delegation"),
+        (json!({"triggers": [{"on": "session.input_transcript"}]}), "session.triggers"),
+        (json!({"delegation": {"type": "responses"}}), "session.delegation.responses"),
+        (
+            json!({"delegation": {"type": "responses", "responses": {}}}),
+            "session.delegation.responses.model",
+        ),
+    ] {
+        assert_eq!(path(&gpt_live(), &start(&session)), expected, "{session}");
+    }
+    assert_eq!(path(&gpt_live(), r#"{"type":"session.start","session":{}}"#), "session.model");
+    let twice = r#"{"type":"session.start","session":{"model":"a","model":"b"}}"#;
+    assert_eq!(path(&gpt_live(), twice), "session.model");
+
+    let mut conversation = gpt_live();
+    send(&mut conversation, START);
+    let update = |config: &serde_json::Value| {
+        json!({"type": "session.update", "session": {"delegation":
+            {"type": "responses", "responses": config}}})
+        .to_string()
+    };
+    for (config, field) in [
+        (json!({"model": "other"}), "model"),
+        (json!({"service_tier": "priority"}), "service_tier"),
+        (json!({"tools": [{"type": "function"}, {"type": "web_search"}]}), "tools"),
+    ] {
+        let expected = format!("session.delegation.responses.{field}");
+        assert_eq!(path(&conversation, &update(&config)), expected);
+    }
+    let tools = json!({"tools": [{"type": "function", "name": "f"}]});
+    assert_eq!(role(&conversation, &update(&tools)), ClientRole::Other);
+}
+
+#[test]
+fn the_messages_of_gpt_live_are_of_the_session_or_of_a_response() {
+    let mut conversation = gpt_live();
+    send(&mut conversation, START);
+    let mut read = |text: &str| {
+        let messages = conversation.provider_messages(text.as_bytes());
+        let of = |message: ProviderMessage| {
+            (message.of_session, message.fact, message.response_id, message.lane)
+        };
+        messages.into_iter().map(of).collect::<Vec<_>>()
+    };
+    let refused = |id: Option<&str>| ProviderFact::Refused { event_id: id.map(str::to_owned) };
+    let (id, lane) = (Some("resp_1".to_owned()), Some("d".to_owned()));
+    for (text, expected) in [
+        (r#"{"type":"session.output_audio.delta","delta":"AAAA"}"#, vec![]),
+        (
+            r#"{"type":"session.usage.updated","usage":{"seconds":1.5}}"#,
+            vec![(true, ProviderFact::Other, None, None)],
+        ),
+        (
+            r#"{"type":"session.closed","session":{"id":"sess_1"},"usage":{"seconds":2}}"#,
+            vec![(true, ProviderFact::Ended, Some("sess_1".to_owned()), None)],
+        ),
+        (
+            r#"{"type":"error","error":{"client_event_id":"e"}}"#,
+            vec![(true, refused(Some("e")), None, None)],
+        ),
+        (r#"{"type":"error","error":{}}"#, vec![(true, refused(None), None, None)]),
+        (
+            r#"{"type":"response.event","delegation_id":"d","event":{"type":"response.created","response":{"id":"resp_1"}}}"#,
+            vec![(false, ProviderFact::Begun, id.clone(), lane.clone())],
+        ),
+        (
+            r#"{"type":"response.event","delegation_id":null,"event":{"type":"response.completed","response":{"id":"resp_1"}}}"#,
+            vec![(false, ProviderFact::Ended, id, None)],
+        ),
+        (
+            r#"{"type":"response.event","delegation_id":"d","event":{"type":"response.output_text.delta","delta":"session.closed"}}"#,
+            vec![(false, ProviderFact::Other, None, lane)],
+        ),
+    ] {
+        assert_eq!(read(text), expected, "{text}");
+    }
+    assert_eq!(conversation.session_micros(), 2_000_000);
+}
+
+#[test]
+fn the_time_of_a_session_is_the_last_that_is_reported() {
+    let measure = |messages: &[&str]| {
+        let body = gpt_live().session(None, 60_000_000);
+        let mut meter = ResponseMeter::of_socket(&gpt_live_format(), &body);
+        for message in messages {
+            meter.message(message.as_bytes());
+        }
+        meter.passed(7_000_000);
+        let reading = meter.finish(ResponseEnd::Left);
+        (reading.usage.quantities.input_second, reading.source)
+    };
+    let started = r#"{"type":"session.started","session":{"id":"sess_1","model":"gpt-live"}}"#;
+    let usage = r#"{"type":"session.usage.updated","usage":{"seconds":1.5}}"#;
+    let later = r#"{"type":"session.usage.updated","usage":{"seconds":90.25}}"#;
+    let closed = r#"{"type":"session.closed","session":{"id":"sess_1"},"usage":{"seconds":91}}"#;
+    let all = [started, usage, later, closed];
+    assert_eq!(measure(&all), (91_000_000, UsageSource::Reported));
+    assert_eq!(measure(&all[..3]), (90_250_000, UsageSource::Partial));
+    assert_eq!(measure(&all[..1]), (7_000_000, UsageSource::Partial));
+    let silent = r#"{"type":"session.closed","session":{"id":"sess_1"}}"#;
+    assert_eq!(measure(&[started, silent]), (7_000_000, UsageSource::Estimated));
 }
