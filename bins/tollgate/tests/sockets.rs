@@ -24,8 +24,8 @@ fn sessions() -> usize {
     std::env::var("SOCKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
 }
 
-/// Adds a provider of Google's format, with a price.
-fn add_google(site: &Site) {
+/// Adds a provider of Google's format with a price, and one for sessions that are billed by their time.
+fn add_providers(site: &Site) {
     let path = site.path().join("tollgate.toml");
     let config = std::fs::read_to_string(&path).unwrap();
     let more = format!(
@@ -39,6 +39,10 @@ fn add_google(site: &Site) {
         model = \"*\"
         input = \"1\"
         output = \"2\"
+        [[prices]]
+        provider = \"house\"
+        model = \"voice\"
+        input_second = \"0.001\"
         ",
         site.simulator.url("")
     );
@@ -81,6 +85,7 @@ impl Customer {
             Protocol::Responses => "/v1/responses",
             Protocol::Realtime => "/v1/realtime?model=m",
             Protocol::Live => LIVE,
+            Protocol::GptLive => "/v1/live/sessions",
         };
         let request = TestRequest::new(address, "GET", path).bearer(&self.key);
         let request =
@@ -93,6 +98,10 @@ impl Customer {
             }
             Protocol::Live => {
                 json!({"setup": {"model": "models/m", "generationConfig": {"maxOutputTokens": 100}}})
+            }
+            Protocol::GptLive => {
+                json!({"type": "session.start", "session": {"model": "voice", "delegation":
+                    {"type": "responses", "responses": {"model": "m", "max_output_tokens": 100}}}})
             }
         };
         socket.send(&begin).await;
@@ -136,9 +145,13 @@ enum Protocol {
     Responses,
     Realtime,
     Live,
+    GptLive,
 }
 
-const PROTOCOLS: [Protocol; 3] = [Protocol::Responses, Protocol::Realtime, Protocol::Live];
+/// The protocols on which nothing but responses has a cost.
+const OF_RESPONSES: [Protocol; 3] = [Protocol::Responses, Protocol::Realtime, Protocol::Live];
+const ALL: [Protocol; 4] =
+    [Protocol::Responses, Protocol::Realtime, Protocol::Live, Protocol::GptLive];
 const LIVE: &str = "/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent";
 
 /// The state of a response, as a message shows it.
@@ -174,6 +187,7 @@ impl Protocol {
                 }
                 socket.send(&append(sound(0, 9_600))).await;
             }
+            Self::GptLive => socket.send(&json!({"type": "response.create"})).await,
             Self::Live => {
                 for data in [sound(1, 3_200), sound(0, 16_000)] {
                     let audio = json!({"mimeType": "audio/pcm;rate=16000", "data": data});
@@ -187,7 +201,7 @@ impl Protocol {
     /// The state that a message of the provider shows.
     fn shown(self, text: &str) -> Shown {
         let end = match self {
-            Self::Responses => "\"response.completed\"",
+            Self::Responses | Self::GptLive => "\"response.completed\"",
             Self::Realtime => "\"response.done\"",
             Self::Live => "\"turnComplete\"",
         };
@@ -225,12 +239,12 @@ const RESPONSE: &str = "0.0002";
 
 #[test]
 fn sessions_at_once_spend_no_more_than_they_may() {
-    for (protocol, enforcement) in PROTOCOLS
+    for (protocol, enforcement) in OF_RESPONSES
         .into_iter()
         .flat_map(|protocol| ["bounded", "strict"].map(|enforcement| (protocol, enforcement)))
     {
         each_site(async |site| {
-            add_google(site);
+            add_providers(site);
             let service = site.serve();
             let count = sessions();
             // Enough for some responses of each session, of which one is held ahead.
@@ -317,7 +331,7 @@ enum Way {
 /// One session: some responses, of which the last may be cut.
 async fn live(customer: Arc<Customer>, nodes: Arc<Mutex<SocketAddr>>, seed: u64) -> usize {
     let mut random = Random(seed);
-    let protocol = PROTOCOLS[random.index(3)];
+    let protocol = ALL[random.index(ALL.len())];
     let (mut ended, turns) = (0, 1 + random.index(5));
     let provider = random.index(6);
     let mut headers = USAGE.to_vec();
@@ -362,7 +376,7 @@ async fn live(customer: Arc<Customer>, nodes: Arc<Mutex<SocketAddr>>, seed: u64)
 #[test]
 fn sessions_of_a_node_that_is_killed_leave_no_hold() {
     each_site(async |site| {
-        add_google(site);
+        add_providers(site);
         let mut service = site.serve();
         let customer = Arc::new(customer(site, &service, "1000", &json!({})).await);
         let address = Arc::new(Mutex::new(service.address));

@@ -300,6 +300,14 @@ fn a_session_that_may_not_start_is_answered_with_an_error() {
             "client_event_id": "event_1"}});
         pass(&mut provider, &mut client, &refused).await;
         assert_eq!(ending(&gateway.record().await), ["error", "none", NOTHING]);
+        // Another one may start, and no third one beside it.
+        pass(&mut client, &mut provider, &start(&Value::Null)).await;
+        pass(&mut provider, &mut client, &started(&Value::Null)).await;
+        client.send(&start(&Value::Null)).await;
+        assert_eq!(client.message().await["error"]["param"], "type");
+        pass(&mut provider, &mut client, &closed(1.0)).await;
+        let records = gateway.records().await;
+        assert_eq!(ending(&records[0]), ["completed", "reported", "0.0010000000"]);
         client.close(1000, "").await;
         assert_eq!(provider.closed().await.0, 1000);
         until_closed(gateway).await;

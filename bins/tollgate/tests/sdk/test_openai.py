@@ -330,7 +330,7 @@ class Calls(OpenAITestCase):
                 elif event.type == "session.closed":
                     seconds = event.usage.seconds
                     break
-        session, response = self.ended_records()
+        response, session = self.ended_records()
         self.assertEqual((response["model"], session["model"]), (OPENAI_MODEL, LIVE_MODEL))
         totals = [response["model_usage"][name] for name in ("input_tokens", "output_tokens")]
         self.assertEqual(totals, [used["input_tokens"], used["output_tokens"]])

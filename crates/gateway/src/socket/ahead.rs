@@ -97,7 +97,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         self.end(SocketEnd::Refused(code));
     }
 
-    /// The part of the session that its own hold does not cover, when so much more time has passed. `None` if there is none.
+    /// The part of the session beyond its own hold, when `more` time has passed. `None` if there is none.
     fn session_after(&self, more: Duration) -> Option<InspectedBody> {
         let until = self.session_passed()?.saturating_add(more);
         let micros = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);

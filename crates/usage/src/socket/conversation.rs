@@ -317,6 +317,11 @@ impl Conversation {
     /// Takes a message that was sent on and that the provider has refused. The response that it asks for may come all the
     /// same, because an error does not always say what it is about.
     pub fn refused(&mut self, message: &ClientMessage) {
+        if message.begins_session {
+            // The client may ask for another one.
+            (self.session_model, self.stated) = (None, SessionSettings::default());
+            return;
+        }
         self.asked.widen(SettingsChange {
             max_output: Some(message.max_output.unwrap_or(MaxOutput::Tokens(0))),
             is_open_ended: message.is_open_ended,
