@@ -217,6 +217,18 @@ fn a_session_that_breaks_has_the_time_that_was_reported_last() {
         until_closed(gateway).await;
         assert_eq!(ending(&gateway.record().await)[1..], ["partial", "0.0125000000"]);
 
+        // A strict key pays what is held for it.
+        let rules = json!({"enforcement": "strict",
+            "spend_limit": {"amount": "1", "cycle": "total"}});
+        let (mut client, mut provider) = session(gateway, &rules, &Value::Null).await;
+        pass(&mut provider, &mut client, &usage(70.0)).await;
+        until_held(gateway, |held| held > 0.14).await;
+        let held = gateway.wallet().await.1;
+        provider.close(1011, "").await;
+        client.closed().await;
+        until_closed(gateway).await;
+        assert_eq!(ending(&gateway.records().await[0])[1..], ["partial", &held]);
+
         // Without a report it is the time that has passed.
         let (client, mut provider) = session(gateway, &json!({}), &Value::Null).await;
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -3,7 +3,8 @@
 use crate::quote::Quote;
 use serde::{Deserialize, Serialize};
 use tollgate_pricing::{
-    Amount, AppliedPrices, BaseCost, PriceSource, Rate, RateType, TokenBasis, Usage, UsageSource,
+    Amount, AppliedPrices, BaseCost, Overflow, PerUnit, PriceSource, Rate, RateType, TokenBasis,
+    Usage, UsageSource,
 };
 
 use crate::answer_report::AnswerReport;
@@ -115,6 +116,20 @@ impl PricedUsage {
             base: BaseCost::default(),
             price_source: PriceSource::Catalog,
         }
+    }
+
+    /// The sum with another one, whose sources it has.
+    ///
+    /// # Errors
+    /// [`Overflow`] if the cost is beyond all amounts.
+    pub fn checked_add(&self, other: &Self) -> Result<Self, Overflow> {
+        let mut sum = *other;
+        sum.usage.quantities = PerUnit::sum(&self.usage.quantities, &other.usage.quantities);
+        sum.base = BaseCost {
+            input: self.base.input.checked_add(other.base.input)?,
+            output: self.base.output.checked_add(other.base.output)?,
+        };
+        Ok(sum)
     }
 
     /// Returns whether it equals [`PricedUsage::nothing`].

@@ -101,6 +101,9 @@ pub struct CallReport {
     /// Whether the provider reported far more usage than the call could have.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspicious: bool,
+    /// Whether other calls hold money for it as well, as for the time of a long session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extended: bool,
     /// The end of the job that the call created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobEnd>,
@@ -131,6 +134,7 @@ impl CallReport {
             missing: MissingPrice::of_estimate(provider, model.unwrap_or_default(), estimate),
             timestamp: now,
             suspicious: false,
+            extended: false,
             job: None,
             lines: Vec::new(),
             objects: Vec::new(),
@@ -150,6 +154,7 @@ impl CallReport {
             missing: None,
             timestamp: now,
             suspicious: false,
+            extended: false,
             job: None,
             lines: Vec::new(),
             objects: Vec::new(),

@@ -52,6 +52,7 @@ pub(crate) async fn admit<O: CallObserver>(
                 bound,
                 metrics,
                 observer,
+                is_extended: false,
                 is_unadmitted: false,
                 counted: false,
                 settled: false,
@@ -83,6 +84,8 @@ pub(crate) struct AdmittedCall<'a, O: CallObserver> {
     pub(crate) bound: price::RequestedBound,
     pub(crate) metrics: &'a ProviderMetrics,
     observer: O,
+    /// Whether other calls hold money for it as well, as for the time of a long session.
+    pub(crate) is_extended: bool,
     /// Whether the database does not know it.
     is_unadmitted: bool,
     /// Whether its end was counted, which may be before its settlement.
@@ -119,6 +122,7 @@ impl<'a> AdmittedCall<'a, ()> {
             pending: Box::new(pending),
             metrics,
             observer: (),
+            is_extended: false,
             is_unadmitted: true,
             counted: false,
             settled: false,
@@ -220,6 +224,7 @@ impl<O: CallObserver> AdmittedCall<'_, O> {
             response_id: reading.response_id,
             timestamp: stated.unwrap_or(now),
             suspicious: is_suspicious,
+            extended: self.is_extended,
             job,
             lines: Vec::new(),
             objects,

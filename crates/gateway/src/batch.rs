@@ -287,10 +287,8 @@ impl<'a> BatchPlanner<'a> {
             let most = PricedUsage { base, ..most };
             let BatchRequests { at_most, input_estimate, .. } = &mut self.requests;
             for (all, one) in [(at_most, &most), (input_estimate, estimate)] {
-                all.usage.quantities = PerUnit::sum(&all.usage.quantities, &one.usage.quantities);
+                *all = all.checked_add(one).ok()?;
                 all.usage_source = UsageSource::Estimated;
-                all.price_source = one.price_source;
-                all.base = add(all.base, one.base).ok()?;
             }
             Some(())
         });

@@ -113,6 +113,13 @@ impl RequestedBound {
         Self { at_most: bound.max_usage(source), is_complete: bound.unbounded.is_none() }
     }
 
+    /// Adds a bound, for a call that goes on.
+    pub(crate) fn extend(&mut self, more: &Self) {
+        self.is_complete &= more.is_complete;
+        // A cost beyond all amounts is not held.
+        self.at_most = self.at_most.checked_add(&more.at_most).unwrap_or(self.at_most);
+    }
+
     /// The bound of a call that uses no more than this.
     #[cfg(test)]
     pub(crate) const fn of_usage(at_most: PricedUsage) -> Self {

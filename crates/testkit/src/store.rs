@@ -379,6 +379,7 @@ pub fn answered(tokens: u64, base: &str) -> CallReport {
         missing: None,
         timestamp: START,
         suspicious: false,
+        extended: false,
         job: None,
         lines: Vec::new(),
         objects: Vec::new(),

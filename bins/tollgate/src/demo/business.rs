@@ -412,6 +412,7 @@ impl Business<'_> {
             missing: None,
             timestamp: now.plus_millis(CALL_MILLIS),
             suspicious: false,
+            extended: false,
             job: None,
             lines: Vec::new(),
             objects: Vec::new(),

@@ -87,6 +87,14 @@ impl<'a> CallsAhead<'a> {
         })
     }
 
+    /// Adds the time of a session that is admitted ahead to the bound of its call.
+    pub(super) fn extend_session(&self, session: &mut OpenResponse<'a>) {
+        if let Some(ahead) = &*self.session.borrow() {
+            session.admitted.bound.extend(&ahead.call.admitted.bound);
+            session.admitted.is_extended = true;
+        }
+    }
+
     /// Keeps a call in place of the one before, which is taken back.
     pub(super) async fn replace(&self, kind: AheadKind, ahead: CallAhead<'a>) {
         let before = self.of(kind).replace(Some(ahead));

@@ -350,11 +350,14 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     /// Settles a response. `error` is the message of an error that stands in its place.
     pub(super) async fn settle(
         &self,
-        response: OpenResponse<'a>,
+        mut response: OpenResponse<'a>,
         status: u16,
         ended: ResponseEnd,
         error: Option<&[u8]>,
     ) {
+        if response.is_session {
+            self.ahead.extend_session(&mut response);
+        }
         let most_tokens = response.most_output().saturating_add(response.most_input());
         if error.is_some() {
             self.conversation.borrow_mut().refused(&response.message);

@@ -191,6 +191,7 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> CallReport {
         missing: reported.missing.clone(),
         timestamp: now,
         suspicious: false,
+        extended: false,
         job: None,
         lines: Vec::new(),
         objects: Vec::new(),

@@ -185,6 +185,9 @@ impl GroupDecision<'_> {
             self.state.counters.insert(key.clone(), moved);
             self.changes.move_counter(key, used, moved);
         }
+        if !report.extended {
+            warn_of_excess(call, record.quote.total_request_cost);
+        }
         let (wallet_paid, merchant_paid) = self.pay(call, &record, before)?;
         record.sequence = match before {
             // A call without a wallet may be paid by the merchant's wallet, so that wallet is known.
@@ -262,7 +265,7 @@ impl GroupDecision<'_> {
         let held = CallHold { on_balance: call.merchant_hold, on_credit: None };
         let of_merchant = self.charge(call.merchant_wallet_id, held, due, call.request_id, kind)?;
         let spent = difference(quote.total_request_cost, sum(wallet_paid, merchant_paid)?)?;
-        self.count_spend(call, quote.total_request_cost, spent)?;
+        self.count_spend(call, spent)?;
         self.changes.end_call(call, sum(of_wallet, of_merchant)?, spent)?;
         Ok((sum(wallet_paid, of_wallet)?, sum(merchant_paid, of_merchant)?))
     }
@@ -310,21 +313,10 @@ impl GroupDecision<'_> {
         Ok(taken)
     }
 
-    /// Counts the cost of a call on its spend key, its budgets and its run. `more` is the part not counted before. Adds the
+    /// Counts the part of the cost of a call that was not counted before on its spend key, its budgets and its run. Adds the
     /// events of the limits that they reach.
-    fn count_spend(
-        &mut self,
-        pending: &PendingRecord,
-        cost: Amount,
-        more: Amount,
-    ) -> Result<(), StoreError> {
+    fn count_spend(&mut self, pending: &PendingRecord, more: Amount) -> Result<(), StoreError> {
         let (admitted_at, hold) = (pending.created_at, pending.spend_hold);
-        if cost > hold && hold.is_positive() {
-            log::warn!(
-                "{}: it cost {cost} USD and was held to cost at most {hold}",
-                pending.request_id
-            );
-        }
         let mut news = Vec::new();
         if let Some(id) = pending.spend_key_id {
             let settled = self.change_spend_key(id)?.settle(admitted_at, hold, more);
@@ -340,6 +332,13 @@ impl GroupDecision<'_> {
         }
         news.iter().for_each(|news| self.changes.add_event(pending.merchant_id, news));
         Ok(())
+    }
+}
+
+fn warn_of_excess(call: &PendingRecord, cost: Amount) {
+    let (request_id, hold) = (call.request_id, call.spend_hold);
+    if cost > hold && hold.is_positive() {
+        log::warn!("{request_id}: it cost {cost} USD and was held to cost at most {hold}");
     }
 }
 
