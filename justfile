@@ -92,6 +92,10 @@ bench-nodes *options:
 bench-webhooks *options:
     cargo run --profile dist -p tollgate-bench -- webhooks {{options}}
 
+# Voice sessions on WebSockets beside calls, and idle sockets; `just bench-sockets --database postgres`.
+bench-sockets *options:
+    cargo run --profile dist -p tollgate-bench -- sockets {{options}}
+
 # How long lists and sums take among many records: `just bench-lists sqlite:/tmp/lists.db 1000000`.
 bench-lists url records *words:
     cargo run --release -p tollgate-store --example lists -- {{url}} {{records}} {{words}}

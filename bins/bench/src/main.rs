@@ -33,7 +33,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use database::{DatabaseHost, DatabaseSource};
-use modes::{bodies, keys, nodes, proxy, records, refusals, webhooks};
+use modes::{bodies, keys, nodes, proxy, records, refusals, sockets, webhooks};
 use options::{BenchMode, BenchOptions};
 use testbed::Testbed;
 
@@ -87,6 +87,7 @@ async fn measure(
             records::run(&mut stand, options).await?;
         }
         BenchMode::Refusals => refusals::run(&mut stand, options).await?,
+        BenchMode::Sockets => sockets::run(&mut stand, options).await?,
         BenchMode::Webhooks => webhooks::run(&mut stand, options).await?,
     }
     conservation::check(stand).await

@@ -45,6 +45,8 @@ pub(crate) enum BenchMode {
     Records,
     /// Calls that are refused.
     Refusals,
+    /// Voice sessions beside calls, compared to sessions at the provider, and idle sockets.
+    Sockets,
     /// Events that wait for dead receivers.
     Webhooks,
 }

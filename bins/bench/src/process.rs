@@ -63,6 +63,13 @@ pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The resident memory of a process.
+pub(crate) fn memory_kib(id: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let now = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    Ok(now.and_then(|rest| rest.split_whitespace().next()).context("no memory")?.parse()?)
+}
+
 /// The sum of the peak resident memory of a process and of its descendants, each at its own time.
 pub(crate) fn peak_memory_kib(root: u32) -> anyhow::Result<u64> {
     let mut sum = 0;

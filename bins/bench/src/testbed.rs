@@ -150,25 +150,38 @@ impl Testbed {
         call: &ChatCall,
         concurrency: usize,
     ) -> anyhow::Result<Load> {
-        let (address, credential) = match target {
-            LoadTarget::Direct => (self.provider.address, "simulated"),
-            LoadTarget::Nginx(buffering) => {
-                let nginx = self.nginx.get(&buffering).context("there is no nginx")?;
-                (nginx.1, "simulated")
-            }
-            LoadTarget::Tollgate(place) => {
-                let service = self.service(place)?;
-                (service.address()?, service.spend_key.as_str())
-            }
-        };
+        let (address, credential) = self.address(target)?;
         Ok(Load {
             addresses: [address].into(),
-            requests: [call.request_to(address, credential)].into(),
+            requests: [call.request_to(address, &credential)].into(),
             status: 200,
             concurrency,
             apart: Duration::ZERO,
             streams: call.streams,
         })
+    }
+
+    /// The address of a target, and a credential for it; on Tollgate the spend key that has every limit.
+    pub(crate) fn address(&self, target: LoadTarget) -> anyhow::Result<(SocketAddr, String)> {
+        Ok(match target {
+            LoadTarget::Direct => (self.provider.address, "simulated".to_owned()),
+            LoadTarget::Nginx(buffering) => {
+                let nginx = self.nginx.get(&buffering).context("there is no nginx")?;
+                (nginx.1, "simulated".to_owned())
+            }
+            LoadTarget::Tollgate(place) => {
+                let service = self.service(place)?;
+                (service.address()?, service.spend_key.clone())
+            }
+        })
+    }
+
+    /// Counts calls that were answered beside a load.
+    pub(crate) fn count_answered(&mut self, target: LoadTarget, calls: u64) -> anyhow::Result<()> {
+        if let LoadTarget::Tollgate(place) = target {
+            self.services.get_mut(place).context("there is no such service")?.answered += calls;
+        }
+        Ok(())
     }
 
     /// Drives a target. Calls through Tollgate are counted on both sides of it; what is to be answered

@@ -6,4 +6,5 @@ pub(crate) mod nodes;
 pub(crate) mod proxy;
 pub(crate) mod records;
 pub(crate) mod refusals;
+pub(crate) mod sockets;
 pub(crate) mod webhooks;
