@@ -81,8 +81,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         let mut summary = CallSummary::default();
         // There may be money for the least time only.
         let least = NeededCall { later: needed.now.clone(), ..needed.clone() };
-        let held = match self.hold(needed, &mut summary).await {
-            Err(CallError::Refused(_)) => self.hold(least, &mut summary).await,
+        let held = match Box::pin(self.hold(needed, &mut summary)).await {
+            Err(CallError::Refused(_)) => Box::pin(self.hold(least, &mut summary)).await,
             held => held,
         };
         let Err(error) = held else { return };
@@ -120,7 +120,7 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 return Err(CallError::ShuttingDown);
             }
             if !self.covers(&needed) {
-                self.hold(needed, summary).await?;
+                Box::pin(self.hold(needed, summary)).await?;
             }
         }
         Ok(())

@@ -42,9 +42,9 @@ impl<'a> CallAhead<'a> {
 /// The calls that are admitted ahead: at most one of each kind.
 #[derive(Default)]
 pub(super) struct CallsAhead<'a> {
-    session: RefCell<Option<CallAhead<'a>>>,
-    response: RefCell<Option<CallAhead<'a>>>,
-    transcription: RefCell<Option<CallAhead<'a>>>,
+    session: RefCell<Option<Box<CallAhead<'a>>>>,
+    response: RefCell<Option<Box<CallAhead<'a>>>>,
+    transcription: RefCell<Option<Box<CallAhead<'a>>>>,
     /// Locked while one is admitted.
     pub(super) turn: Mutex<()>,
     /// Notified when one may be missing.
@@ -57,7 +57,7 @@ impl<'a> CallsAhead<'a> {
         self.wanted.notify_one();
     }
 
-    fn of(&self, kind: AheadKind) -> &RefCell<Option<CallAhead<'a>>> {
+    fn of(&self, kind: AheadKind) -> &RefCell<Option<Box<CallAhead<'a>>>> {
         match kind {
             AheadKind::Session => &self.session,
             AheadKind::Response => &self.response,
@@ -97,7 +97,7 @@ impl<'a> CallsAhead<'a> {
 
     /// Keeps a call in place of the one before, which is taken back.
     pub(super) async fn replace(&self, kind: AheadKind, ahead: CallAhead<'a>) {
-        let before = self.of(kind).replace(Some(ahead));
+        let before = self.of(kind).replace(Some(Box::new(ahead)));
         if let Some(before) = before {
             before.take_back().await;
         }
@@ -109,7 +109,7 @@ impl<'a> CallsAhead<'a> {
         kind: AheadKind,
         transcriber: Option<&str>,
     ) -> Option<OpenResponse<'a>> {
-        let fits = |ahead: &mut CallAhead<'_>| {
+        let fits = |ahead: &mut Box<CallAhead<'_>>| {
             kind == AheadKind::Response || ahead.body.model.as_deref() == transcriber
         };
         self.of(kind).borrow_mut().take_if(fits).map(|ahead| ahead.call)

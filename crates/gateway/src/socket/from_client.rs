@@ -144,7 +144,7 @@ impl<I: SocketInterface> Session<'_, I> {
         }
         let mut summary = CallSummary::default();
         let taken = match read.role {
-            ClientRole::Asks => self.ask(text, &read, &mut summary).await,
+            ClientRole::Asks => Box::pin(self.ask(text, &read, &mut summary)).await,
             _ if adds => {
                 let held = self.hold_ahead(Some(&read), &mut summary).await;
                 // Without money, settings may change so that less is needed: no input passes meanwhile.

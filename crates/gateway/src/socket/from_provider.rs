@@ -98,7 +98,7 @@ impl<I: SocketInterface> Session<'_, I> {
                     self.ahead.want();
                     false
                 }
-                ProviderFact::Transcribed => self.transcribed(text).await,
+                ProviderFact::Transcribed => Box::pin(self.transcribed(text)).await,
                 ProviderFact::Committed => {
                     self.transcribed_until.set(Instant::now().checked_add(TRANSCRIBED_WITHIN));
                     false
@@ -120,7 +120,7 @@ impl<I: SocketInterface> Session<'_, I> {
         let mut owner = owner_of(&self.open.borrow(), &message);
         let is_unasked = owner.is_none() && self.makes(&message);
         if is_unasked {
-            owner = self.begin_unasked(&message).await;
+            owner = Box::pin(self.begin_unasked(&message)).await;
         }
         let Some(at) = owner else { return false };
         let ProviderMessage { fact, response_id, is_apart, .. } = message;
@@ -160,7 +160,7 @@ impl<I: SocketInterface> Session<'_, I> {
             ProviderFact::Refused { .. } => (400, Some(text)),
             _ => (200, None),
         };
-        self.settle(ended, status, ResponseEnd::Complete, error).await;
+        Box::pin(self.settle(ended, status, ResponseEnd::Complete, error)).await;
         true
     }
 

@@ -100,7 +100,11 @@ impl SocketCall {
             message_limit: limits.message_bytes,
         };
         let provider = client.open_socket(upstream).await.map_err(CallError::SocketNotOpened)?;
-        let mut headers = head.headers.clone();
+        // A clone would have the room of the whole request, as long as the socket is open.
+        let mut headers = HeaderMap::new();
+        for (name, value) in head.headers {
+            headers.append(name.clone(), value.clone());
+        }
         headers.insert(CONTENT_TYPE, JSON);
         // A message has no place for a report.
         headers.remove(REPORT);

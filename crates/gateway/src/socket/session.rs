@@ -2,6 +2,8 @@
 //!
 //! Both directions run side by side in one task, so a call that is being admitted or settled delays no message of the
 //! other direction. The message that ends a response passes when the response is settled.
+//!
+//! What admits or settles a call is boxed. It takes kilobytes, and most sockets are idle most of the time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -164,8 +166,8 @@ async fn run<I: SocketInterface, E>(
         session.watch(),
     );
     // A session that is settled needs what was held for it.
-    session.settle_open().await;
-    session.ahead.take_back_all().await;
+    Box::pin(session.settle_open()).await;
+    Box::pin(session.ahead.take_back_all()).await;
     let end = session.end.take();
     if let Some(reason) = end.and_then(|end| end.to_provider()) {
         // A provider that does not take it has a connection that ends.
