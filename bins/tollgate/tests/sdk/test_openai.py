@@ -335,7 +335,7 @@ class Calls(OpenAITestCase):
         totals = [response["model_usage"][name] for name in ("input_tokens", "output_tokens")]
         self.assertEqual(totals, [used["input_tokens"], used["output_tokens"]])
         self.assertEqual(session["model_usage"]["input_seconds"], math.ceil(seconds))
-        self.assertAlmostEqual(float(session["model_usage"]["total_cost"]), seconds * 0.000833333333, places=9)
+        self.assertAlmostEqual(float(session["model_usage"]["total_cost"]), seconds * 0.05 / 60, places=9)
         self.assertEqual(session["socket_id"], response["socket_id"])
 
     def test_a_response_in_the_background(self):
