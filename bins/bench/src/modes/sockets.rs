@@ -41,7 +41,7 @@ const ANSWER: &str = "item_retrieve_invalid_item_id";
 
 type Socket = WebSocketStream<TcpStream>;
 
-/// What a session has seen.
+/// The responses of a session, and the times of its answers.
 #[derive(Default)]
 struct SessionResult {
     responses: u64,
