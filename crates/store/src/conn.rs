@@ -13,6 +13,8 @@ use diesel::{Connection, QueryResult};
 
 use crate::error::StoreError;
 use crate::files::{canonical, private};
+use crate::postgres_url::PostgresUrl;
+use crate::tls_tunnel::TlsTunnel;
 
 /// A connection to SQLite or PostgreSQL.
 #[derive(diesel::MultiConnection)]
@@ -177,8 +179,14 @@ pub enum DatabaseUrl {
 pub enum ParseDatabaseUrlError {
     /// It has none of the known forms.
     Form,
-    /// It requires an encrypted connection, which is not compiled in.
-    Encrypted,
+    /// Its `sslmode` has no meaning.
+    TlsMode,
+    /// Its `sslmode` verifies a certificate, and it names no authority.
+    TlsRoots,
+    /// It has only one of `sslcert` and `sslkey`.
+    TlsClient,
+    /// It has a parameter of encryption that is not known here.
+    TlsParameter,
 }
 
 impl fmt::Display for ParseDatabaseUrlError {
@@ -188,9 +196,17 @@ impl fmt::Display for ParseDatabaseUrlError {
                 "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE, with \
                  `/`, `?` and `@` in a user or password percent-encoded"
             }
-            Self::Encrypted => {
-                "asks for an encrypted connection by `sslmode`, which is not compiled in: leave it \
-                 out, and reach the server by a socket, a private network or a tunnel"
+            Self::TlsMode => {
+                "has an `sslmode` that is none of disable, allow, prefer, require, verify-ca and verify-full"
+            }
+            Self::TlsRoots => {
+                "has an `sslmode` that verifies a certificate: it needs `sslrootcert`, which is a file with \
+                 certificates of authorities, or `system`"
+            }
+            Self::TlsClient => "has one of `sslcert` and `sslkey`, and needs both or none",
+            Self::TlsParameter => {
+                "has a parameter that encrypted connections do not know here: sslmode, sslrootcert, sslcert and \
+                 sslkey are known, and a host instead of hostaddr"
             }
         })
     }
@@ -203,12 +219,8 @@ impl FromStr for DatabaseUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            // libpq would take the text before a `/` for host and port, and show it in its error.
-            return match (place(text).contains('@'), is_encrypted(text)) {
-                (true, _) => Err(ParseDatabaseUrlError::Form),
-                (_, true) => Err(ParseDatabaseUrlError::Encrypted),
-                _ => Ok(Self::Postgres(text.to_owned())),
-            };
+            PostgresUrl::parse(text)?;
+            return Ok(Self::Postgres(text.to_owned()));
         }
         let path = text.strip_prefix("sqlite:");
         match path.map(|path| path.strip_prefix("//").unwrap_or(path)) {
@@ -217,13 +229,6 @@ impl FromStr for DatabaseUrl {
             _ => Err(ParseDatabaseUrlError::Form),
         }
     }
-}
-
-/// Whether a PostgreSQL URL requires an encrypted connection.
-fn is_encrypted(url: &str) -> bool {
-    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
-    let mode = parameters.split('&').find_map(|parameter| parameter.strip_prefix("sslmode="));
-    matches!(mode, Some("require" | "verify-ca" | "verify-full"))
 }
 
 impl fmt::Debug for DatabaseUrl {
@@ -268,7 +273,7 @@ pub(crate) struct ConnManager {
 #[derive(Clone, Debug)]
 enum DatabaseLocation {
     Sqlite(PathBuf),
-    Postgres(String),
+    Postgres(String, Option<Arc<TlsTunnel>>),
 }
 
 impl ConnManager {
@@ -276,8 +281,27 @@ impl ConnManager {
         Self::new(DatabaseLocation::Sqlite(canonical(path)))
     }
 
-    pub(crate) fn postgres(url: &str) -> Self {
-        Self::new(DatabaseLocation::Postgres(with_timeouts(url)))
+    /// # Errors
+    /// [`StoreError::Unavailable`] if the encryption that the URL asks for cannot be set up.
+    pub(crate) fn postgres(url: &str) -> Result<Self, StoreError> {
+        let parsed = PostgresUrl::parse(url);
+        let parsed = parsed.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
+        let tunnel = match &parsed.tls {
+            Some(tls) => Some(Arc::new(TlsTunnel::start(&parsed, tls)?)),
+            None => None,
+        };
+        let url = tunnel.as_ref().map_or(url, |tunnel| tunnel.url());
+        Ok(Self::new(DatabaseLocation::Postgres(with_timeouts(url), tunnel)))
+    }
+
+    /// Whether the last connection to a server was encrypted. `None` for a file.
+    pub(crate) fn is_encrypted(&self) -> Option<bool> {
+        match &self.place {
+            DatabaseLocation::Sqlite(_) => None,
+            DatabaseLocation::Postgres(_, tunnel) => {
+                Some(tunnel.as_ref().is_some_and(|tunnel| tunnel.is_encrypted()))
+            }
+        }
     }
 
     fn new(place: DatabaseLocation) -> Self {
@@ -288,7 +312,7 @@ impl ConnManager {
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.place {
             DatabaseLocation::Sqlite(path) => Some(path),
-            DatabaseLocation::Postgres(_) => None,
+            DatabaseLocation::Postgres(..) => None,
         }
     }
 
@@ -318,7 +342,7 @@ impl ConnManager {
                 })?;
                 Ok(Conn::Sqlite(conn))
             }
-            DatabaseLocation::Postgres(url) => {
+            DatabaseLocation::Postgres(url, _) => {
                 let mut conn = PgConnection::establish(url).map_err(unreachable)?;
                 conn.batch_execute(POSTGRES_SETTINGS)?;
                 Ok(Conn::Postgres(conn))
@@ -416,20 +440,6 @@ pub(crate) fn advisory_lock(conn: &mut Conn, take: bool) -> QueryResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_url_that_asks_for_encryption_is_refused() {
-        for (text, taken) in [
-            ("postgres://db/tollgate?sslmode=require", false),
-            ("postgres://db/tollgate?user=a&sslmode=verify-full", false),
-            ("postgres://db/tollgate?sslmode=prefer", true),
-            ("postgres://db/tollgate?application_name=sslmode=require", true),
-        ] {
-            let parsed = text.parse::<DatabaseUrl>();
-            let expected = if taken { None } else { Some(ParseDatabaseUrlError::Encrypted) };
-            assert_eq!(parsed.err(), expected, "{text}");
-        }
-    }
 
     #[test]
     fn a_url_shows_where_and_neither_who_nor_how() {

@@ -137,7 +137,7 @@ impl Store {
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
         let mut temporary = None;
         let (manager, writers, readers) = match url {
-            DatabaseUrl::Postgres(url) => (ConnManager::postgres(url), 2, 8),
+            DatabaseUrl::Postgres(url) => (ConnManager::postgres(url)?, 2, 8),
             DatabaseUrl::Sqlite(path) => (ConnManager::sqlite(path), 1, 4),
             DatabaseUrl::SqliteTemporary => {
                 let folder = temporary.insert(tempfile::tempdir()?);
@@ -151,6 +151,10 @@ impl Store {
         let opened = options.clock.now();
         let node_id = NodeId::generate(opened);
         let begun = prepare(&manager, options, lock.as_ref(), node_id)?;
+        if let Some(is_encrypted) = manager.is_encrypted().filter(|_| options.serve) {
+            let encrypted = if is_encrypted { "encrypted" } else { "not encrypted" };
+            log::info!("database connection: {encrypted}");
+        }
         // Settlements that SQLite cannot write wait in memory.
         let journal = options.journal.as_deref().filter(|_| manager.file().is_none());
         let context = Arc::new(LedgerContext {
@@ -193,7 +197,7 @@ impl Store {
     /// [`OpenError`], whose text names the remedy.
     pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
         let manager = match url {
-            DatabaseUrl::Postgres(url) => ConnManager::postgres(url),
+            DatabaseUrl::Postgres(url) => ConnManager::postgres(url)?,
             DatabaseUrl::Sqlite(path) => ConnManager::sqlite(path),
             DatabaseUrl::SqliteTemporary => return Ok(0),
         };

@@ -11,6 +11,7 @@ mod jobs;
 mod ledger;
 mod missing_prices;
 mod partitions;
+mod postgres_tls;
 mod reference;
 mod refusals;
 mod repricings;

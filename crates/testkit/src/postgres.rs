@@ -21,6 +21,7 @@ mod faults;
 mod install;
 mod tcp;
 
+use std::net::Ipv4Addr;
 use std::sync::OnceLock;
 
 use cluster::{Cluster, QUICK};
@@ -117,7 +118,7 @@ impl TestServer {
 
     /// Starts the server again, and waits until it accepts connections.
     pub fn start(&self) {
-        self.cluster.start_again(&self.install);
+        self.cluster.start_again(&self.install, "");
     }
 
     /// Keeps a copy of everything committed so far. The server is stopped for that, and started again.
@@ -134,6 +135,33 @@ impl TestServer {
         self.stop();
         self.cluster.restore_data();
         self.start();
+    }
+
+    /// Makes the server listen on TCP as well, at an IPv4 address of this machine, with TLS alone. The certificate, the key
+    /// and the authority of clients are PEM. With an authority, a client needs a certificate of it.
+    pub fn listen_with_tls(
+        &self,
+        address: Ipv4Addr,
+        (certificate, key): (&str, &str),
+        clients: Option<&str>,
+    ) {
+        let cluster = self.cluster;
+        cluster.put_file("server.crt", certificate);
+        cluster.put_file("server.key", key);
+        cluster.put_file("clients.crt", clients.unwrap_or_default());
+        let verified = if clients.is_some() { "clientcert=verify-ca" } else { "" };
+        let rules = [
+            "local all all trust".to_owned(),
+            format!("hostssl all all 127.0.0.0/8 trust {verified}"),
+        ];
+        cluster.put_file("pg_hba.conf", &rules.join("\n"));
+        let authority = if clients.is_some() { "clients.crt" } else { "" };
+        let more = format!(
+            "-c listen_addresses={address} -c ssl=on -c ssl_cert_file=server.crt \
+             -c ssl_key_file=server.key -c ssl_ca_file={authority}"
+        );
+        self.stop();
+        cluster.start_again(&self.install, &more);
     }
 
     /// Suspends the server until the [`SuspendedServer`] is dropped; its connections stay open.

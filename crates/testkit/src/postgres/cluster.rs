@@ -150,15 +150,27 @@ impl Cluster {
         self.control(install, &["stop", "-m", "immediate"]);
     }
 
-    /// Starts the server again with its first options, and waits until it accepts connections.
-    pub(super) fn start_again(&self, install: &Installation) {
+    /// Starts the server again with its last options and more, and waits until it accepts connections.
+    pub(super) fn start_again(&self, install: &Installation, more: &str) {
         let options = fs::read_to_string(self.dir.join("data/postmaster.opts"));
         let options = options.expect("it was started before").replace('"', "");
         let options = options.trim().split_once(' ').map_or("", |(_, options)| options).to_owned();
         let log = self.dir.join("server.log");
         let log = log.to_str().expect("temporary directories have plain names");
-        self.control(install, &["start", "-w", "-l", log, "-o", &options]);
+        self.control(install, &["start", "-w", "-l", log, "-o", &format!("{options} {more}")]);
         fs::remove_file(self.dir.join("stopped")).expect("the watchdog can be told");
+    }
+
+    /// Writes a file into the data, as the server's user.
+    pub(super) fn put_file(&self, name: &str, content: &str) {
+        let data = self.dir.join("data");
+        let owner = fs::metadata(&data).expect("the data is there");
+        let file = data.join(name);
+        fs::write(&file, content).expect("the file can be written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        if owner.uid() != fs::metadata(&file).expect("it was written").uid() {
+            chown(&file, Some(owner.uid()), Some(owner.gid())).expect("root may give files away");
+        }
     }
 
     /// Copies the data of the stopped server.

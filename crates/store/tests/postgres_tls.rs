@@ -1,0 +1,151 @@
+//! Encrypted connections to PostgreSQL: what `sslmode` demands, and what happens when the server has something else.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use diesel::prelude::*;
+use diesel::sql_types::Bool;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use tollgate_store::{Conn, DatabaseUrl, OpenError, Options, Store, StoreError};
+use tollgate_testkit::postgres::{self, TcpProxy, TestServer};
+
+/// An authority for certificates.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for a name or an address, and its key.
+    fn certificate(&self, name: &str) -> (String, String) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+#[derive(QueryableByName)]
+struct Encrypted {
+    #[diesel(sql_type = Bool)]
+    ssl: bool,
+}
+
+/// Opens a store, and returns whether its connections are encrypted.
+fn open(url: &str) -> Result<bool, String> {
+    let url: DatabaseUrl = url.parse().map_err(|cause| format!("{cause}"))?;
+    let store = Store::open(&url, &Options::default());
+    let store = store.map_err(|cause: OpenError| cause.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let read = runtime.block_on(store.read(|conn| {
+        let Conn::Postgres(conn) = conn else { unreachable!("it is PostgreSQL") };
+        let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        Ok::<_, StoreError>(diesel::sql_query(sql).get_result::<Encrypted>(conn)?.ssl)
+    }));
+    runtime.block_on(store.close()).unwrap();
+    Ok(read.unwrap())
+}
+
+/// An address of this machine that no other test uses.
+fn own_address(number: u8) -> Ipv4Addr {
+    let [high, low] = u16::try_from(std::process::id() % 60_000).unwrap().to_be_bytes();
+    Ipv4Addr::new(127, 100_u8.saturating_add(number), high, low.clamp(1, 254))
+}
+
+/// Writes a file and returns its path.
+fn file(folder: &Path, name: &str, content: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_connection_is_encrypted_as_its_url_demands() {
+    let Some((server, database)) = postgres::server() else { return };
+    let (known, stranger) = (Authority::new("Known"), Authority::new("Stranger"));
+    let folder = tempfile::tempdir().unwrap();
+    let roots = file(folder.path(), "known.pem", &known.pem);
+    let strange_roots = file(folder.path(), "stranger.pem", &stranger.pem);
+    let listen = |address: Ipv4Addr, name: &str, clients: Option<&str>| {
+        let (certificate, key) = known.certificate(name);
+        TestServer::listen_with_tls(&server, address, (&certificate, &key), clients);
+        format!("postgres://postgres@{address}:5432/{}", database_name(database.url()))
+    };
+
+    let address = own_address(0);
+    let url = listen(address, &address.to_string(), None);
+    let with = |parameters: &str| open(&format!("{url}?{parameters}"));
+    for parameters in [
+        "sslmode=require".to_owned(),
+        "sslmode=prefer".to_owned(),
+        format!("sslmode=require&sslrootcert={roots}"),
+        format!("sslmode=verify-ca&sslrootcert={roots}"),
+        format!("sslmode=verify-full&sslrootcert={roots}"),
+    ] {
+        assert_eq!(with(&parameters), Ok(true), "{parameters}");
+    }
+    // The server takes only encrypted connections.
+    let refused = with("sslmode=disable").unwrap_err();
+    assert!(refused.contains("pg_hba.conf"), "{refused}");
+    for mode in ["require", "verify-ca", "verify-full"] {
+        let refused = with(&format!("sslmode={mode}&sslrootcert={strange_roots}")).unwrap_err();
+        assert!(refused.contains("UnknownIssuer"), "{mode}: {refused}");
+    }
+    let refused = with("sslmode=verify-full&sslrootcert=system").unwrap_err();
+    assert!(refused.contains("UnknownIssuer"), "{refused}");
+    let refused = with("sslmode=verify-ca&sslrootcert=/no/such/file").unwrap_err();
+    assert!(refused.contains("/no/such/file"), "{refused}");
+
+    // The first server of several is not there.
+    let nobody = own_address(1);
+    let both = url.replace(&address.to_string(), &format!("{nobody}:1,{address}"));
+    assert_eq!(open(&format!("{both}?sslmode=require")), Ok(true));
+
+    // Another host's certificate.
+    let url = listen(address, "db.test", None);
+    let with = |mode: &str| open(&format!("{url}?sslmode={mode}&sslrootcert={roots}"));
+    assert_eq!(with("verify-ca"), Ok(true));
+    let refused = with("verify-full").unwrap_err();
+    assert!(refused.contains("not valid for name"), "{refused}");
+
+    // A client needs a certificate.
+    let url = listen(address, &address.to_string(), Some(&stranger.pem));
+    let refused = open(&format!("{url}?sslmode=require")).unwrap_err();
+    assert!(refused.contains("certificate"), "{refused}");
+    let (certificate, key) = stranger.certificate("tollgate");
+    let (certificate, key) =
+        (file(folder.path(), "c.pem", &certificate), file(folder.path(), "c.key", &key));
+    let own = format!("sslcert={certificate}&sslkey={key}");
+    assert_eq!(open(&format!("{url}?sslmode=require&{own}")), Ok(true));
+}
+
+fn database_name(url: &str) -> String {
+    url.trim_start_matches("postgres:///").split('?').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_server_without_tls_is_used_only_where_it_may_be() {
+    let Some(database) = postgres::database() else { return };
+    let proxy = TcpProxy::to(&database);
+    let with = |mode: &str| open(&format!("{}?sslmode={mode}", proxy.url()));
+    assert_eq!(with("prefer"), Ok(false));
+    assert_eq!(with("disable"), Ok(false));
+    let refused = with("require").unwrap_err();
+    assert!(refused.contains("does not support TLS"), "{refused}");
+    let nobody = format!("postgres://postgres@{}:1/tollgate?sslmode=require", own_address(2));
+    let refused = open(&nobody).unwrap_err();
+    assert!(refused.contains("refused"), "{refused}");
+}
