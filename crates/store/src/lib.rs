@@ -39,6 +39,7 @@ mod opening;
 mod outcome;
 mod page;
 mod partitions;
+mod pooler;
 mod postgres_url;
 mod prepared;
 pub mod provider_objects;

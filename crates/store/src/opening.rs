@@ -26,7 +26,7 @@ use crate::refusal_queue::RefusalQueue;
 use crate::rollups::KnownSeries;
 use crate::serving::ServingStart;
 use crate::store::{LeaseRenewals, Store, StoreInner};
-use crate::{deliveries, dialect, nodes, partitions, serving};
+use crate::{deliveries, dialect, nodes, partitions, pooler, serving};
 
 /// The options of a store.
 #[derive(Clone, Debug)]
@@ -70,6 +70,8 @@ pub enum OpenError {
     Store(StoreError),
     /// The schema cannot be used.
     Migration(MigrationError),
+    /// A pooler gives each transaction another session.
+    Pooler,
     /// Another process serves from the same SQLite file.
     InUse,
     /// The SQLite file is damaged, with SQLite's report.
@@ -85,6 +87,10 @@ impl fmt::Display for OpenError {
         match self {
             Self::Store(cause) => cause.fmt(f),
             Self::Migration(cause) => cause.fmt(f),
+            Self::Pooler => f.write_str(
+                "`database_url` leads to a pooler that gives each transaction another session: use its session \
+                 mode, or connect to PostgreSQL itself",
+            ),
             Self::InUse => f.write_str(
                 "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
                  several",
@@ -201,7 +207,9 @@ impl Store {
             DatabaseUrl::Sqlite(path) => ConnManager::sqlite(path),
             DatabaseUrl::SqliteTemporary => return Ok(0),
         };
-        migrate(&manager, &mut manager.connect()?, false)
+        let mut conn = manager.connect()?;
+        check_pooler(&manager, &mut conn)?;
+        migrate(&manager, &mut conn, false)
     }
 }
 
@@ -266,6 +274,18 @@ fn make_partitions(conn: &mut Conn, options: &Options) {
     }
 }
 
+/// Fails where a pooler stands before PostgreSQL that cannot be used.
+fn check_pooler(manager: &ConnManager, conn: &mut Conn) -> Result<(), OpenError> {
+    if manager.file().is_some() {
+        return Ok(());
+    }
+    let exchanged = pooler::exchange_sessions(conn, &mut manager.connect()?);
+    match exchanged.map_err(StoreError::from)? {
+        true => Err(OpenError::Pooler),
+        false => Ok(()),
+    }
+}
+
 /// Migrates the schema, or checks it. With the `lock`, begins to serve.
 ///
 /// It then also ends the leases of processes that have ended.
@@ -276,6 +296,9 @@ fn prepare(
     node_id: NodeId,
 ) -> Result<Option<ServingStart>, OpenError> {
     let mut conn = manager.connect()?;
+    if options.serve || options.migrate {
+        check_pooler(manager, &mut conn)?;
+    }
     if options.migrate {
         let ran = migrate(manager, &mut conn, lock.is_some())?;
         if ran > 0 {

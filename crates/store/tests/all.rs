@@ -11,7 +11,7 @@ mod jobs;
 mod ledger;
 mod missing_prices;
 mod partitions;
-mod postgres_tls;
+mod postgres_ways;
 mod reference;
 mod refusals;
 mod repricings;

@@ -19,6 +19,7 @@ mod cluster;
 mod database;
 mod faults;
 mod install;
+mod pooler;
 mod tcp;
 
 use std::net::Ipv4Addr;
@@ -28,6 +29,7 @@ use cluster::{Cluster, QUICK};
 pub use database::TestDatabase;
 pub use faults::{FaultProxy, StatementFault};
 use install::Installation;
+pub use pooler::{PgBouncer, PoolMode};
 pub use tcp::TcpProxy;
 
 use crate::tools;

@@ -265,7 +265,7 @@ fn temp_dir() -> PathBuf {
 }
 
 /// The user and group id of `postgres`, else of the unprivileged system user.
-fn unprivileged() -> (u32, u32) {
+pub(super) fn unprivileged() -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").expect("the list of users can be read");
     let ids = |name: &str| {
         let mut fields = users.lines().find_map(|line| line.strip_prefix(name))?.split(':').skip(1);

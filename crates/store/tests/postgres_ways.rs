@@ -1,4 +1,4 @@
-//! Encrypted connections to PostgreSQL: what `sslmode` demands, and what happens when the server has something else.
+//! The ways to PostgreSQL: encrypted as `sslmode` demands, and through a pooler.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -9,7 +9,7 @@ use diesel::prelude::*;
 use diesel::sql_types::Bool;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tollgate_store::{Conn, DatabaseUrl, OpenError, Options, Store, StoreError};
-use tollgate_testkit::postgres::{self, TcpProxy, TestServer};
+use tollgate_testkit::postgres::{self, PgBouncer, PoolMode, TcpProxy, TestServer};
 
 /// An authority for certificates.
 struct Authority {
@@ -148,4 +148,30 @@ fn a_server_without_tls_is_used_only_where_it_may_be() {
     let nobody = format!("postgres://postgres@{}:1/tollgate?sslmode=require", own_address(2));
     let refused = open(&nobody).unwrap_err();
     assert!(refused.contains("refused"), "{refused}");
+}
+
+#[test]
+fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
+    let Some(database) = postgres::database() else { return };
+    let url: DatabaseUrl = database.url().parse().unwrap();
+    Store::migrate(&url).unwrap();
+    for (mode, is_fair) in
+        [(PoolMode::Transaction, false), (PoolMode::Transaction, true), (PoolMode::Session, false)]
+    {
+        let Some(pooler) = PgBouncer::start(&database, mode, is_fair) else { return };
+        let url: DatabaseUrl = pooler.url().parse().unwrap();
+        let options = Options { serve: true, ..Options::default() };
+        let opened = Store::open(&url, &options);
+        match mode {
+            PoolMode::Transaction => {
+                assert!(matches!(opened, Err(OpenError::Pooler)), "{mode:?}, {is_fair}");
+                assert!(matches!(Store::migrate(&url), Err(OpenError::Pooler)));
+            }
+            PoolMode::Session => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                runtime.unwrap().block_on(opened.unwrap().close()).unwrap();
+                assert_eq!(open(&pooler.url()), Ok(false));
+            }
+        }
+    }
 }
