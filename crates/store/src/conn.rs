@@ -13,7 +13,7 @@ use diesel::{Connection, QueryResult};
 
 use crate::error::StoreError;
 use crate::files::{canonical, private};
-use crate::postgres_url::PostgresUrl;
+use crate::postgres_url::{ParseDatabaseUrlError, PostgresUrl};
 use crate::tls_tunnel::TlsTunnel;
 
 /// A connection to SQLite or PostgreSQL.
@@ -172,47 +172,6 @@ pub enum DatabaseUrl {
     /// A PostgreSQL server, in libpq's URL form.
     Postgres(String),
 }
-
-/// The reason that a text is not a database URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ParseDatabaseUrlError {
-    /// It has none of the known forms.
-    Form,
-    /// Its `sslmode` has no meaning.
-    TlsMode,
-    /// Its `sslmode` verifies a certificate, and it names no authority.
-    TlsRoots,
-    /// It has only one of `sslcert` and `sslkey`.
-    TlsClient,
-    /// It has a parameter of encryption that is not known here.
-    TlsParameter,
-}
-
-impl fmt::Display for ParseDatabaseUrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Form => {
-                "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE, with \
-                 `/`, `?` and `@` in a user or password percent-encoded"
-            }
-            Self::TlsMode => {
-                "has an `sslmode` that is none of disable, allow, prefer, require, verify-ca and verify-full"
-            }
-            Self::TlsRoots => {
-                "has an `sslmode` that verifies a certificate: it needs `sslrootcert`, which is a file with \
-                 certificates of authorities, or `system`"
-            }
-            Self::TlsClient => "has one of `sslcert` and `sslkey`, and needs both or none",
-            Self::TlsParameter => {
-                "has a parameter that encrypted connections do not know here: sslmode, sslrootcert, sslcert and \
-                 sslkey are known, and a host instead of hostaddr"
-            }
-        })
-    }
-}
-
-impl std::error::Error for ParseDatabaseUrlError {}
 
 impl FromStr for DatabaseUrl {
     type Err = ParseDatabaseUrlError;

@@ -70,12 +70,13 @@ pub mod webhooks;
 mod write_set;
 
 pub use backlog::Backlog;
-pub use conn::{Conn, DatabaseUrl, ParseDatabaseUrlError};
+pub use conn::{Conn, DatabaseUrl};
 pub use error::StoreError;
 pub use ledger::{ReportOutcome, ReportedUsage, SettleOutcome, SettledRecord};
 pub use ledger_metrics::LedgerMetrics;
 pub use migrations::MigrationError;
 pub use opening::{OpenError, Options};
 pub use page::Page;
+pub use postgres_url::ParseDatabaseUrlError;
 pub use refusal_queue::RefusalCause;
 pub use store::Store;

@@ -1,10 +1,8 @@
 //! The parts of a PostgreSQL URL that say how a server is reached.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
-
-use crate::conn::ParseDatabaseUrlError;
 
 /// A PostgreSQL URL in libpq's form, which may name several servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +57,47 @@ pub(crate) enum TlsRoots {
     /// The public ones.
     System,
 }
+
+/// The reason that a text is not a database URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseDatabaseUrlError {
+    /// It has none of the known forms.
+    Form,
+    /// Its `sslmode` has no meaning.
+    TlsMode,
+    /// Its `sslmode` verifies a certificate, and it names no authority.
+    TlsRoots,
+    /// It has only one of `sslcert` and `sslkey`.
+    TlsClient,
+    /// It has a parameter of encryption that is not known here.
+    TlsParameter,
+}
+
+impl fmt::Display for ParseDatabaseUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Form => {
+                "must be sqlite:PATH, sqlite::memory: or postgres://USER:PASSWORD@HOST/DATABASE, with \
+                 `/`, `?` and `@` in a user or password percent-encoded"
+            }
+            Self::TlsMode => {
+                "has an `sslmode` that is none of disable, allow, prefer, require, verify-ca and verify-full"
+            }
+            Self::TlsRoots => {
+                "has an `sslmode` that verifies a certificate: it needs `sslrootcert`, which is a file with \
+                 certificates of authorities, or `system`"
+            }
+            Self::TlsClient => "has one of `sslcert` and `sslkey`, and needs both or none",
+            Self::TlsParameter => {
+                "has a parameter that encrypted connections do not know here: sslmode, sslrootcert, sslcert and \
+                 sslkey are known, and a host instead of hostaddr"
+            }
+        })
+    }
+}
+
+impl std::error::Error for ParseDatabaseUrlError {}
 
 const DEFAULT_PORT: u16 = 5432;
 /// The parameters of encryption that are known.

@@ -22,12 +22,12 @@ pub struct PgBouncer {
     _folder: tempfile::TempDir,
 }
 
-/// What a connection keeps its session for.
+/// The time for which a connection keeps its session.
 #[derive(Clone, Copy, Debug)]
 pub enum PoolMode {
-    /// As long as it lasts.
+    /// That of the connection.
     Session,
-    /// A transaction.
+    /// That of a transaction.
     Transaction,
 }
 
