@@ -271,23 +271,86 @@ fn responses_of_a_session_are_calls_of_their_model() {
     });
 }
 
-/// The limit has room for the session alone: no input passes that may make it delegate.
+/// The provider may begin a response as soon as a session that delegates has begun.
 #[test]
-fn input_does_not_pass_without_money_for_a_response() {
+fn a_session_that_delegates_does_not_start_without_money_for_a_response() {
     each_gateway(async |gateway| {
         let rules = json!({"enforcement": "strict",
             "spend_limit": {"amount": "0.0601", "cycle": "total"}});
-        let (mut client, mut provider) = session(gateway, &rules, &to_responses()).await;
-        client.send(&sound()).await;
+        let (mut client, mut provider) = both_ends(gateway, &rules).await;
+        client.send(&start(&to_responses())).await;
         let error = client.message().await;
         assert_eq!(error["error"]["code"], "spend_limit_reached", "{error}");
-        // One that begins all the same is paid by the merchant, and ends the socket.
+        assert_eq!(gateway.wallet().await.1, NOTHING);
+        let mut alone = start(&json!({"type": "client"}));
+        alone["event_id"] = "event_2".into();
+        pass(&mut client, &mut provider, &alone).await;
+        pass(&mut provider, &mut client, &started(&json!({"type": "client"}))).await;
+        // A response that begins all the same is paid by the merchant, and ends the socket.
         provider.send(&created("resp_1")).await;
-        assert_eq!(client.closed().await, (1008, "spend_limit_reached".to_owned()));
+        assert_eq!(client.closed().await.0, 1008);
+        assert_eq!(provider.text().await, r#"{"type":"session.close"}"#);
         until_closed(gateway).await;
-        let records = gateway.records().await;
-        assert_eq!(records.len(), 2);
-        assert!(records.iter().any(|record| record["total_merchant_cost"] != NOTHING));
+    });
+}
+
+/// A bounded limit is passed by less than the time that is held at once.
+#[test]
+fn a_bounded_key_ends_a_session_as_well() {
+    each_gateway(async |gateway| {
+        let rules = json!({"enforcement": "bounded",
+            "spend_limit": {"amount": "0.1", "cycle": "total"}});
+        let (mut client, mut provider) = session(gateway, &rules, &Value::Null).await;
+        pass(&mut provider, &mut client, &usage(50.0)).await;
+        until_held(gateway, |held| held > 0.12).await;
+        provider.send(&usage(124.0)).await;
+        while client.message().await["type"] != "error" {}
+        assert_eq!(client.closed().await, (1008, "spend_limit_reached".to_owned()));
+        assert_eq!(provider.text().await, r#"{"type":"session.close"}"#);
+        provider.send(&closed(124.5)).await;
+        provider.closed().await;
+        until_closed(gateway).await;
+        assert_eq!(ending(&gateway.record().await)[2], "0.1245000000");
+    });
+}
+
+/// The time that has passed stays held while more is asked for, however many sessions want it.
+#[test]
+fn sessions_at_once_do_not_pass_a_strict_limit() {
+    each_gateway(async |gateway| {
+        let rules = json!({"enforcement": "strict",
+            "wallet_id": gateway.connection.wallet_id.to_string(),
+            "spend_limit": {"amount": "0.25", "cycle": "total"}});
+        let key = gateway.spend_key(&rules).await;
+        let to = || gateway.call_without_key("GET", "/live/sessions").bearer(&key.key);
+        let mut client = open(to()).await;
+        let mut provider = gateway.provider.socket().await;
+        pass(&mut client, &mut provider, &start(&Value::Null)).await;
+        pass(&mut provider, &mut client, &started(&Value::Null)).await;
+        // The long session holds all of the limit but for less than a minute.
+        provider.send(&usage(150.0)).await;
+        until_held(gateway, |held| held > 0.2).await;
+        let long = async {
+            for seconds in [180.0, 200.0, 220.0, 230.0, 240.0, 249.0] {
+                provider.send(&usage(seconds)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            while provider.text().await != r#"{"type":"session.close"}"# {}
+            provider.send(&closed(249.5)).await;
+        };
+        let others = async {
+            for _ in 0..12 {
+                let mut other = open(to()).await;
+                other.send(&start(&Value::Null)).await;
+                assert_eq!(other.message().await["error"]["code"], "spend_limit_reached");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::join!(long, others, async { while client.message().await["type"] != "error" {} });
+        until_closed(gateway).await;
+        let key = gateway.get(&key.path).await.expect(200);
+        let spent: f64 = key["total_spend"].as_str().unwrap().parse().unwrap();
+        assert!(spent <= 0.25, "{spent}");
     });
 }
 
@@ -313,7 +376,9 @@ fn a_session_that_may_not_start_is_answered_with_an_error() {
         pass(&mut provider, &mut client, &refused).await;
         assert_eq!(ending(&gateway.record().await), ["error", "none", NOTHING]);
         // Another one may start, and no third one beside it.
-        pass(&mut client, &mut provider, &start(&Value::Null)).await;
+        let mut second = start(&Value::Null);
+        second["event_id"] = "event_3".into();
+        pass(&mut client, &mut provider, &second).await;
         pass(&mut provider, &mut client, &started(&Value::Null)).await;
         client.send(&start(&Value::Null)).await;
         assert_eq!(client.message().await["error"]["param"], "type");

@@ -246,6 +246,8 @@ impl EndpointFormat {
         let is_download = self.path.ends_with(":download");
         let forbidden = |name: &str, value: &str| match self.dialect {
             _ if is_of_body(name) => true,
+            // Its address has none. They might join another session.
+            _ if self.api() == Api::GptLive => true,
             // A call that was begun elsewhere.
             _ if name == "call_id" => self.api() == Api::Realtime,
             Dialect::Deepgram => name == "callback" || name == "callback_method",

@@ -10,8 +10,7 @@ use tollgate_provider::{Endpoint, RequestBody};
 use tollgate_usage::socket::{ClientMessage, SocketInput};
 use tollgate_usage::{InspectedBody, ResponseMeter};
 
-use super::ahead::SESSION_MICROS;
-use super::calls_ahead::AheadKind;
+use super::calls_ahead::{SESSION_MICROS, SocketCallKind};
 use super::open_responses::OpenResponse;
 use super::opening::SocketCaller;
 use super::session::Session;
@@ -51,7 +50,8 @@ impl<'a, I> Session<'a, I> {
             true => self.request_of_body(text, summary).await?,
             false if message.begins_session => {
                 let call_body = self.conversation.borrow().session(Some(message), SESSION_MICROS);
-                let request = self.request(AheadKind::Session, call_body, None, false, summary)?;
+                let request =
+                    self.request(SocketCallKind::Session, call_body, None, false, summary)?;
                 (text.clone(), request)
             }
             false => {
@@ -62,7 +62,7 @@ impl<'a, I> Session<'a, I> {
                     (conversation.response(Some(message), until, open), until)
                 };
                 let input = Some(input).filter(|_| !message.is_apart);
-                let kind = AheadKind::Response;
+                let kind = SocketCallKind::Response;
                 (text.clone(), self.request(kind, call_body, input, false, summary)?)
             }
         };
@@ -124,7 +124,7 @@ impl<'a, I> Session<'a, I> {
     /// A call whose input is in earlier messages, `until` which it is counted.
     pub(super) fn request(
         &self,
-        kind: AheadKind,
+        kind: SocketCallKind,
         call_body: InspectedBody,
         input: Option<SocketInput>,
         ahead: bool,
@@ -137,15 +137,15 @@ impl<'a, I> Session<'a, I> {
         let outbound =
             OutboundCall::of_body(&head, credential, endpoint, metadata.clone(), call_body)?;
         *summary = outbound.summary();
-        let is_session = kind == AheadKind::Session;
+        let is_session = kind == SocketCallKind::Session;
         Ok(SocketRequest { outbound, in_flight, is_session, ahead, input })
     }
 
-    pub(super) const fn endpoint_of(&self, kind: AheadKind) -> &Arc<Endpoint> {
+    pub(super) const fn endpoint_of(&self, kind: SocketCallKind) -> &Arc<Endpoint> {
         match kind {
-            AheadKind::Session => &self.endpoint,
-            AheadKind::Response => &self.response_endpoint,
-            AheadKind::Transcription => &self.transcription_endpoint,
+            SocketCallKind::Session => &self.endpoint,
+            SocketCallKind::Response => &self.response_endpoint,
+            SocketCallKind::Transcription => &self.transcription_endpoint,
         }
     }
 

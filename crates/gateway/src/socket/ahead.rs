@@ -4,8 +4,8 @@
 //! its money before the input is sent on, so one call is admitted ahead of the responses that have begun. The
 //! transcription of the input is another such call. A call ahead has no record until it begins.
 //!
-//! A session that is billed by its time is one call. It is admitted for the first minute. The time after that is held by a
-//! call ahead, which never begins: the session is settled as a whole.
+//! A session that is billed by its time is one call. It is admitted for the first minute. The time after that is held by
+//! calls ahead, which never begin: the session is settled as a whole.
 
 use std::time::Duration;
 
@@ -14,15 +14,13 @@ use tokio::time::Instant;
 use tollgate_usage::InspectedBody;
 use tollgate_usage::socket::{ClientMessage, Conversation, SocketInput};
 
-use super::calls_ahead::{AheadKind, CallAhead};
+use super::calls_ahead::{AheadKind, CallAhead, SESSION_MICROS, SocketCallKind};
 use super::end::SocketEnd;
 use super::open_responses::OpenResponse;
 use super::session::{Session, SocketInterface, is_lasting};
 use crate::error::CallError;
 use crate::outbound::CallSummary;
 
-/// The time of a session that is held when it begins, in microseconds.
-pub(super) const SESSION_MICROS: u64 = 60_000_000;
 /// The time that is held in addition, each time.
 const SESSION_STEP: Duration = Duration::from_secs(60);
 /// The time that is held at least. The provider may need some of it to end the session.
@@ -31,7 +29,6 @@ const SESSION_RESERVE: Duration = Duration::from_secs(15);
 const SESSION_CHECK: Duration = Duration::from_secs(3);
 
 /// The facts of a call that the provider may begin by itself.
-#[derive(Clone)]
 struct NeededCall {
     kind: AheadKind,
     /// Now.
@@ -74,22 +71,22 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     /// Holds the money for more time of the session. Without it, the socket ends before the time that is paid.
     async fn extend_session(&self) {
-        let Some(needed) = self.needed(AheadKind::Session, None) else { return };
-        if self.covers(&needed) {
-            return;
-        }
-        let mut summary = CallSummary::default();
-        // There may be money for the least time only.
-        let least = NeededCall { later: needed.now.clone(), ..needed.clone() };
-        let held = match Box::pin(self.hold(needed, &mut summary)).await {
-            Err(CallError::Refused(_)) => Box::pin(self.hold(least, &mut summary)).await,
-            held => held,
+        let held = SESSION_MICROS.saturating_add(self.ahead.session_micros());
+        let missing = |more: Duration| {
+            let until = self.session_passed()?.saturating_add(more);
+            let until = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+            until.checked_sub(held).filter(|missing| *missing > 0)
         };
-        let Err(error) = held else { return };
-        let at_next_check = self.session_after(SESSION_CHECK);
-        if at_next_check
-            .is_none_or(|body| self.ahead.covers(AheadKind::Session, &body, &self.endpoint))
-        {
+        let Some(least) = missing(SESSION_RESERVE) else { return };
+        let mut summary = CallSummary::default();
+        let step = missing(SESSION_RESERVE.saturating_add(SESSION_STEP)).unwrap_or(least);
+        // There may be money for the least time only.
+        let extended = match self.admit_time(step, &mut summary).await {
+            Err(CallError::Refused(_)) => self.admit_time(least, &mut summary).await,
+            extended => extended,
+        };
+        let Err(error) = extended else { return };
+        if missing(SESSION_CHECK).is_none() {
             // There is time for another attempt.
             return;
         }
@@ -97,12 +94,12 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         self.end(SocketEnd::Refused(code));
     }
 
-    /// The part of the session beyond its own hold, when `more` time has passed. `None` if there is none.
-    fn session_after(&self, more: Duration) -> Option<InspectedBody> {
-        let until = self.session_passed()?.saturating_add(more);
-        let micros = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
-        let ahead = micros.checked_sub(SESSION_MICROS)?;
-        Some(self.conversation.borrow().session(None, ahead))
+    /// Admits a call for more time of the session.
+    async fn admit_time(&self, micros: u64, summary: &mut CallSummary) -> Result<(), CallError> {
+        let body = self.conversation.borrow().session(None, micros);
+        let request = self.request(SocketCallKind::Session, body, None, true, summary)?;
+        self.ahead.add_to_session(Box::pin(self.admit(request)).await?, micros);
+        Ok(())
     }
 
     /// Holds the money for the calls that the provider may begin by itself, also when it has this message.
@@ -128,10 +125,6 @@ impl<'a, I: SocketInterface> Session<'a, I> {
 
     /// The call of this kind that the provider may begin when it has a message.
     fn needed(&self, kind: AheadKind, message: Option<&ClientMessage>) -> Option<NeededCall> {
-        if kind == AheadKind::Session {
-            let later = self.session_after(SESSION_RESERVE.saturating_add(SESSION_STEP))?;
-            return Some(NeededCall { kind, now: self.session_after(SESSION_RESERVE)?, later });
-        }
         let current = self.conversation.borrow();
         let changed =
             message.filter(|message| Conversation::is_changed_by(message)).map(|message| {
@@ -145,7 +138,6 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             (None, None) => (&*current, current.input()),
         };
         let is_needed = match kind {
-            AheadKind::Session => false,
             AheadKind::Response => conversation.begins_responses(),
             AheadKind::Transcription => conversation.transcribes(),
         };
@@ -166,14 +158,13 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         until: SocketInput,
     ) -> InspectedBody {
         match kind {
-            AheadKind::Session => conversation.session(None, SESSION_MICROS),
             AheadKind::Response => conversation.response(None, until, self.open_output()),
             AheadKind::Transcription => conversation.transcription(transcriber, until),
         }
     }
 
     fn covers(&self, needed: &NeededCall) -> bool {
-        self.ahead.covers(needed.kind, &needed.now, self.endpoint_of(needed.kind))
+        self.ahead.covers(needed.kind, &needed.now, self.endpoint_of(needed.kind.into()))
     }
 
     async fn hold(&self, needed: NeededCall, summary: &mut CallSummary) -> Result<(), CallError> {
@@ -216,8 +207,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         summary: &mut CallSummary,
     ) -> Result<CallAhead<'a>, CallError> {
         let input = Some(self.conversation.borrow().input());
-        let request = self.request(kind, body.clone(), input, true, summary)?;
-        Ok(CallAhead::new(self.admit(request).await?, body, self.endpoint_of(kind)))
+        let request = self.request(kind.into(), body.clone(), input, true, summary)?;
+        Ok(CallAhead::new(self.admit(request).await?, body, self.endpoint_of(kind.into())))
     }
 
     /// Ends the socket because of a call that the provider has begun and that is not admitted. The provider is not read
@@ -235,22 +226,23 @@ impl<'a, I: SocketInterface> Session<'a, I> {
     /// The reason why the call is not admitted. It has no payer then.
     pub(super) async fn begun_by_provider(
         &self,
-        kind: AheadKind,
+        kind: SocketCallKind,
     ) -> Result<OpenResponse<'a>, CallError> {
         let transcriber = match kind {
-            AheadKind::Session | AheadKind::Response => None,
-            AheadKind::Transcription => self.conversation.borrow_mut().ended_transcriber(),
+            SocketCallKind::Session | SocketCallKind::Response => None,
+            SocketCallKind::Transcription => self.conversation.borrow_mut().ended_transcriber(),
         };
         let ahead = match kind {
-            AheadKind::Session => None,
-            AheadKind::Response | AheadKind::Transcription => {
-                self.ahead.take(kind, transcriber.as_deref())
+            SocketCallKind::Session => None,
+            SocketCallKind::Response => self.ahead.take(AheadKind::Response, None),
+            SocketCallKind::Transcription => {
+                self.ahead.take(AheadKind::Transcription, transcriber.as_deref())
             }
         };
         let mut call = match ahead {
             Some(mut call) => {
                 // A transcription is settled at once.
-                if kind == AheadKind::Response {
+                if kind == SocketCallKind::Response {
                     call.admitted.begin().await;
                 }
                 call
@@ -260,10 +252,18 @@ impl<'a, I: SocketInterface> Session<'a, I> {
                 let (body, input) = {
                     let conversation = self.conversation.borrow();
                     let input = conversation.input();
-                    (self.body(kind, &conversation, transcriber.as_deref(), input), input)
+                    let body = match kind {
+                        SocketCallKind::Session => conversation.session(None, SESSION_MICROS),
+                        SocketCallKind::Response => {
+                            conversation.response(None, input, self.open_output())
+                        }
+                        SocketCallKind::Transcription => {
+                            conversation.transcription(transcriber.as_deref(), input)
+                        }
+                    };
+                    (body, Some(input).filter(|_| kind != SocketCallKind::Session))
                 };
                 let mut summary = CallSummary::default();
-                let input = Some(input).filter(|_| kind != AheadKind::Session);
                 let request = self.request(kind, body, input, false, &mut summary)?;
                 let (call, error) = self.admit_begun(request).await?;
                 if let Some(error) = error {

@@ -8,11 +8,30 @@ use tollgate_usage::{InspectedBody, UsageBound};
 
 use super::open_responses::OpenResponse;
 
+/// The time of a session that is held when it begins, in microseconds.
+pub(super) const SESSION_MICROS: u64 = 60_000_000;
+
+/// The kinds of calls of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SocketCallKind {
+    /// A session that is a call of its own.
+    Session,
+    Response,
+    Transcription,
+}
+
+impl From<AheadKind> for SocketCallKind {
+    fn from(kind: AheadKind) -> Self {
+        match kind {
+            AheadKind::Response => Self::Response,
+            AheadKind::Transcription => Self::Transcription,
+        }
+    }
+}
+
 /// The kinds of calls that the provider begins by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AheadKind {
-    /// More time of a session that is a call of its own.
-    Session,
     /// A response.
     Response,
     /// The transcription of input.
@@ -42,7 +61,9 @@ impl<'a> CallAhead<'a> {
 /// The calls that are admitted ahead: at most one of each kind.
 #[derive(Default)]
 pub(super) struct CallsAhead<'a> {
-    session: RefCell<Option<Box<CallAhead<'a>>>>,
+    /// More time of a session that is a call of its own, each with its microseconds. They are kept until it is settled,
+    /// because the time may have passed.
+    session: RefCell<Vec<(OpenResponse<'a>, u64)>>,
     response: RefCell<Option<Box<CallAhead<'a>>>>,
     transcription: RefCell<Option<Box<CallAhead<'a>>>>,
     /// Locked while one is admitted.
@@ -59,7 +80,6 @@ impl<'a> CallsAhead<'a> {
 
     fn of(&self, kind: AheadKind) -> &RefCell<Option<Box<CallAhead<'a>>>> {
         match kind {
-            AheadKind::Session => &self.session,
             AheadKind::Response => &self.response,
             AheadKind::Transcription => &self.transcription,
         }
@@ -87,11 +107,28 @@ impl<'a> CallsAhead<'a> {
         })
     }
 
-    /// Adds the time of a session that is admitted ahead to the bound of its call.
+    /// Adds the time that is admitted ahead to the bound of the session.
     pub(super) fn extend_session(&self, session: &mut OpenResponse<'a>) {
-        if let Some(ahead) = &*self.session.borrow() {
-            session.admitted.bound.extend(&ahead.call.admitted.bound);
+        for (ahead, _) in &*self.session.borrow() {
+            session.admitted.bound.extend(&ahead.admitted.bound);
             session.admitted.is_extended = true;
+        }
+    }
+
+    /// Keeps a call for more time of a session.
+    pub(super) fn add_to_session(&self, ahead: OpenResponse<'a>, micros: u64) {
+        self.session.borrow_mut().push((ahead, micros));
+    }
+
+    /// The time of a session that is held beyond its own hold, in microseconds.
+    pub(super) fn session_micros(&self) -> u64 {
+        self.session.borrow().iter().fold(0, |sum, (_, micros)| sum.saturating_add(*micros))
+    }
+
+    /// Takes back the time of a session that is settled.
+    pub(super) async fn take_back_session(&self) {
+        for (ahead, _) in self.session.take() {
+            ahead.admitted.take_back().await;
         }
     }
 
@@ -123,7 +160,8 @@ impl<'a> CallsAhead<'a> {
 
     /// Takes back what did not begin.
     pub(super) async fn take_back_all(&self) {
-        for kind in [AheadKind::Session, AheadKind::Response, AheadKind::Transcription] {
+        self.take_back_session().await;
+        for kind in [AheadKind::Response, AheadKind::Transcription] {
             self.take_back(kind).await;
         }
     }

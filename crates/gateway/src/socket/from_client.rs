@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use tokio::time::Instant;
+use tollgate_domain::settlement::CallReport;
 use tollgate_domain::{Issue, RequestId};
 use tollgate_provider::{CloseCode, MessageDecoder, SocketMessage, SocketWriter};
 use tollgate_usage::socket::{ClientMessage, ClientRole, Conversation};
@@ -37,8 +38,8 @@ impl<I: SocketInterface> Session<'_, I> {
         writer: &mut SocketWriter,
     ) {
         self.relay_all_from_client(from_client, writer).await;
-        let leaves_provider = self.end.borrow().as_ref().is_some_and(SocketEnd::leaves_provider);
-        if leaves_provider && self.session_passed().is_some() {
+        let is_there = self.end.borrow().as_ref().is_some_and(|end| end.to_provider().is_some());
+        if is_there && self.session_passed().is_some() {
             let farewell = SocketMessage::Text(Conversation::FAREWELL.into());
             // A provider that does not take it has a connection that ends.
             let _ = tokio::time::timeout(CLOSE_WITHIN, writer.send(&farewell)).await;
@@ -194,6 +195,13 @@ impl<I: SocketInterface> Session<'_, I> {
         }
         let (body, asked) = asked?;
         let id = asked.admitted.pending.request_id;
+        if message.begins_session
+            && let Err(error) = Box::pin(self.hold_ahead(Some(message), summary)).await
+        {
+            // The provider may begin a response as soon as the session has begun.
+            asked.admitted.settle(CallReport::not_sent(self.gateway.clock.now())).await;
+            return Err(error);
+        }
         self.open.borrow_mut().push(asked);
         // A response that the provider begins after it has it as its input. Without money for one, no more input passes.
         let _ = self.hold_ahead(Some(message), &mut CallSummary::default()).await;

@@ -7,7 +7,7 @@ use tollgate_provider::{SocketMessage, SocketReader};
 use tollgate_usage::ResponseEnd;
 use tollgate_usage::socket::{ProviderFact, ProviderMessage};
 
-use super::calls_ahead::AheadKind;
+use super::calls_ahead::SocketCallKind;
 use super::end::SocketEnd;
 use super::open_responses::owner_of;
 use super::session::{Session, SocketInterface, sleep_until};
@@ -16,6 +16,9 @@ use crate::settings::OnDisconnect;
 
 /// The time within which input is transcribed.
 const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The time within which a session ends that is asked to.
+const SESSION_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The time within which the usage of a response comes behind its end.
 const USAGE_WITHIN: Duration = Duration::from_secs(5);
@@ -75,9 +78,13 @@ impl<I: SocketInterface> Session<'_, I> {
     fn may_drain(&self, drain: &mut Option<Drain>) -> bool {
         let settings = &self.gateway.settings;
         let leaves_provider = self.end.borrow().as_ref().is_some_and(SocketEnd::leaves_provider);
-        let drain = drain.get_or_insert_with(|| Drain {
-            until: Instant::now().checked_add(settings.disconnect_drain_max),
-            bytes: 0,
+        let drain = drain.get_or_insert_with(|| {
+            // A session is asked to close, and nothing is held for the time after that.
+            let most = match self.session_passed() {
+                Some(_) => settings.disconnect_drain_max.min(SESSION_ENDS_WITHIN),
+                None => settings.disconnect_drain_max,
+            };
+            Drain { until: Instant::now().checked_add(most), bytes: 0 }
         });
         let most = usize::try_from(settings.disconnect_drain_max_bytes).unwrap_or(usize::MAX);
         leaves_provider
@@ -168,7 +175,13 @@ impl<I: SocketInterface> Session<'_, I> {
     fn makes(&self, message: &ProviderMessage) -> bool {
         let is_known =
             message.response_id.as_ref().is_some_and(|id| self.ended.borrow().contains_key(id));
-        matches!(message.fact, ProviderFact::Begun | ProviderFact::Ended) && !is_known
+        let makes = match message.fact {
+            ProviderFact::Begun => true,
+            // The end of a session that is not open says nothing new.
+            ProviderFact::Ended => !message.of_session,
+            _ => false,
+        };
+        makes && !is_known
     }
 
     /// Opens a response that the provider has begun by itself, and returns its place. Its call was admitted ahead, or is
@@ -176,8 +189,8 @@ impl<I: SocketInterface> Session<'_, I> {
     async fn begin_unasked(&self, message: &ProviderMessage) -> Option<usize> {
         let may_begin = !self.conversation.borrow().has_whole_bodies();
         let kind = match message.of_session {
-            true => AheadKind::Session,
-            false => AheadKind::Response,
+            true => SocketCallKind::Session,
+            false => SocketCallKind::Response,
         };
         let begun = match may_begin {
             true => self.begun_by_provider(kind).await,
@@ -204,7 +217,7 @@ impl<I: SocketInterface> Session<'_, I> {
 
     /// Settles the call of a transcription.
     async fn transcribed(&self, text: &[u8]) -> bool {
-        match self.begun_by_provider(AheadKind::Transcription).await {
+        match self.begun_by_provider(SocketCallKind::Transcription).await {
             Ok(mut call) => {
                 self.is_ending_one.set(true);
                 call.input = None;

@@ -88,7 +88,12 @@ pub(super) fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> 
         }),
         ProviderFact::EndedBefore => find(&|response| response.has_begun()),
         ProviderFact::Failed { .. } => {
-            let is_alone = open.iter().filter(|response| may_be_of_lane(response)).count() == 1;
+            let alike = open.iter().filter(|response| response.is_session == message.of_session);
+            let in_lane = alike.clone().filter(|response| response.message.lane == message.lane);
+            let is_alone = match in_lane.count() {
+                0 => alike.filter(|response| may_be_of_lane(response)).count() == 1,
+                count => count == 1,
+            };
             find(&|_| is_alone)
         }
         // Without an id it is about the oldest one that has none either.
@@ -97,7 +102,7 @@ pub(super) fn owner_of(open: &[OpenResponse<'_>], message: &ProviderMessage) -> 
         }
         ProviderFact::Other => match message.response_id {
             Some(_) => find(&is_named),
-            None => find(&|response| response.has_begun()),
+            None => find(&|response| response.has_begun() || response.is_session),
         },
         ProviderFact::Committed
         | ProviderFact::Transcribed

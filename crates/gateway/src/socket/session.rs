@@ -59,6 +59,8 @@ pub struct SocketRefusal {
 const MOST_REFUSALS: u32 = 3;
 /// The most responses of a socket whose tokens are remembered.
 const MOST_REMEMBERED: usize = 1_000;
+/// The time in which a client must take an error that it did not cause by a message.
+const TAKES_WITHIN: Duration = Duration::from_secs(1);
 /// The time in which a provider must take the close of a socket.
 pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -322,7 +324,12 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         };
         let is_last = is_lasting || told.is_none();
         if let Some(told) = told {
-            self.send(&SocketMessage::Text(told.into())).await;
+            let told = SocketMessage::Text(told.into());
+            match message {
+                Some(_) => self.send(&told).await,
+                // The client has sent nothing, and may take nothing: the end of the socket cannot wait for it.
+                None => drop(tokio::time::timeout(TAKES_WITHIN, self.send(&told)).await),
+            }
         }
         if is_shutdown {
             // The socket is closed when its open responses have ended.
@@ -357,7 +364,8 @@ impl<'a, I: SocketInterface> Session<'a, I> {
         ended: ResponseEnd,
         error: Option<&[u8]>,
     ) {
-        if response.is_session {
+        let is_session = response.is_session;
+        if is_session {
             self.ahead.extend_session(&mut response);
         }
         let most_tokens = response.most_output().saturating_add(response.most_input());
@@ -394,6 +402,9 @@ impl<'a, I: SocketInterface> Session<'a, I> {
             self.remember(id, reported.map(|(input, output)| input.saturating_add(output)));
         }
         admitted.settle(report).await;
+        if is_session {
+            self.ahead.take_back_session().await;
+        }
         // The next response has this one as its input.
         self.ahead.want();
     }

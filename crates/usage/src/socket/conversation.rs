@@ -33,6 +33,8 @@ pub struct Conversation {
     session_model: Option<String>,
     /// The time of that session as it was reported last, in microseconds.
     session_micros: u64,
+    /// The id of the message that begins the session, as long as it is the only one that was sent.
+    only_sent: Option<Option<String>>,
     /// The settings that the provider has stated, and those that it has not.
     stated: SessionSettings,
     asked: SessionSettings,
@@ -142,6 +144,7 @@ impl Conversation {
             body: InspectedBody::of_socket(endpoint.named_model()),
             session_model: None,
             session_micros: 0,
+            only_sent: None,
             stated: SessionSettings::default(),
             asked: SessionSettings::default(),
             changes: 0,
@@ -175,20 +178,30 @@ impl Conversation {
             Protocol::Realtime => {
                 let model = self.body.model.as_deref();
                 let message = realtime::client_message(text, model, self.checks_stored)?;
-                let id = message.event_id.as_deref().map(hash_of);
-                match id.is_some_and(|id| self.event_ids.contains(&id)) {
-                    true => Err(vec![Issue::at(["event_id"], REPEATED_ID)]),
-                    false => Ok(message),
-                }
+                self.with_new_id(message)
             }
             Protocol::Live(_) => {
                 let has_begun = self.body.model.is_some();
                 live::client_message(text, &self.endpoint, has_begun, self.checks_stored)
             }
             Protocol::GptLive => {
-                let has_begun = self.session_model.is_some();
-                gpt_live::client_message(text, &self.endpoint, has_begun, self.checks_stored)
+                let state = gpt_live::SessionState {
+                    has_begun: self.session_model.is_some(),
+                    delegates: self.stated.begins_responses,
+                };
+                let message =
+                    gpt_live::client_message(text, &self.endpoint, state, self.checks_stored)?;
+                self.with_new_id(message)
             }
+        }
+    }
+
+    /// The message, if no earlier one has its id.
+    fn with_new_id(&self, message: ClientMessage) -> Result<ClientMessage, Vec<Issue>> {
+        let id = message.event_id.as_deref().map(hash_of);
+        match id.is_some_and(|id| self.event_ids.contains(&id)) {
+            true => Err(vec![Issue::at(["event_id"], REPEATED_ID)]),
+            false => Ok(message),
         }
     }
 
@@ -225,12 +238,25 @@ impl Conversation {
             }
             Protocol::Live(turns) => live::messages(turns.read(text)),
             Protocol::GptLive => {
-                let news = gpt_live::provider_news(text);
+                let mut news = gpt_live::provider_news(text);
+                for message in &mut news.messages {
+                    self.name_refused(message);
+                }
                 if let Some(settings) = news.settings {
                     self.state(settings);
                 }
                 self.session_micros = self.session_micros.max(news.session_micros.unwrap_or(0));
                 news.messages
+            }
+        }
+    }
+
+    /// Finds the message that an error without an id refuses: the one that begins the session, if no other was sent.
+    fn name_refused(&self, message: &mut ProviderMessage) {
+        if let ProviderFact::Refused { event_id: event_id @ None } = &mut message.fact {
+            match &self.only_sent {
+                Some(start) => event_id.clone_from(start),
+                None => message.fact = ProviderFact::Unrelated,
             }
         }
     }
@@ -306,6 +332,7 @@ impl Conversation {
             }
             self.event_ids.push_back(hash_of(id));
         }
+        self.only_sent = message.begins_session.then(|| message.event_id.clone());
         let Some(change) = message.settings.clone() else { return };
         if matches!(self.protocol, Protocol::Live(_)) || message.begins_session {
             return self.state(change);

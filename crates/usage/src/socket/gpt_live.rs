@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::fields::{FieldNames, Fields, items, text_length};
+use super::fields::{FieldNames, Fields, text_length};
 use super::message::{
     AddedInput, ClientMessage, ClientRole, MaxOutput, ProviderFact, ProviderMessage, SettingsChange,
 };
@@ -20,11 +20,19 @@ use crate::number::{count, micros};
 use crate::object::JsonObject;
 use crate::request::InspectedBody;
 
-const MESSAGE: FieldNames =
-    &[("type", "type"), ("event_id", "event_id"), ("session", "session"), ("audio", "audio")];
+const MESSAGE: FieldNames = &[
+    ("type", "type"),
+    ("event_id", "event_id"),
+    ("session", "session"),
+    ("audio", "audio"),
+    ("item", "item"),
+    ("response", "response"),
+];
 const SESSION: FieldNames =
     &[("model", "model"), ("delegation", "delegation"), ("triggers", "triggers")];
-const DELEGATION: FieldNames = &[("type", "type"), ("responses", "responses")];
+const DELEGATION: FieldNames =
+    &[("type", "type"), ("responses", "responses"), ("decisions", "decisions")];
+const TOOL: FieldNames = &[("type", "type")];
 const RESPONSES: FieldNames = &[
     ("model", "model"),
     ("max_output_tokens", "max_output_tokens"),
@@ -41,15 +49,27 @@ const RESPONSES_PATH: [&str; 3] = ["session", "delegation", "responses"];
 /// The issue of work whose cost no message reports.
 const NOT_REPORTED: &str = "is not possible here, because the cost of decisions is not reported; \
                             delegate to responses or to the client";
+/// The issue of a message before the first one.
+const NOT_BEGUN: &str = "must be session.start in the first message";
+/// The issue of content that a link or an id names.
+const UNBOUNDED: &str = "has content that is not in the message, so that its tokens are not known; send the content itself";
 /// The issue of settings by which money is held.
 const FIXED: &str = "cannot change in a session; begin another one";
 
-/// Reads a message of a client. `has_begun` says that a session was asked for. `checks_stored` refuses what the provider
-/// stores.
+/// The state of a session, as far as messages of the client depend on it.
+#[derive(Clone, Copy)]
+pub(super) struct SessionState {
+    /// Whether a session was asked for.
+    pub(super) has_begun: bool,
+    /// Whether it delegates to responses.
+    pub(super) delegates: bool,
+}
+
+/// Reads a message of a client. `checks_stored` refuses what the provider stores.
 pub(super) fn client_message(
     text: &[u8],
     endpoint: &EndpointFormat,
-    has_begun: bool,
+    state: SessionState,
     checks_stored: bool,
 ) -> Result<ClientMessage, Vec<Issue>> {
     let fields = Fields::of_message(text, MESSAGE)?;
@@ -62,7 +82,7 @@ pub(super) fn client_message(
     let input =
         AddedInput { bytes: fields.get("session").map_or(0, text_length), ..AddedInput::default() };
     match &*kind {
-        "session.start" if has_begun => {
+        "session.start" if state.has_begun => {
             Err(vec![Issue::at(["type"], "must be that of the first message alone")])
         }
         "session.start" => Ok(ClientMessage {
@@ -72,8 +92,10 @@ pub(super) fn client_message(
             input,
             ..message
         }),
+        _ if !state.has_begun => Err(vec![Issue::at(["type"], NOT_BEGUN)]),
         "session.update" => {
-            Ok(ClientMessage { settings: Some(update(&session)?), input, ..message })
+            let settings = Some(update(&session, state.delegates)?);
+            Ok(ClientMessage { settings, input, ..message })
         }
         "session.close" | "session.input_audio.mute" | "session.input_audio.unmute" => Ok(message),
         "session.input_audio.append" => Ok(ClientMessage {
@@ -84,7 +106,19 @@ pub(super) fn client_message(
             },
             ..message
         }),
-        _ => Ok(ClientMessage {
+        "response.item.create" => {
+            let item = fields.get("item").map_or("null", RawValue::get);
+            let bytes = item_tokens(item, &endpoint.of_responses(), checks_stored)?;
+            let input = AddedInput { bytes, ..AddedInput::default() };
+            Ok(ClientMessage { role: ClientRole::Adds, input, ..message })
+        }
+        "response.create" if fields.get("response").is_some() => {
+            Err(vec![Issue::at(["response"], "is no field of this message")])
+        }
+        "response.create"
+        | "session.instructions.append"
+        | "session.thinking.append"
+        | "session.commentary.append" => Ok(ClientMessage {
             role: ClientRole::Adds,
             input: AddedInput {
                 bytes: u64::try_from(text.len()).unwrap_or(u64::MAX),
@@ -92,6 +126,27 @@ pub(super) fn client_message(
             },
             ..message
         }),
+        _ => Err(vec![Issue::at(["type"], "is not a type that is sent on here")]),
+    }
+}
+
+/// The most tokens of an item that responses have as input.
+fn item_tokens(
+    item: &str,
+    endpoint: &EndpointFormat,
+    checks_stored: bool,
+) -> Result<u64, Vec<Issue>> {
+    let body = format!(r#"{{"model":"m","input":[{item}]}}"#);
+    let within = |issue: Issue| Issue {
+        path: std::iter::once("item".to_owned()).chain(issue.path.into_iter().skip(2)).collect(),
+        message: issue.message,
+    };
+    let body = InspectedBody::inspect(body.as_bytes(), endpoint, checks_stored)
+        .map_err(|issues| issues.into_iter().map(within).collect::<Vec<_>>())?;
+    let bound = body.bound(endpoint);
+    match bound.unbounded.is_some() || !body.files.is_empty() {
+        true => Err(vec![Issue::at(["item"], UNBOUNDED)]),
+        false => Ok(bound.input_tokens),
     }
 }
 
@@ -126,16 +181,20 @@ fn start(
 }
 
 /// The settings that a session changes.
-fn update(session: &Fields<'_>) -> Result<SettingsChange, Vec<Issue>> {
+fn update(session: &Fields<'_>, delegates: bool) -> Result<SettingsChange, Vec<Issue>> {
     let (delegated, change) = delegation(session)?;
+    if change.begins_responses.is_some_and(|begins| begins != delegates) {
+        return Err(vec![Issue::at(["session", "delegation", "type"], FIXED)]);
+    }
     let Some((_, fields)) = delegated else { return Ok(change) };
     let fixed = ["model", "service_tier"].into_iter().find(|name| fields.get(name).is_some());
-    let is_own = |tool: &&RawValue| {
-        let kind = JsonObject::in_value(tool).and_then(|tool| tool.text("type"));
-        kind.as_deref() == Some("function")
+    let is_own = |tool: &RawValue| {
+        let fields = Fields::of_value(tool, TOOL);
+        fields.is_ok_and(|fields| fields.text("type").as_deref() == Some("function"))
     };
+    let are_own = |tools: &RawValue| list(tools).is_some_and(|tools| tools.into_iter().all(is_own));
     // The provider runs the others, at a price.
-    let tools = Some("tools").filter(|tools| !items(fields.get(tools)).iter().all(is_own));
+    let tools = Some("tools").filter(|tools| !fields.get(tools).is_none_or(are_own));
     match fixed.or(tools) {
         Some(name) => Err(vec![of_responses(name, FIXED)]),
         None => Ok(change),
@@ -147,16 +206,28 @@ type Delegated<'a> = Option<(&'a RawValue, Fields<'a>)>;
 
 /// The delegation that a session states.
 fn delegation<'a>(session: &Fields<'a>) -> Result<(Delegated<'a>, SettingsChange), Vec<Issue>> {
-    if !items(session.get("triggers")).is_empty() {
+    let has_triggers = |triggers| list(triggers).is_none_or(|triggers| !triggers.is_empty());
+    if session.get("triggers").is_some_and(has_triggers) {
         return Err(vec![Issue::at(["session", "triggers"], NOT_REPORTED)]);
     }
     let fields = session.within(&["session"], "delegation", DELEGATION)?;
     let kind = fields.text("type");
     let begins_responses = match kind.as_deref() {
         Some("responses") => true,
-        None | Some("client") => false,
+        Some("client") => false,
+        None if session.get("delegation").is_none() => false,
+        None => {
+            let path = ["session", "delegation", "type"];
+            return Err(vec![Issue::at(path, "must be client or responses")]);
+        }
         Some(_) => return Err(vec![Issue::at(DELEGATION_PATH, NOT_REPORTED)]),
     };
+    if fields.get("decisions").is_some() {
+        return Err(vec![Issue::at(DELEGATION_PATH, NOT_REPORTED)]);
+    }
+    if !begins_responses && fields.get("responses").is_some() {
+        return Err(vec![Issue::at(RESPONSES_PATH, "needs the type responses")]);
+    }
     let config = fields.get("responses").filter(|_| begins_responses);
     let responses = fields.within(&DELEGATION_PATH, "responses", RESPONSES)?;
     let max_output = responses
@@ -168,6 +239,11 @@ fn delegation<'a>(session: &Fields<'a>) -> Result<(Delegated<'a>, SettingsChange
         ..SettingsChange::default()
     };
     Ok((config.map(|config| (config, responses)), change))
+}
+
+/// The items of a list; `None` for another value.
+fn list(value: &RawValue) -> Option<Vec<&RawValue>> {
+    serde_json::from_str(value.get()).ok()
 }
 
 /// The issue of a field of the responses' configuration.

@@ -697,6 +697,14 @@ fn work_of_gpt_live_that_no_message_reports_is_refused() {
     for (session, expected) in [
         (json!({"delegation": {"type": "decisions", "decisions": {}}}), "session.delegation"),
         (json!({"delegation": {"type": "new"}}), "session.delegation"),
+        (json!({"delegation": {"type": 5}}), "session.delegation.type"),
+        (json!({"delegation": {"responses": {"model": "m"}}}), "session.delegation.type"),
+        (json!({"delegation": {"type": "client", "decisions": {}}}), "session.delegation"),
+        (
+            json!({"delegation": {"type": "client", "responses": {"model": "m"}}}),
+            "session.delegation.responses",
+        ),
+        (json!({"triggers": {"on": "session.input_transcript"}}), "session.triggers"),
         (json!({"triggers": [{"on": "session.input_transcript"}]}), "session.triggers"),
         (json!({"delegation": {"type": "responses"}}), "session.delegation.responses"),
         (
@@ -721,12 +729,44 @@ fn work_of_gpt_live_that_no_message_reports_is_refused() {
         (json!({"model": "other"}), "model"),
         (json!({"service_tier": "priority"}), "service_tier"),
         (json!({"tools": [{"type": "function"}, {"type": "web_search"}]}), "tools"),
+        (json!({"tools": {"type": "function"}}), "tools"),
     ] {
         let expected = format!("session.delegation.responses.{field}");
         assert_eq!(path(&conversation, &update(&config)), expected);
     }
+    let twice =
+        update(&json!({"tools": []})).replace("[]", r#"[{"type":"web_search","type":"function"}]"#);
+    assert_eq!(path(&conversation, &twice), "session.delegation.responses.tools");
     let tools = json!({"tools": [{"type": "function", "name": "f"}]});
     assert_eq!(role(&conversation, &update(&tools)), ClientRole::Other);
+    let other = r#"{"type":"session.update","session":{"delegation":{"type":"client"}}}"#;
+    assert_eq!(path(&conversation, other), "session.delegation.type");
+
+    let item = |content: &serde_json::Value| {
+        json!({"type": "response.item.create", "item": {"type": "message", "role": "user",
+            "content": [content]}})
+        .to_string()
+    };
+    let text = item(&json!({"type": "input_text", "text": "Hello"}));
+    assert_eq!(role(&conversation, &text), ClientRole::Adds);
+    for content in [
+        json!({"type": "input_file", "file_url": "https://files.invalid/a.pdf"}),
+        json!({"type": "input_file", "file_id": "file-1"}),
+        json!({"type": "input_image", "image_url": "https://files.invalid/a.png"}),
+    ] {
+        assert!(path(&conversation, &item(&content)).starts_with("item"), "{content}");
+    }
+    let reference = r#"{"type":"response.item.create","item":{"type":"item_reference","id":"m"}}"#;
+    assert!(path(&conversation, reference).starts_with("item"));
+    for text in [r#"{"type":"decision.create"}"#, r#"{"type":"session.fork"}"#, r#"{"type":"new"}"#]
+    {
+        assert_eq!(path(&conversation, text), "type", "{text}");
+    }
+    let create = r#"{"type":"response.create","response":{"model":"m"}}"#;
+    assert_eq!(path(&conversation, create), "response");
+    // Nothing passes before the session.
+    let sound = r#"{"type":"session.input_audio.append","audio":"AAAA"}"#;
+    assert_eq!(path(&gpt_live(), sound), "type");
 }
 
 #[test]
@@ -756,7 +796,8 @@ fn the_messages_of_gpt_live_are_of_the_session_or_of_a_response() {
             r#"{"type":"error","error":{"client_event_id":"e"}}"#,
             vec![(true, refused(Some("e")), None, None)],
         ),
-        (r#"{"type":"error","error":{}}"#, vec![(true, refused(None), None, None)]),
+        // It can be about nothing but the message that begins the session, as long as no other was sent.
+        (r#"{"type":"error","error":{}}"#, vec![(true, refused(Some("e")), None, None)]),
         (
             r#"{"type":"response.event","delegation_id":"d","event":{"type":"response.created","response":{"id":"resp_1"}}}"#,
             vec![(false, ProviderFact::Begun, id.clone(), lane.clone())],
