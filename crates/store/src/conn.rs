@@ -13,7 +13,7 @@ use diesel::{Connection, QueryResult};
 
 use crate::error::StoreError;
 use crate::files::{canonical, private};
-use crate::postgres_url::{ParseDatabaseUrlError, PostgresUrl};
+use crate::postgres_url::{ParseDatabaseUrlError, PostgresUrl, TlsMode};
 use crate::tls_tunnel::TlsTunnel;
 
 /// A connection to SQLite or PostgreSQL.
@@ -232,7 +232,10 @@ pub(crate) struct ConnManager {
 #[derive(Clone, Debug)]
 enum DatabaseLocation {
     Sqlite(PathBuf),
-    Postgres(String, Option<Arc<TlsTunnel>>),
+    /// A URL.
+    Postgres(String),
+    /// The way to its servers, and the URL without encryption if that will do.
+    PostgresOverTls(Arc<TlsTunnel>, Option<String>),
 }
 
 impl ConnManager {
@@ -245,21 +248,30 @@ impl ConnManager {
     pub(crate) fn postgres(url: &str) -> Result<Self, StoreError> {
         let parsed = PostgresUrl::parse(url);
         let parsed = parsed.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
-        let tunnel = match &parsed.tls {
-            Some(tls) => Some(Arc::new(TlsTunnel::start(&parsed, tls)?)),
-            None => None,
+        let Some(tls) = &parsed.tls else {
+            return Ok(Self::new(DatabaseLocation::Postgres(with_timeouts(url))));
         };
-        let url = tunnel.as_ref().map_or(url, |tunnel| tunnel.url());
-        Ok(Self::new(DatabaseLocation::Postgres(with_timeouts(url), tunnel)))
+        // What is preferred and cannot be had is not needed.
+        let is_preferred = tls.mode == TlsMode::Prefer;
+        let plain = is_preferred.then(|| with_timeouts(&without_tls(url)));
+        match (TlsTunnel::start(&parsed, tls), plain) {
+            (Ok(tunnel), plain) => {
+                Ok(Self::new(DatabaseLocation::PostgresOverTls(Arc::new(tunnel), plain)))
+            }
+            (Err(cause), Some(plain)) => {
+                log::warn!("no encrypted connections to PostgreSQL: {cause}");
+                Ok(Self::new(DatabaseLocation::Postgres(plain)))
+            }
+            (Err(cause), None) => Err(cause),
+        }
     }
 
     /// Whether the last connection to a server was encrypted. `None` for a file.
     pub(crate) fn is_encrypted(&self) -> Option<bool> {
         match &self.place {
             DatabaseLocation::Sqlite(_) => None,
-            DatabaseLocation::Postgres(_, tunnel) => {
-                Some(tunnel.as_ref().is_some_and(|tunnel| tunnel.is_encrypted()))
-            }
+            DatabaseLocation::Postgres(_) => Some(false),
+            DatabaseLocation::PostgresOverTls(tunnel, _) => Some(tunnel.is_encrypted()),
         }
     }
 
@@ -271,7 +283,7 @@ impl ConnManager {
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.place {
             DatabaseLocation::Sqlite(path) => Some(path),
-            DatabaseLocation::Postgres(..) => None,
+            DatabaseLocation::Postgres(_) | DatabaseLocation::PostgresOverTls(..) => None,
         }
     }
 
@@ -301,13 +313,26 @@ impl ConnManager {
                 })?;
                 Ok(Conn::Sqlite(conn))
             }
-            DatabaseLocation::Postgres(url, _) => {
-                let mut conn = PgConnection::establish(url).map_err(unreachable)?;
-                conn.batch_execute(POSTGRES_SETTINGS)?;
-                Ok(Conn::Postgres(conn))
+            DatabaseLocation::Postgres(url) => {
+                with_settings(PgConnection::establish(url).map_err(unreachable)?)
+            }
+            DatabaseLocation::PostgresOverTls(tunnel, plain) => {
+                let over_tls = PgConnection::establish(&with_timeouts(tunnel.url()));
+                let opened = match (over_tls, plain) {
+                    (Err(_), Some(plain)) => {
+                        PgConnection::establish(plain).inspect(|_| tunnel.note_plain())
+                    }
+                    (opened, _) => opened,
+                };
+                with_settings(opened.map_err(unreachable)?)
             }
         }
     }
+}
+
+fn with_settings(mut conn: PgConnection) -> Result<Conn, StoreError> {
+    conn.batch_execute(POSTGRES_SETTINGS)?;
+    Ok(Conn::Postgres(conn))
 }
 
 /// The settings of a connection to SQLite.
@@ -373,6 +398,17 @@ fn with_timeouts(url: &str) -> String {
         }
     }
     url
+}
+
+/// The URL without the parameters of encryption, which libpq has not.
+fn without_tls(url: &str) -> String {
+    let (place, parameters) = url.split_once('?').unwrap_or((url, ""));
+    let kept = parameters.split('&').filter(|parameter| !parameter.starts_with("ssl"));
+    let kept: Vec<_> = kept.filter(|parameter| !parameter.is_empty()).collect();
+    match kept.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", kept.join("&")),
+    }
 }
 
 /// Whether the connection is lost or stuck in a transaction.

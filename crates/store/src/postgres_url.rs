@@ -68,6 +68,10 @@ pub enum ParseDatabaseUrlError {
     TlsMode,
     /// Its `sslmode` verifies a certificate, and it names no authority.
     TlsRoots,
+    /// Public authorities vouch for a name only, and it does not check the name.
+    TlsSystem,
+    /// It asks for encryption, and names a Unix socket beside other servers.
+    TlsSocket,
     /// It has only one of `sslcert` and `sslkey`.
     TlsClient,
     /// It has a parameter of encryption that is not known here.
@@ -88,6 +92,8 @@ impl fmt::Display for ParseDatabaseUrlError {
                 "has an `sslmode` that verifies a certificate: it needs `sslrootcert`, which is a file with \
                  certificates of authorities, or `system`"
             }
+            Self::TlsSystem => "has `sslrootcert=system`, which needs `sslmode=verify-full`",
+            Self::TlsSocket => "asks for encryption, and names a Unix socket beside other servers",
             Self::TlsClient => "has one of `sslcert` and `sslkey`, and needs both or none",
             Self::TlsParameter => {
                 "has a parameter that encrypted connections do not know here: sslmode, sslrootcert, sslcert and \
@@ -150,6 +156,10 @@ impl<'a> PostgresUrl<'a> {
         }
         url.push_str(self.database);
         url.push_str("?sslmode=disable");
+        if !self.parameters.iter().any(|(name, _)| *name == "connect_timeout") {
+            // The tunnel tries each address, and says what is wrong.
+            url.push_str("&connect_timeout=12");
+        }
         let is_kept = |name: &str| !name.starts_with("ssl") && name != "host" && name != "port";
         for (name, value) in self.parameters.iter().filter(|(name, _)| is_kept(name)) {
             // Writing to a string does not fail.
@@ -160,49 +170,73 @@ impl<'a> PostgresUrl<'a> {
 }
 
 impl PostgresServer {
+    /// Whether it is a Unix socket, as it is without a host.
+    fn is_socket(&self) -> bool {
+        self.host.is_empty() || self.host.starts_with(['/', '@'])
+    }
+
     /// Whether it is on this machine.
     fn is_local(&self) -> bool {
         let Self { host, .. } = self;
         let address: Option<std::net::IpAddr> = host.parse().ok();
-        host.is_empty()
-            || host.starts_with(['/', '@'])
-            || host == "localhost"
+        self.is_socket()
+            || host.eq_ignore_ascii_case("localhost")
             || address.is_some_and(|address| address.is_loopback())
     }
 }
 
-/// The servers in the place of hosts in a URL.
-fn listed(hosts: &str, port: Option<&str>) -> Result<Vec<PostgresServer>, ParseDatabaseUrlError> {
-    let default = port.map_or(Ok(DEFAULT_PORT), parse_port)?;
+/// The servers in the place of hosts in a URL. The parameter of ports is used in place of theirs, as libpq does.
+fn listed(hosts: &str, ports: Option<&str>) -> Result<Vec<PostgresServer>, ParseDatabaseUrlError> {
     let servers = hosts.split(',').map(|host| {
         // An IPv6 address is in brackets.
-        let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':')),
-            None => match host.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (host, None),
+        let (host, port) = match host.strip_prefix('[') {
+            Some(host) => match host.split_once(']') {
+                Some((host, "")) => (host, ""),
+                Some((host, port)) => {
+                    (host, port.strip_prefix(':').ok_or(ParseDatabaseUrlError::Form)?)
+                }
+                None => return Err(ParseDatabaseUrlError::Form),
             },
+            None => host.split_once(':').unwrap_or((host, "")),
         };
-        let port = port.filter(|port| !port.is_empty()).map_or(Ok(default), parse_port)?;
-        Ok(PostgresServer { host: decoded(host).into_owned(), port })
+        Ok(PostgresServer { host: decoded(host).into_owned(), port: parse_port(port)? })
     });
-    servers.collect()
+    let servers = servers.collect::<Result<Vec<_>, _>>()?;
+    match ports {
+        Some(ports) => with_ports(servers, ports),
+        None => Ok(servers),
+    }
 }
 
 /// The servers in the parameters of a URL.
 fn named(hosts: &str, ports: Option<&str>) -> Result<Vec<PostgresServer>, ParseDatabaseUrlError> {
-    let ports: Vec<_> = ports.unwrap_or_default().split(',').collect();
-    let servers = hosts.split(',').enumerate().map(|(number, host)| {
-        // One port is that of all.
-        let port = ports.get(number).or(ports.first()).filter(|port| !port.is_empty());
-        let port = port.map_or(Ok(DEFAULT_PORT), |port| parse_port(port))?;
-        Ok(PostgresServer { host: host.to_owned(), port })
-    });
-    servers.collect()
+    let servers = hosts
+        .split(',')
+        .map(|host| PostgresServer { host: host.to_owned(), port: DEFAULT_PORT })
+        .collect();
+    with_ports(servers, ports.unwrap_or_default())
+}
+
+/// The servers with the ports of a list: one for each, or one for all.
+fn with_ports(
+    mut servers: Vec<PostgresServer>,
+    ports: &str,
+) -> Result<Vec<PostgresServer>, ParseDatabaseUrlError> {
+    let ports: Vec<_> = ports.split(',').collect();
+    if ports.len() != 1 && ports.len() != servers.len() {
+        return Err(ParseDatabaseUrlError::Form);
+    }
+    for (server, port) in servers.iter_mut().zip(ports.into_iter().cycle()) {
+        server.port = parse_port(port)?;
+    }
+    Ok(servers)
 }
 
 fn parse_port(port: &str) -> Result<u16, ParseDatabaseUrlError> {
-    port.parse().map_err(|_| ParseDatabaseUrlError::Form)
+    match port {
+        "" => Ok(DEFAULT_PORT),
+        port => port.parse().ok().filter(|port| *port > 0).ok_or(ParseDatabaseUrlError::Form),
+    }
 }
 
 fn tls<'a>(
@@ -215,10 +249,18 @@ fn tls<'a>(
         "system" => TlsRoots::System,
         file => TlsRoots::File(file.into()),
     });
+    // libpq encrypts no Unix socket.
+    if servers.iter().all(PostgresServer::is_socket) {
+        return Ok(None);
+    }
+    let is_system = roots == Some(TlsRoots::System);
     let mode = match text("sslmode").as_deref() {
-        // As libpq does.
-        None if roots == Some(TlsRoots::System) => TlsMode::VerifyFull,
         Some("disable") => return Ok(None),
+        // As libpq does.
+        None if is_system => TlsMode::VerifyFull,
+        Some(mode) if is_system && mode != "verify-full" => {
+            return Err(ParseDatabaseUrlError::TlsSystem);
+        }
         None if are_local => return Ok(None),
         None | Some("prefer" | "allow") => TlsMode::Prefer,
         Some("require") if roots.is_some() => TlsMode::VerifyCa,
@@ -229,6 +271,9 @@ fn tls<'a>(
     };
     if mode >= TlsMode::VerifyCa && roots.is_none() {
         return Err(ParseDatabaseUrlError::TlsRoots);
+    }
+    if servers.iter().any(PostgresServer::is_socket) {
+        return Err(ParseDatabaseUrlError::TlsSocket);
     }
     let is_unknown = |(name, _): &(&str, &str)| {
         (name.starts_with("ssl") && !KNOWN.contains(name)) || *name == "hostaddr"
@@ -306,6 +351,8 @@ mod tests {
             ("postgres://u@/t?host=a,b&port=1,2", vec![("a", 1), ("b", 2)]),
             ("postgres://u@/t?host=a,b&port=7", vec![("a", 7), ("b", 7)]),
             ("postgres://a,b/t?port=7", vec![("a", 7), ("b", 7)]),
+            ("postgres://a:1/t?port=7", vec![("a", 7)]),
+            ("postgres://a,b/t?port=7,8", vec![("a", 7), ("b", 8)]),
             ("postgres://db", vec![("db", 5432)]),
             ("postgres:///t", vec![("", 5432)]),
             ("postgres://u:a?b@db/t", vec![("db", 5432)]),
@@ -315,7 +362,15 @@ mod tests {
                 expected.into_iter().map(|(host, port)| (host.to_owned(), port)).collect();
             assert_eq!(servers(url), expected, "{url}");
         }
-        for url in ["postgres://u:a/b@db/t", "postgres://db:x/t", "mysql://db/t"] {
+        for url in [
+            "postgres://u:a/b@db/t",
+            "postgres://db:x/t",
+            "postgres://db:0/t",
+            "postgres://[::1]7/t",
+            "postgres://[::1/t",
+            "postgres://a,b,c/t?port=1,2",
+            "mysql://db/t",
+        ] {
             assert_eq!(PostgresUrl::parse(url), Err(ParseDatabaseUrlError::Form), "{url}");
         }
     }
@@ -335,6 +390,8 @@ mod tests {
             ("postgres://db/t?sslmode=verify-ca&sslrootcert=%2Fca.pem", Some(TlsMode::VerifyCa)),
             ("postgres://db/t?sslmode=verify-full&sslrootcert=system", Some(TlsMode::VerifyFull)),
             ("postgres://db/t?sslrootcert=system", Some(TlsMode::VerifyFull)),
+            ("postgres:///t?host=/run/pg&sslmode=require", None),
+            ("postgres:///t?sslmode=require", None),
         ] {
             assert_eq!(mode(url), Ok(expected), "{url}");
         }
@@ -346,6 +403,11 @@ mod tests {
                 "postgres://db/t?sslmode=require&hostaddr=1.2.3.4",
                 ParseDatabaseUrlError::TlsParameter,
             ),
+            (
+                "postgres://db/t?sslmode=verify-ca&sslrootcert=system",
+                ParseDatabaseUrlError::TlsSystem,
+            ),
+            ("postgres:///t?host=/run,db&sslmode=require", ParseDatabaseUrlError::TlsSocket),
             ("postgres://db/t?sslmode=require&sslcert=/c.pem", ParseDatabaseUrlError::TlsClient),
         ] {
             assert_eq!(mode(url), Err(expected), "{url}");
@@ -364,8 +426,8 @@ mod tests {
         .unwrap();
         assert_eq!(
             url.through(Path::new("/tmp/x")),
-            "postgres://u:p%40@%2Ftmp%2Fx%2F0:9,%2Ftmp%2Fx%2F1:2/t%20t?sslmode=disable\
-             &target_session_attrs=read-write"
+            "postgres://u:p%40@%2Ftmp%2Fx%2F0:9,%2Ftmp%2Fx%2F1:9/t%20t?sslmode=disable\
+             &connect_timeout=12&target_session_attrs=read-write"
         );
     }
 }

@@ -6,23 +6,25 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use socket2::{SockRef, TcpKeepalive};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -41,8 +43,8 @@ pub(crate) struct TlsTunnel {
     _end: oneshot::Sender<()>,
 }
 
-/// The time for each step of a connection: to a server, and of its handshake.
-const STEP_WITHIN: Duration = Duration::from_secs(5);
+/// The time for each step of a connection: to an address of a server, and of its handshake.
+const STEP_WITHIN: Duration = Duration::from_secs(3);
 /// The longest time in which a server takes nothing that was sent to it, and the times of the packets that ask
 /// whether it is still there.
 const TAKES_WITHIN: Duration = Duration::from_secs(10);
@@ -60,20 +62,21 @@ impl TlsTunnel {
     /// [`StoreError::Unavailable`] if a file of certificates cannot be read.
     pub(crate) fn start(url: &PostgresUrl<'_>, tls: &TlsSettings) -> Result<Self, StoreError> {
         let config = client_config(tls).map_err(StoreError::Unavailable)?;
-        let unavailable = |cause: io::Error| StoreError::Unavailable(cause.to_string());
-        let folder = tempfile::Builder::new().prefix("tollgate-").tempdir().map_err(unavailable)?;
+        let unavailable = |cause: io::Error| {
+            let what = "the sockets for encrypted connections to PostgreSQL";
+            StoreError::Unavailable(format!(
+                "{what}: {cause}; set TMPDIR to a folder with a short name"
+            ))
+        };
+        let (folder, listeners) = listen_in_a_folder(&url.servers).map_err(unavailable)?;
         let is_encrypted = Arc::new(AtomicBool::new(false));
-        let mut listeners = Vec::new();
-        for (number, server) in url.servers.iter().enumerate() {
-            let listener = listen(&folder.path().join(number.to_string()), server.port);
-            let way = TunnelWay {
-                server: server.clone(),
-                mode: tls.mode,
-                connector: TlsConnector::from(Arc::clone(&config)),
-                is_encrypted: Arc::clone(&is_encrypted),
-            };
-            listeners.push((listener.map_err(unavailable)?, Arc::new(way)));
-        }
+        let ways = url.servers.iter().map(|server| TunnelWay {
+            server: server.clone(),
+            mode: tls.mode,
+            connector: TlsConnector::from(Arc::clone(&config)),
+            is_encrypted: Arc::clone(&is_encrypted),
+        });
+        let listeners: Vec<_> = listeners.into_iter().zip(ways.map(Arc::new)).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(unavailable)?;
         let (end, ended) = oneshot::channel::<()>();
@@ -96,10 +99,33 @@ impl TlsTunnel {
         &self.url
     }
 
+    /// Notes that a connection was made without it.
+    pub(crate) fn note_plain(&self) {
+        self.is_encrypted.store(false, Ordering::Relaxed);
+    }
+
     /// Whether the last connection was encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.is_encrypted.load(Ordering::Relaxed)
     }
+}
+
+/// Sockets for the servers, in a folder that is removed at the end. A container may have no other writable folder than
+/// `/dev/shm`, and the name of a socket must be short.
+fn listen_in_a_folder(servers: &[PostgresServer]) -> io::Result<(TempDir, Vec<StdListener>)> {
+    let listen_in = |parent: &Path| {
+        let own = std::fs::Permissions::from_mode(0o700);
+        let folder =
+            tempfile::Builder::new().prefix("tollgate-").permissions(own).tempdir_in(parent)?;
+        let listeners = servers
+            .iter()
+            .enumerate()
+            .map(|(number, server)| listen(&folder.path().join(number.to_string()), server.port));
+        let listeners = listeners.collect::<io::Result<_>>()?;
+        Ok((folder, listeners))
+    };
+    listen_in(&std::env::temp_dir())
+        .or_else(|cause: io::Error| listen_in(Path::new("/dev/shm")).map_err(|_| cause))
 }
 
 /// The socket of a server, in a folder of its own, by the name that libpq expects.
@@ -145,8 +171,7 @@ impl TunnelWay {
             server.set_nodelay(true).map_err(|cause| self.fault(&cause))?;
             if !self.asks_for_tls(&mut server).await? {
                 self.is_encrypted.store(false, Ordering::Relaxed);
-                // The end of either side ends the connection.
-                let _ = copy_bidirectional(&mut client, &mut server).await;
+                join(&mut client, server).await;
                 return Ok(());
             }
             let name = ServerName::try_from(self.server.host.clone());
@@ -154,10 +179,9 @@ impl TunnelWay {
             let handshake = timeout(STEP_WITHIN, self.connector.connect(name, server)).await;
             let handshake =
                 handshake.map_err(|_| self.fault("its TLS handshake takes too long"))?;
-            let mut server = handshake.map_err(|cause| self.fault(&cause))?;
+            let server = handshake.map_err(|cause| self.fault(&cause))?;
             self.is_encrypted.store(true, Ordering::Relaxed);
-            // The end of either side ends the connection.
-            let _ = copy_bidirectional(&mut client, &mut server).await;
+            join(&mut client, server).await;
             Ok(())
         };
         if let Err(reason) = done.await {
@@ -206,6 +230,64 @@ impl TunnelWay {
     }
 }
 
+/// Connects both sides. The end of one side ends the connection.
+async fn join(client: &mut UnixStream, server: impl AsyncRead + AsyncWrite) {
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let to_libpq = async {
+        authenticate(&mut from_server, &mut to_client).await?;
+        tokio::io::copy(&mut from_server, &mut to_client).await
+    };
+    tokio::select! {
+        _ = tokio::io::copy(&mut from_client, &mut to_server) => {
+            // A server that does not take the end has a connection that ends.
+            let _ = timeout(STEP_WITHIN, to_server.shutdown()).await;
+        }
+        _ = to_libpq => {}
+    }
+}
+
+/// Passes the messages of a server on until it has accepted the client.
+///
+/// It offers channel binding where the connection is encrypted. libpq would refuse that offer, because its own connection is
+/// not, so the offer is taken out: the client then proves the password without it.
+async fn authenticate(
+    server: &mut (impl AsyncRead + Unpin),
+    client: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    const AUTHENTICATION: u8 = b'R';
+    const OFFER: u32 = 10;
+    const ACCEPTED: u32 = 0;
+    loop {
+        let kind = server.read_u8().await?;
+        let length = server.read_u32().await?;
+        let rest = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(4);
+        if rest > MOST_STARTUP_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut body = vec![0; rest];
+        server.read_exact(&mut body).await?;
+        let code = body.first_chunk().map(|code| u32::from_be_bytes(*code));
+        let code = code.filter(|_| kind == AUTHENTICATION);
+        if code == Some(OFFER) {
+            body = without_channel_binding(&body);
+        }
+        let length = u32::try_from(body.len().saturating_add(4)).unwrap_or(u32::MAX);
+        client.write_all(&[&[kind], &length.to_be_bytes()[..], &body].concat()).await?;
+        if code == Some(ACCEPTED) || kind == b'E' {
+            return Ok(());
+        }
+    }
+}
+
+/// A list of mechanisms, each of which ends with a zero, as the list does.
+fn without_channel_binding(body: &[u8]) -> Vec<u8> {
+    let (code, names) = body.split_at(body.len().min(4));
+    let names = names.split_inclusive(|byte| *byte == 0);
+    let kept = names.filter(|name| *name != b"SCRAM-SHA-256-PLUS\0");
+    [code].into_iter().chain(kept).flatten().copied().collect()
+}
+
 /// Notices a server that has vanished.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
@@ -248,7 +330,12 @@ fn client_config(tls: &TlsSettings) -> Result<Arc<ClientConfig>, String> {
         }
         None => RootCertStore::empty(),
     };
+    let trusted = match &tls.roots {
+        Some(TlsRoots::File(file)) => certificates(file)?,
+        _ => Vec::new(),
+    };
     let verifier = ServerVerifier {
+        trusted,
         known: match tls.mode {
             TlsMode::Prefer | TlsMode::Require => None,
             TlsMode::VerifyCa | TlsMode::VerifyFull => {
@@ -298,6 +385,8 @@ fn unreadable(file: &Path, cause: &(impl std::fmt::Display + ?Sized)) -> String 
 struct ServerVerifier {
     /// The check of the authority. `None` where any server will do.
     known: Option<Arc<WebPkiServerVerifier>>,
+    /// The certificates in the file of authorities. A server may have one of them as its own.
+    trusted: Vec<CertificateDer<'static>>,
     checks_name: bool,
     provider: Arc<CryptoProvider>,
 }
@@ -312,6 +401,12 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Some(known) = &self.known else { return Ok(ServerCertVerified::assertion()) };
+        if self.trusted.iter().any(|trusted| trusted == end_entity) {
+            if self.checks_name {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            }
+            return Ok(ServerCertVerified::assertion());
+        }
         let verified =
             known.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
@@ -328,8 +423,12 @@ impl ServerCertVerifier for ServerVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, known)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        match &self.known {
+            // Any certificate will do, also one of an old form that cannot be read.
+            None => Ok(HandshakeSignatureValid::assertion()),
+            Some(_) => verify_tls12_signature(message, certificate, signature, algorithms),
+        }
     }
 
     fn verify_tls13_signature(
@@ -338,11 +437,44 @@ impl ServerCertVerifier for ServerVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, known)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        match &self.known {
+            // Any certificate will do, also one of an old form that cannot be read.
+            None => Ok(HandshakeSignatureValid::assertion()),
+            Some(_) => verify_tls13_signature(message, certificate, signature, algorithms),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sockets_are_for_this_user_alone() {
+        let server = PostgresServer { host: "db.invalid".to_owned(), port: 5432 };
+        let (folder, listeners) = listen_in_a_folder(&[server]).unwrap();
+        assert_eq!(listeners.len(), 1);
+        let mode = folder.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn an_offer_loses_channel_binding_alone() {
+        let offer = |names: &[&str]| {
+            let names: String = names.iter().map(|name| format!("{name}\0")).collect();
+            [&[0, 0, 0, 10], names.as_bytes(), &[0]].concat()
+        };
+        assert_eq!(
+            without_channel_binding(&offer(&["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"])),
+            offer(&["SCRAM-SHA-256"])
+        );
+        for kept in [offer(&["SCRAM-SHA-256"]), offer(&[]), vec![0, 0]] {
+            assert_eq!(without_channel_binding(&kept), kept);
+        }
     }
 }

@@ -97,6 +97,16 @@ fn a_connection_is_encrypted_as_its_url_demands() {
     ] {
         assert_eq!(with(&parameters), Ok(true), "{parameters}");
     }
+    database.execute("CREATE ROLE scram LOGIN SUPERUSER PASSWORD 'p@:/?x'");
+    database.execute("CREATE ROLE plain LOGIN SUPERUSER");
+    let as_user = |user: &str| open(&format!("{}?sslmode=require", url.replace("postgres@", user)));
+    assert_eq!(as_user("scram:p%40%3A%2F%3Fx@"), Ok(true));
+    let refused = as_user("scram:canary@").unwrap_err();
+    assert!(refused.contains("password") && !refused.contains("canary"), "{refused}");
+    // What is preferred and refused is not needed.
+    let plain = url.replace("postgres@", "plain@");
+    assert_eq!(open(&format!("{plain}?sslmode=prefer")), Ok(false));
+    assert!(as_user("plain@").unwrap_err().contains("pg_hba.conf"));
     // The server takes only encrypted connections.
     let refused = with("sslmode=disable").unwrap_err();
     assert!(refused.contains("pg_hba.conf"), "{refused}");

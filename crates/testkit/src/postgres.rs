@@ -140,7 +140,8 @@ impl TestServer {
     }
 
     /// Makes the server listen on TCP as well, at an IPv4 address of this machine, with TLS alone. The certificate, the key
-    /// and the authority of clients are PEM. With an authority, a client needs a certificate of it.
+    /// and the authority of clients are PEM. With an authority, a client needs a certificate of it. The user `scram` needs a
+    /// password, and `plain` a connection without TLS.
     pub fn listen_with_tls(
         &self,
         address: Ipv4Addr,
@@ -154,6 +155,9 @@ impl TestServer {
         let verified = if clients.is_some() { "clientcert=verify-ca" } else { "" };
         let rules = [
             "local all all trust".to_owned(),
+            "hostssl all scram 127.0.0.0/8 scram-sha-256".to_owned(),
+            "hostssl all plain 127.0.0.0/8 reject".to_owned(),
+            "hostnossl all plain 127.0.0.0/8 trust".to_owned(),
             format!("hostssl all all 127.0.0.0/8 trust {verified}"),
         ];
         cluster.put_file("pg_hba.conf", &rules.join("\n"));
