@@ -123,12 +123,13 @@ impl TollgateConfig {
 
     /// Takes every known key.
     fn take_all(root: &mut Section<'_>, folder: Option<PathBuf>) -> Option<Self> {
-        let database_url =
-            root.take("database_url").unwrap_or(DatabaseUrl::Sqlite("tollgate.db".into()));
+        let secrets = folder.clone().unwrap_or_default();
+        let database_url = root.take_secret("database_url", &secrets);
+        let database_url = database_url.unwrap_or(DatabaseUrl::Sqlite("tollgate.db".into()));
         let is_postgres = matches!(database_url, DatabaseUrl::Postgres(_));
         let journal_dir: Option<PathBuf> = root.take("journal_dir");
-        let settings = settings(root);
-        let providers = providers(root);
+        let settings = settings(root, &secrets);
+        let providers = providers(root, &secrets);
         // A relative path starts at the folder of the configuration, as that of the journal.
         let catalog: Option<PathBuf> = root.take("catalog");
         let catalog = catalog.map(|file| folder.clone().unwrap_or_default().join(file));
@@ -250,7 +251,7 @@ fn tls(root: &mut Section<'_>, folder: &Path) -> Option<Tls> {
     None
 }
 
-fn settings(root: &mut Section<'_>) -> Settings {
+fn settings(root: &mut Section<'_>, folder: &Path) -> Settings {
     let default = Settings::default();
     let mut limit = |key: &str, default: usize| root.take_positive(key).unwrap_or(default);
     let forward_body_limit_bytes =
@@ -277,7 +278,9 @@ fn settings(root: &mut Section<'_>) -> Settings {
         ("allow", UnpricedPolicy::Allow),
     ];
     Settings {
-        operator_token: root.take::<String>("operator_token").filter(|token| !token.is_empty()),
+        operator_token: root
+            .take_secret::<String>("operator_token", folder)
+            .filter(|token| !token.is_empty()),
         shape: root.take_word("interface_shape", &shapes).unwrap_or_default(),
         calls: CallSettings {
             on_disconnect: root.take_word("on_disconnect", &on_disconnect).unwrap_or_default(),
@@ -294,7 +297,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
                 message_bytes,
                 most: most_sockets,
             },
-            job_keys: root.take("job_key_secret"),
+            job_keys: root.take_secret("job_key_secret", folder),
             timeouts: Timeouts {
                 connect: time_limit(root, "connect_timeout_ms", 10_000),
                 first_byte: time_limit(root, "first_byte_timeout_ms", 600_000),
@@ -326,7 +329,7 @@ fn settings(root: &mut Section<'_>) -> Settings {
     }
 }
 
-fn providers(root: &mut Section<'_>) -> ProviderTable {
+fn providers(root: &mut Section<'_>, folder: &Path) -> ProviderTable {
     let mut table = ProviderTable::builtin();
     for (name, section) in root.take_tables("providers") {
         let mut section = root.subsection(["providers", &name], section);
@@ -337,13 +340,15 @@ fn providers(root: &mut Section<'_>) -> ProviderTable {
             dialect: section.take("dialect"),
             price_list: section.take("price_list"),
             // An empty key counts as not set: containers pass on variables without a value.
-            api_key: section.take::<String>("api_key").filter(|key| !key.is_empty()),
+            api_key: section.take_secret::<String>("api_key", folder).filter(|key| !key.is_empty()),
             allow_private_network: section.take("allow_private_network"),
             managed_endpoints: section.take_texts("managed_endpoints"),
             allow_stored_state: section.take("allow_stored_state").unwrap_or(false),
             stream_options: section.take("stream_options"),
             max_completion_tokens: section.take("max_completion_tokens"),
-            webhook_secret: section.take::<String>("webhook_secret").filter(|it| !it.is_empty()),
+            webhook_secret: section
+                .take_secret::<String>("webhook_secret", folder)
+                .filter(|secret| !secret.is_empty()),
         };
         if let Err(issues) = table.configure(&name, settings) {
             // A name close to a built-in one is probably a typing error.
@@ -487,6 +492,42 @@ mod tests {
         known.sort();
         documented.sort();
         assert_eq!(documented, known);
+    }
+
+    #[test]
+    fn a_secret_may_stand_in_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).unwrap();
+            folder.path().join(name).to_str().unwrap().to_owned()
+        };
+        let (key, token) = (file("key", "sk-1\n"), file("token", "a-token-of-the-operator"));
+        let url = file("url", "postgres://localhost/tollgate\r\n");
+        let text = format!(
+            "operator_token_file = \"{token}\"\ndatabase_url_file = \"{url}\"\n\
+             [providers.openai]\napi_key_file = \"{key}\""
+        );
+        let config = read(&text, &[]).unwrap();
+        assert!(config.providers.get("openai").unwrap().has_api_key());
+        let token = config.settings.operator_token.as_deref();
+        assert_eq!(token, Some("a-token-of-the-operator"));
+        assert_eq!(
+            config.database_url,
+            DatabaseUrl::Postgres("postgres://localhost/tollgate".to_owned())
+        );
+        let empty = [("TOLLGATE_OPERATOR_TOKEN_FILE", ""), ("TOLLGATE_OPERATOR_TOKEN", "x")];
+        assert_eq!(read("", &empty).unwrap().settings.operator_token.as_deref(), Some("x"));
+
+        let issues = |text: &str| {
+            let ConfigErrors(issues) = read(text, &[]).unwrap_err();
+            issues.join("; ")
+        };
+        let both = format!("operator_token = \"x\"\noperator_token_file = \"{key}\"");
+        assert_eq!(issues(&both), "operator_token_file: must not be there with operator_token");
+        let missing = issues("[providers.openai]\napi_key_file = \"/no/such\"");
+        assert!(missing.starts_with("providers.openai.api_key_file: /no/such: "), "{missing}");
+        let wrong = issues(&format!("job_key_secret_file = \"{key}\""));
+        assert!(wrong.ends_with("key: it has no job_key_secret"), "{wrong}");
     }
 
     #[test]

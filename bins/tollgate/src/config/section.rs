@@ -4,6 +4,7 @@
 //! would have to wait until every key is right.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::str::FromStr;
 
 use tollgate_domain::Issue;
@@ -64,6 +65,33 @@ impl<'a> Section<'a> {
         text.parse()
             .map_err(|why: T::Err| self.add_error(key, plain_message(&why.to_string())))
             .ok()
+    }
+
+    /// Takes a scalar that may stand in a file of its own, which `{key}_file` names. A relative path starts at `folder`. The end
+    /// of the line in the file is no part of it.
+    pub(super) fn take_secret<T>(&mut self, key: &str, folder: &Path) -> Option<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let file_key = format!("{key}_file");
+        // Containers pass on variables without a value.
+        let file = self.take::<String>(&file_key).filter(|file| !file.is_empty());
+        let Some(file) = file else { return self.take(key) };
+        if self.remove(key).is_some_and(|value| value.as_str() != Some("")) {
+            self.add_error(&file_key, &format!("must not be there with {key}"));
+            return None;
+        }
+        let text = match std::fs::read_to_string(folder.join(&file)) {
+            Ok(text) => text,
+            Err(cause) => {
+                self.add_error(&file_key, &format!("{file}: {cause}"));
+                return None;
+            }
+        };
+        let parsed = text.trim_end_matches(['\r', '\n']).parse();
+        // The message of a parser may show a part of the secret.
+        parsed.map_err(|_| self.add_error(&file_key, &format!("{file}: it has no {key}"))).ok()
     }
 
     /// Takes a whole number that must not be 0.
