@@ -26,6 +26,10 @@ site:
 prose *options:
     bins/tollgate/tests/prose/run {{options}}
 
+# Validate the Kubernetes manifests; needs python3, and PyPI once.
+deploy:
+    bins/tollgate/tests/deploy/run
+
 # Lint the OpenAPI document, and call the program with clients that are generated from it; needs python3 and node.
 generated:
     bins/tollgate/tests/generated/run
