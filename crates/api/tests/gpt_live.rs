@@ -1,14 +1,12 @@
 //! OpenAI's GPT-Live over a WebSocket: a session is a call that is billed by its time, and so are the responses that it
 //! delegates to calls of another model.
 
-#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
-
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_testkit::{TestRequest, TestSocket};
 
-use crate::support::sockets::{ending, open, until_closed};
+use crate::support::sockets::{customer_key, ending, open, pass, until_closed, until_held};
 use crate::support::{Gateway, each_gateway};
 
 const NOTHING: &str = "0.0000000000";
@@ -17,10 +15,8 @@ const USED: &str = "0.0020000000";
 
 /// A request for a session with a spend key of the customer's wallet.
 async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
-    let mut fields = json!({"wallet_id": gateway.connection.wallet_id.to_string()});
-    fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
-    let key = gateway.spend_key(&fields).await;
-    gateway.call_without_key("GET", "/live/sessions").bearer(&key.key)
+    let key = customer_key(gateway, rules).await;
+    gateway.call_without_key("GET", "/live/sessions").bearer(&key)
 }
 
 /// A socket of the customer, and its other end at the provider.
@@ -83,24 +79,6 @@ fn completed(id: &str) -> Value {
     event(&json!({"type": "response.completed", "response": {"id": id, "model": "m-1",
         "status": "completed", "output": [],
         "usage": {"input_tokens": 1000, "output_tokens": 500, "total_tokens": 1500}}}))
-}
-
-/// Sends a message, which arrives as it is.
-async fn pass(from: &mut TestSocket, to: &mut TestSocket, message: &Value) {
-    let text = serde_json::to_string_pretty(message).unwrap();
-    from.send_text(&text).await;
-    assert_eq!(to.text().await, text);
-}
-
-/// Waits until this is held.
-async fn until_held(gateway: &Gateway<'_>, is_it: impl Fn(f64) -> bool) {
-    loop {
-        let held: f64 = gateway.wallet().await.1.parse().unwrap();
-        if is_it(held) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! Google's Gemini Live over a WebSocket: each turn of the model is a call.
 
-#![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
-
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tollgate_testkit::{SocketEvent, TestRequest, TestSocket};
 
-use crate::support::sockets::{ending, open, until_closed};
+use crate::support::sockets::{customer_key, ending, open, pass, until_closed};
 use crate::support::{Gateway, each_gateway};
 
 const NOTHING: &str = "0.0000000000";
@@ -22,10 +20,8 @@ fn to(gateway: &Gateway<'_>, path: &str) -> TestRequest {
 
 /// A request for a conversation with a spend key of the customer's wallet.
 async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
-    let mut fields = json!({"wallet_id": gateway.connection.wallet_id.to_string()});
-    fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
-    let key = gateway.spend_key(&fields).await;
-    to(gateway, PATH).header("x-goog-api-key", &key.key)
+    let key = customer_key(gateway, rules).await;
+    to(gateway, PATH).header("x-goog-api-key", &key)
 }
 
 fn setup() -> Value {
@@ -40,13 +36,6 @@ async fn session(gateway: &Gateway<'_>, rules: &Value) -> (TestSocket, TestSocke
     pass(&mut client, &mut provider, &setup()).await;
     answer(&mut provider, &mut client, &json!({"setupComplete": {}})).await;
     (client, provider)
-}
-
-/// Sends a message of the client, which arrives as it is.
-async fn pass(from: &mut TestSocket, to: &mut TestSocket, message: &Value) {
-    let text = serde_json::to_string_pretty(message).unwrap();
-    from.send_text(&text).await;
-    assert_eq!(to.text().await, text);
 }
 
 /// Sends a message of the provider, which it sends as bytes.

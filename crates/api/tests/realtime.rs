@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate_testkit::{SocketEvent, TestRequest, TestSocket};
 
-use crate::support::sockets::{ending, open, until_closed};
+use crate::support::sockets::{customer_key, ending, held, open, pass, until_closed, until_held};
 use crate::support::{Gateway, each_gateway};
 
 const NOTHING: &str = "0.0000000000";
@@ -17,10 +17,8 @@ const USED: &str = "0.0020000000";
 
 /// A request for a conversation with a spend key of the customer's wallet.
 async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
-    let mut fields = json!({"wallet_id": gateway.connection.wallet_id.to_string()});
-    fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
-    let key = gateway.spend_key(&fields).await;
-    gateway.call_without_key("GET", "/realtime?model=m-1").bearer(&key.key)
+    let key = customer_key(gateway, rules).await;
+    gateway.call_without_key("GET", "/realtime?model=m-1").bearer(&key)
 }
 
 /// A socket of the customer, and its other end at the provider.
@@ -83,24 +81,6 @@ fn transcribed(usage: &Value) -> Value {
 /// A piece of sound of this length.
 fn sound(seconds: usize) -> Value {
     json!({"type": "input_audio_buffer.append", "audio": "A".repeat(64_000 * seconds)})
-}
-
-/// Sends a message, which arrives as it is.
-async fn pass(from: &mut TestSocket, to: &mut TestSocket, message: &Value) {
-    let text = serde_json::to_string_pretty(message).unwrap();
-    from.send_text(&text).await;
-    assert_eq!(to.text().await, text);
-}
-
-async fn held(gateway: &Gateway<'_>) -> f64 {
-    gateway.wallet().await.1.parse().unwrap()
-}
-
-/// Waits until this is held.
-async fn until_held(gateway: &Gateway<'_>, is_it: impl Fn(f64) -> bool) {
-    while !is_it(held(gateway).await) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tollgate_api::Settings;
 use tollgate_gateway::{OnDisconnect, watch_socket_keys};
 use tollgate_testkit::{ScriptedResponse, SocketEvent, TestRequest, TestSocket};
 
-use crate::support::sockets::open;
+use crate::support::sockets::{customer_key, open};
 use crate::support::{Gateway, each_gateway, each_gateway_with, settings};
 
 const NOTHING: &str = "0.0000000000";
@@ -23,10 +23,8 @@ const USED: &str = "0.0020000000";
 
 /// A request for responses with a spend key of the customer's wallet.
 async fn request(gateway: &Gateway<'_>, rules: &Value) -> TestRequest {
-    let mut fields = json!({"wallet_id": gateway.connection.wallet_id.to_string()});
-    fields.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
-    let key = gateway.spend_key(&fields).await;
-    gateway.call_without_key("GET", "/responses").bearer(&key.key)
+    let key = customer_key(gateway, rules).await;
+    gateway.call_without_key("GET", "/responses").bearer(&key)
 }
 
 /// A socket of the customer, and its other end at the provider.

@@ -125,10 +125,7 @@ impl PricedUsage {
     pub fn checked_add(&self, other: &Self) -> Result<Self, Overflow> {
         let mut sum = *other;
         sum.usage.quantities = PerUnit::sum(&self.usage.quantities, &other.usage.quantities);
-        sum.base = BaseCost {
-            input: self.base.input.checked_add(other.base.input)?,
-            output: self.base.output.checked_add(other.base.output)?,
-        };
+        sum.base = self.base.checked_add(other.base)?;
         Ok(sum)
     }
 

@@ -11,9 +11,7 @@ use tollgate_domain::{
     BatchRequests, Issue, MissingPrice, PendingRecord, PricedUsage, PricingTerms, RecordLine,
     SpendRules, Timestamp, UsageSource,
 };
-use tollgate_pricing::{
-    BaseCost, Overflow, PerUnit, PriceMatch, PriceSource, Rate, UnitPrices, Usage,
-};
+use tollgate_pricing::{BaseCost, PerUnit, PriceMatch, PriceSource, Rate, UnitPrices, Usage};
 use tollgate_provider::Endpoint;
 use tollgate_provider::http::Method;
 use tollgate_usage::{InspectedBody, UsageReading};
@@ -323,13 +321,6 @@ pub(crate) fn price_fingerprint(listed: Option<PriceMatch<'_>>) -> String {
     digits.map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn add(one: BaseCost, other: BaseCost) -> Result<BaseCost, Overflow> {
-    Ok(BaseCost {
-        input: one.input.checked_add(other.input)?,
-        output: one.output.checked_add(other.output)?,
-    })
-}
-
 /// The answers to the requests of a batch, priced one by one.
 #[derive(Default)]
 pub(crate) struct BatchTotals {
@@ -379,7 +370,7 @@ impl BatchTotals {
         line.requests = line.requests.saturating_add(1);
         line.usage.quantities = PerUnit::sum(&line.usage.quantities, &priced.usage.quantities);
         self.usage.quantities = PerUnit::sum(&self.usage.quantities, &priced.usage.quantities);
-        match (add(line.base, priced.base), add(self.base, priced.base)) {
+        match (line.base.checked_add(priced.base), self.base.checked_add(priced.base)) {
             (Ok(of_line), Ok(of_all)) => (line.base, self.base) = (of_line, of_all),
             _ => self.overflows = true,
         }

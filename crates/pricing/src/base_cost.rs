@@ -21,6 +21,17 @@ pub struct BaseCost {
 const SUM_UNITS_PER_AMOUNT_UNIT: u128 = 10_u128.pow(14);
 
 impl BaseCost {
+    /// The sum with another cost, side by side.
+    ///
+    /// # Errors
+    /// [`Overflow`] when a side is beyond the range of an [`Amount`].
+    pub fn checked_add(self, other: Self) -> Result<Self, Overflow> {
+        Ok(Self {
+            input: self.input.checked_add(other.input)?,
+            output: self.output.checked_add(other.output)?,
+        })
+    }
+
     /// The cost of `usage`: each side is summed exactly and rounded half-even once.
     ///
     /// A unit without a price takes its parent's. A unit without either costs nothing, and

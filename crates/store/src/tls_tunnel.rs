@@ -319,21 +319,18 @@ async fn refuse(client: &mut UnixStream, reason: String) -> io::Result<()> {
 
 fn client_config(tls: &TlsSettings) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(ring::default_provider());
-    let roots = match &tls.roots {
-        Some(TlsRoots::System) => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+    let mut roots = RootCertStore::empty();
+    let mut trusted = Vec::new();
+    match &tls.roots {
+        Some(TlsRoots::System) => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
         Some(TlsRoots::File(file)) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
-                roots.add(certificate).map_err(|cause| unreadable(file, &cause))?;
+            trusted = certificates(file)?;
+            for certificate in &trusted {
+                roots.add(certificate.clone()).map_err(|cause| unreadable(file, &cause))?;
             }
-            roots
         }
-        None => RootCertStore::empty(),
-    };
-    let trusted = match &tls.roots {
-        Some(TlsRoots::File(file)) => certificates(file)?,
-        _ => Vec::new(),
-    };
+        None => {}
+    }
     let verifier = ServerVerifier {
         trusted,
         known: match tls.mode {
