@@ -30,6 +30,10 @@ prose *options:
 deploy:
     bins/tollgate/tests/deploy/run
 
+# Read the archive by DuckDB and from S3, and validate the FOCUS export; needs python3, and PyPI once.
+engines:
+    bins/tollgate/tests/engines/run
+
 # Lint the OpenAPI document, and call the program with clients that are generated from it; needs python3 and node.
 generated:
     bins/tollgate/tests/generated/run

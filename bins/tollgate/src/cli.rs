@@ -10,7 +10,9 @@ use clap_complete::Shell;
 use tollgate_domain::{MerchantId, SecretKeyId, TimeZone, WalletId};
 use tollgate_pricing::Amount;
 
+use crate::archive::ArchiveCommand;
 use crate::budget::BudgetCommand;
+use crate::export::ExportCommand;
 use crate::import::ImportCommand;
 use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
@@ -91,6 +93,17 @@ Examples:
 Examples:
   tollgate audit                                  Also beside a service that runs
   TOLLGATE_DATABASE_URL=sqlite:backup.db tollgate audit --json";
+    pub(super) const EXPORT: &str = "\
+Examples:
+  tollgate export focus --month 2026-10 > focus-2026-10.csv
+  tollgate export focus --month 2026-10 --merchant MERCHANT_ID";
+    pub(super) const ARCHIVE: &str = "\
+Examples:
+  tollgate archive run                            Also beside a service that runs
+  tollgate archive list
+  tollgate archive verify 2026-01
+
+`archive_url` and `records_keep_days` of the configuration say where to and when. A service does it by itself.";
     pub(super) const BACKUP: &str = "\
 Examples:
   tollgate backup backup.db                       Also beside a service that runs
@@ -215,7 +228,23 @@ pub(crate) enum Command {
     Migrate,
     /// Recompute balances, counters and holds from the ledger; exit with 1 if they differ.
     #[command(after_help = examples::AUDIT)]
-    Audit,
+    Audit {
+        /// Read the records of the archive, too. Otherwise the audit begins with the sums of the months there.
+        #[arg(long)]
+        archive: bool,
+    },
+    /// Print the costs of a month in a form that other programs read.
+    #[command(after_help = examples::EXPORT)]
+    Export {
+        #[command(subcommand)]
+        command: ExportCommand,
+    },
+    /// Move months of old records to the archive, list them, and check their files.
+    #[command(after_help = examples::ARCHIVE)]
+    Archive {
+        #[command(subcommand)]
+        command: ArchiveCommand,
+    },
     /// Copy a SQLite database to a new file, with every call that was answered before, and audit the copy.
     #[command(after_help = examples::BACKUP)]
     Backup {

@@ -121,10 +121,18 @@ pub(crate) fn restore(config: &TollgateConfig, file: &Path, json: bool) -> anyho
 }
 
 /// Recomputes everything from the ledger; fails on a difference.
-pub(crate) async fn audit(config: &TollgateConfig, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn audit(
+    config: &TollgateConfig,
+    with_archive: bool,
+    json: bool,
+) -> anyhow::Result<()> {
     let mut progress = Progress::new();
     progress.update("recomputing everything from the ledger …");
-    let audit = open(config)?.audit().await?;
+    let store = open(config)?;
+    let audit = match with_archive {
+        true => store.audit_with_archive().await?,
+        false => store.audit().await?,
+    };
     progress.clear();
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
     let value = json!({

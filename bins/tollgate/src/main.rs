@@ -1,5 +1,6 @@
 //! The `tollgate` program: its commands, and the setup of the service.
 
+mod archive;
 mod budget;
 mod cli;
 mod commands;
@@ -7,6 +8,7 @@ mod config;
 mod database;
 mod demo;
 mod doctor;
+mod export;
 mod import;
 mod init;
 mod logging;
@@ -76,7 +78,13 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             commands::health(&config, address, timeout_ms, cli.json)
         }
         Command::Migrate => commands::migrate(&TollgateConfig::read(file)?, cli.json),
-        Command::Audit => commands::audit(&TollgateConfig::read(file)?, cli.json).await,
+        Command::Audit { archive } => {
+            commands::audit(&TollgateConfig::read(file)?, archive, cli.json).await
+        }
+        Command::Export { command } => export::run(&TollgateConfig::read(file)?, command).await,
+        Command::Archive { command } => {
+            archive::run(&TollgateConfig::read(file)?, command, cli.json).await
+        }
         Command::Backup { file: to } => {
             commands::back_up(&TollgateConfig::read(file)?, &to, cli.json).await
         }

@@ -17,6 +17,15 @@ pub(crate) fn print_lines(lines: &[String]) -> anyhow::Result<()> {
     lines.iter().try_for_each(print_line)
 }
 
+/// Prints a part of CSV, whose header is printed with the first part only.
+pub(crate) fn print_csv(text: &[u8], is_first: bool) -> anyhow::Result<()> {
+    let skipped = match is_first {
+        true => 0,
+        false => text.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1),
+    };
+    print_bytes(text.get(skipped..).unwrap_or_default())
+}
+
 /// Aligns columns: the first `texts` to the left, and the figures after them to the right.
 pub(crate) fn table(rows: &[Vec<String>], texts: usize) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();

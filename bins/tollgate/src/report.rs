@@ -14,7 +14,9 @@ use tollgate_store::{Conn, Page, refusals};
 
 use crate::config::TollgateConfig;
 use crate::database::store_of;
-use crate::output::{print_bytes, print_line, print_lines, printable, table, with_issues};
+use crate::output::{
+    print_bytes, print_csv, print_line, print_lines, printable, table, with_issues,
+};
 
 /// The merchant, the calls and the form of a report.
 #[derive(Args)]
@@ -164,7 +166,8 @@ pub(crate) async fn usage(
     let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
     let query = Query::new(pairs);
     let now = Clock::system().now();
-    let read = move |conn: &mut Conn| UsageReport::read(conn, merchant, &query, now);
+    let archive = store.archive();
+    let read = move |conn: &mut Conn| UsageReport::read(conn, &archive, merchant, &query, now);
     let report = store.read_snapshot(read).await.map_err(with_issues)?;
     if args.report.csv {
         return print_bytes(&report.to_csv().map_err(with_issues)?);
@@ -218,18 +221,13 @@ pub(crate) async fn requests(
     loop {
         let page = Page { after, limit: if args.report.csv { 500 } else { left.min(500) } };
         let query = Query::new(pairs.clone());
-        let read = move |conn: &mut Conn| list_requests(conn, merchant, &query, &page);
+        let archive = store.archive();
+        let read = move |conn: &mut Conn| list_requests(conn, &archive, merchant, &query, &page);
         let (records, next): (Vec<_>, Option<RequestId>) =
             store.read(read).await.map_err(with_issues)?;
         if args.report.csv {
             let text = requests_to_csv(&records).map_err(with_issues)?;
-            // The header is printed once.
-            let skipped = if is_first {
-                0
-            } else {
-                text.iter().position(|it| *it == b'\n').map_or(0, |it| it + 1)
-            };
-            print_bytes(text.get(skipped..).unwrap_or_default())?;
+            print_csv(&text, is_first)?;
             is_first = false;
         } else {
             left = left.saturating_sub(u32::try_from(records.len()).unwrap_or(u32::MAX));
@@ -281,7 +279,8 @@ pub(crate) async fn refusals(
     // CSV has all of them, and each row is read once.
     let limit = if args.report.csv { u32::MAX - 1 } else { args.limit };
     let page = Page { after: None, limit };
-    let read = move |conn: &mut Conn| refusals::list(conn, merchant, &filter, &page);
+    let archive = store.archive();
+    let read = move |conn: &mut Conn| refusals::list(conn, &archive, merchant, &filter, &page);
     let mut found = store.read(read).await?;
     found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     if args.report.csv {

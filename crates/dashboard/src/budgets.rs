@@ -8,7 +8,7 @@ use tollgate_domain::{
 };
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::usage::RollupSums;
-use tollgate_store::{Conn, Page, StoreError, budgets, connections, spend_keys};
+use tollgate_store::{Conn, Page, RecordArchive, StoreError, budgets, connections, spend_keys};
 
 use crate::answer::{PageError, respond};
 use crate::chart::{Chart, ChartUnit, GOOD, Layer};
@@ -221,10 +221,13 @@ impl BudgetDetails {
             connections::list(conn, merchant_id, &Page { after: None, limit: MOST })?;
         customers.retain(|customer| names_it(customer.budget_id));
         let calls = RequestFilter { budget_id: Some(id), ..RequestFilter::default() };
-        let spent = total(conn, merchant_id, &calls, &MONTH.span(clock))?;
+        let spent =
+            total(conn, &RecordArchive::left_out(), merchant_id, &calls, &MONTH.span(clock))?;
         let filter = ListFilter { would_refuse: true, ..calls.into() };
         let newest = Page { after: None, limit: ROWS };
-        let found = requests::list(conn, merchant_id, &filter, &newest)?.records;
+        let found =
+            requests::list(conn, &RecordArchive::left_out(), merchant_id, &filter, &newest)?
+                .records;
         let would_refuse = found.iter().map(|one| RequestItem::of(one, clock)).collect();
         Ok(Self { budget, tree, keys, customers, spent, would_refuse })
     }

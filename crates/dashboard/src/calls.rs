@@ -11,7 +11,7 @@ use tollgate_domain::{
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
 use tollgate_store::usage;
-use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
+use tollgate_store::{Conn, Page, RecordArchive, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, go_to, respond};
 use crate::budgets::all_budget_choices;
@@ -367,12 +367,14 @@ fn counted_span(filters: &ListFilters, clock: &PageClock) -> Option<TimeSpan> {
 /// are not known for a filter that refused calls do not have.
 fn counts(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filters: &ListFilters,
     clock: &PageClock,
 ) -> Result<[Option<i128>; 4], StoreError> {
     let Some(span) = counted_span(filters, clock) else { return Ok([None; 4]) };
-    let found = usage::sums(conn, merchant_id, &filters.calls, &[], &span)?.unwrap_or_default();
+    let found =
+        usage::sums(conn, archive, merchant_id, &filters.calls, &[], &span)?.unwrap_or_default();
     let sums = sum_up(found.values().flat_map(|periods| periods.values()));
     let refused = usage::refused(conn, merchant_id, &filters.calls, &[], &span)?;
     let refused: Option<i128> = refused.map(|groups| {
@@ -423,6 +425,7 @@ struct CallRows {
 impl CallRows {
     fn read(
         conn: &mut Conn,
+        archive: &RecordArchive,
         merchant_id: MerchantId,
         filters: Option<&ListFilters>,
         from: Cursor,
@@ -451,13 +454,15 @@ impl CallRows {
         let limit = u32::try_from(ROWS).unwrap_or(u32::MAX);
         let records = match &filters.records {
             Some(filter) => {
-                requests::list(conn, merchant_id, filter, &Page { after: from.record, limit })?
+                let page = Page { after: from.record, limit };
+                requests::list(conn, archive, merchant_id, filter, &page)?
             }
             None => RequestList::default(),
         };
         let refusals = match &filters.refusals {
             Some(filter) => {
-                refusals::list(conn, merchant_id, filter, &Page { after: from.refusal, limit })?
+                let page = Page { after: from.refusal, limit };
+                refusals::list(conn, archive, merchant_id, filter, &page)?
             }
             None => Vec::new(),
         };
@@ -465,7 +470,7 @@ impl CallRows {
         let names = names(conn, merchant_id, &page.calls)?;
         rows.calls = page.calls.iter().map(|call| CallItem::of(call, &names, clock)).collect();
         rows.next = page.next;
-        rows.counts = counts(conn, merchant_id, filters, clock)?;
+        rows.counts = counts(conn, archive, merchant_id, filters, clock)?;
         let is_known = filters.calls.model.is_none();
         if let (None, true, Some(span)) = (&filters.records, is_known, counted_span(filters, clock))
         {
@@ -496,8 +501,10 @@ pub(crate) async fn list(
     let (from, merchant_id, clock) =
         (Cursor::of(&query), visitor.merchant_id(), visitor.clock.clone());
     app.store.flush_refusals().await;
-    let read =
-        move |conn: &mut Conn| CallRows::read(conn, merchant_id, filters.as_ref(), from, &clock);
+    let archive = app.store.archive();
+    let read = move |conn: &mut Conn| {
+        CallRows::read(conn, &archive, merchant_id, filters.as_ref(), from, &clock)
+    };
     let rows = app.store.read_snapshot(read).await?;
     let counts = rows.counts.into_iter().chain([None]);
     let facets = STATES.iter().zip(counts).map(|((state, label), count)| {

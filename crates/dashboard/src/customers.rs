@@ -15,7 +15,9 @@ use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::subscription_configs::{self, ConfigDetails};
 use tollgate_store::subscriptions::{self, RenewalScope, SubscriptionFilter};
 use tollgate_store::usage::{self, Dimension, RollupSums};
-use tollgate_store::{Conn, Page, StoreError, connections, spend_keys, statements, wallets};
+use tollgate_store::{
+    Conn, Page, RecordArchive, StoreError, connections, spend_keys, statements, wallets,
+};
 
 use crate::answer::{PageError, issue_sentences, respond};
 use crate::budgets::budget_choices;
@@ -133,7 +135,9 @@ impl CustomerItem {
             ..RequestFilter::default()
         };
         let newest = Page { after: None, limit: 1 };
-        let last = requests::list(conn, merchant_id, &filter.into(), &newest)?.records;
+        let last =
+            requests::list(conn, &RecordArchive::left_out(), merchant_id, &filter.into(), &newest)?
+                .records;
         Ok(Self {
             id: connection.connection_id.to_string(),
             name: name_of(connection),
@@ -354,7 +358,9 @@ impl CustomerDetails {
         let configs = subscription_configs::list(conn, merchant_id, &offered)?;
         let filter = RequestFilter { connection_id: Some(id), ..RequestFilter::default() };
         let (span, by) = (MONTH.span(clock), [Dimension::Model]);
-        let groups = usage::sums(conn, merchant_id, &filter, &by, &span)?.unwrap_or_default();
+        let groups =
+            usage::sums(conn, &RecordArchive::left_out(), merchant_id, &filter, &by, &span)?
+                .unwrap_or_default();
         let models = groups
             .into_iter()
             .map(|(mut members, periods)| (members.pop().flatten(), sum_up(periods.values())));
@@ -367,7 +373,14 @@ impl CustomerDetails {
         let mut keys = spend_keys::list(conn, merchant_id, &all_keys)?;
         keys.retain(|key| key.wallet_id == connection.wallet_id);
         let newest = Page { after: None, limit: 10 };
-        let newest = requests::list(conn, merchant_id, &ListFilter::from(filter), &newest)?.records;
+        let newest = requests::list(
+            conn,
+            &RecordArchive::left_out(),
+            merchant_id,
+            &ListFilter::from(filter),
+            &newest,
+        )?
+        .records;
         let months = statements::months(conn, connection.wallet_id, &clock.zone)?;
         let budgets = budget_choices(conn, merchant_id)?;
         Ok(Self {

@@ -70,9 +70,10 @@ pub(crate) async fn show(
         || PageError::from(ApiError::new(ErrorCode::RouteNotFound, "There is no such event."));
     let id: EventId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
+    let archive = app.store.archive();
     let read = move |conn: &mut Conn| {
         let Some(event) = events::find(conn, merchant_id, id)? else { return Ok(None) };
-        let resources = EventResources::read(conn, &event)?;
+        let resources = EventResources::read(conn, &archive, &event)?;
         Ok::<_, StoreError>(Some((event, resources)))
     };
     let (event, resources) = app.store.read(read).await?.ok_or_else(not_found)?;

@@ -13,7 +13,9 @@ use tollgate_pricing::Amount;
 use tollgate_store::deliveries::{self, DeliveryFilter};
 use tollgate_store::requests::{self as records, ListFilter, RequestFilter};
 use tollgate_store::usage::{self, RollupSums};
-use tollgate_store::{Conn, Page, StoreError, connections, meters, spend_keys, wallets, webhooks};
+use tollgate_store::{
+    Conn, Page, RecordArchive, StoreError, connections, meters, spend_keys, wallets, webhooks,
+};
 
 use crate::answer::{PageError, render, respond};
 use crate::chart::{Chart, ChartUnit, GOOD, Layer};
@@ -289,7 +291,7 @@ impl LiveParts {
     ) -> Result<Self, StoreError> {
         let (all, days) = (RequestFilter::default(), u16::try_from(2 * DAYS).unwrap_or(u16::MAX));
         let span = TimeSpan::ending(clock.now, Interval::Day, days, clock.zone.clone());
-        let by_day = total(conn, merchant_id, &all, &span)?;
+        let by_day = total(conn, &RecordArchive::left_out(), merchant_id, &all, &span)?;
         let refused = usage::refused(conn, merchant_id, &all, &[], &span)?;
         let refused = refused.and_then(|groups| groups.into_values().next()).unwrap_or_default();
         let refused =
@@ -300,7 +302,14 @@ impl LiveParts {
         let held = in_flight.iter().fold(Amount::ZERO, |all, call| all.saturating_add(held(call)));
         let wallet = wallets::find_own(conn, merchant_id)?;
         let newest = Page { after: None, limit: NEWEST };
-        let requests = records::list(conn, merchant_id, &ListFilter::default(), &newest)?.records;
+        let requests = records::list(
+            conn,
+            &RecordArchive::left_out(),
+            merchant_id,
+            &ListFilter::default(),
+            &newest,
+        )?
+        .records;
         let is_new = u32::try_from(requests.len()).is_ok_and(|count| count < NEWEST);
         Ok(Self {
             steps: match is_new {

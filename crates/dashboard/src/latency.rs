@@ -2,7 +2,7 @@
 
 use tollgate_domain::{MerchantId, RequestRecord, RequestStatus};
 use tollgate_store::requests::{self, ListFilter};
-use tollgate_store::{Conn, Page, StoreError};
+use tollgate_store::{Conn, Page, RecordArchive, StoreError};
 
 use crate::chart::{Chart, ChartUnit, GOOD, Layer};
 use crate::text;
@@ -36,7 +36,8 @@ impl Latency {
         filter: ListFilter,
     ) -> Result<Self, StoreError> {
         let page = Page { after: None, limit: NEWEST };
-        let records = requests::list(conn, merchant_id, &filter, &page)?.records;
+        let records =
+            requests::list(conn, &RecordArchive::left_out(), merchant_id, &filter, &page)?.records;
         // Reported usage was not waited for, and the end of a swept call is not known.
         let waited = records.iter().filter(|record| {
             record.status == RequestStatus::Completed

@@ -75,8 +75,11 @@ pub(crate) async fn show(
     let id: RefusalId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
     app.store.flush_refusals().await;
+    let archive = app.store.archive();
     let read = move |conn: &mut Conn| {
-        let Some(refusal) = refusals::find(conn, merchant_id, id)? else { return Ok(None) };
+        let Some(refusal) = refusals::find(conn, &archive, merchant_id, id)? else {
+            return Ok(None);
+        };
         let key = match refusal.spend_key_id {
             Some(id) => spend_keys::find(conn, merchant_id, id)?.map(|key| key.name),
             None => None,

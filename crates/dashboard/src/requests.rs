@@ -198,8 +198,9 @@ pub(crate) async fn show(
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let merchant_id = visitor.merchant_id();
+    let archive = app.store.archive();
     let read = move |conn: &mut Conn| {
-        let record = find_request(conn, merchant_id, &id)?;
+        let record = find_request(conn, &archive, merchant_id, &id)?;
         let connection = match record.connection_id {
             Some(id) => connections::find(conn, merchant_id, id)?,
             None => None,

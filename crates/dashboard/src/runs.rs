@@ -9,7 +9,7 @@ use tollgate_pricing::Amount;
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::runs::{self, RunFilter};
-use tollgate_store::{Conn, Page, StoreError, connections, spend_keys};
+use tollgate_store::{Conn, Page, RecordArchive, StoreError, connections, spend_keys};
 
 use crate::answer::{PageError, respond};
 use crate::calls::{CallItem, ListedCall, Names};
@@ -219,7 +219,8 @@ fn calls(conn: &mut Conn, run: &Run) -> Result<(Vec<RequestRecord>, bool), Store
     let mut page = Page { after: None, limit: SHOWN };
     // Runs of other owners, and of other days, may have the same id.
     for _ in 0..MOST_PAGES {
-        let found = requests::list(conn, run.merchant_id, &filter, &page)?;
+        let found =
+            requests::list(conn, &RecordArchive::left_out(), run.merchant_id, &filter, &page)?;
         let is_of_run =
             |record: &RequestRecord| record.run().is_some_and(|of| of.account_id == run.account_id);
         calls.extend(found.records.into_iter().filter(is_of_run));
@@ -243,7 +244,8 @@ fn refused_calls(conn: &mut Conn, run: &Run) -> Result<Vec<RefusalRecord>, Store
         ..RefusalFilter::default()
     };
     let page = Page { after: None, limit: SHOWN };
-    let mut refused = refusals::list(conn, run.merchant_id, &filter, &page)?;
+    let mut refused =
+        refusals::list(conn, &RecordArchive::left_out(), run.merchant_id, &filter, &page)?;
     let day = run.first_at.map(Timestamp::days_since_1970);
     let is_of_run = |refusal: &RefusalRecord| {
         refusal.spend_key_id == run.spend_key_id

@@ -44,8 +44,9 @@ pub(crate) async fn show(
     let socket_id: SocketId = id.parse().map_err(|_| not_found())?;
     let (page, merchant_id) = (page_of::<RequestId>(&http), visitor.merchant_id());
     let filter = ListFilter { socket_id: Some(socket_id), ..ListFilter::default() };
+    let archive = app.store.archive();
     let read = move |conn: &mut Conn| {
-        let found = requests::list(conn, merchant_id, &filter, &page)?.records;
+        let found = requests::list(conn, &archive, merchant_id, &filter, &page)?.records;
         // All responses of a socket have its key, but one that the merchant pays.
         let key_id = found.iter().find_map(|record| record.spend_key_id);
         let key = key_id.map(|id| spend_keys::find(conn, merchant_id, id)).transpose()?.flatten();

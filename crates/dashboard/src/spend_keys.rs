@@ -12,7 +12,9 @@ use tollgate_pricing::Amount;
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::spend_keys::{self, SpendKeyUpdate};
 use tollgate_store::usage::RollupSums;
-use tollgate_store::{Conn, Page, StoreError, connections, meters, refusals, wallets};
+use tollgate_store::{
+    Conn, Page, RecordArchive, StoreError, connections, meters, refusals, wallets,
+};
 
 use crate::answer::{PageError, go_to, html, issue_sentences, respond};
 use crate::budgets::budget_choices;
@@ -358,7 +360,7 @@ pub(crate) async fn show(
             None => None,
         };
         let calls = RequestFilter { spend_key_id: Some(id), ..RequestFilter::default() };
-        let spent = total(conn, merchant_id, &calls, &span)?;
+        let spent = total(conn, &RecordArchive::left_out(), merchant_id, &calls, &span)?;
         let refused = refusals::counts_by_code(conn, merchant_id, &span, Some(id), None)?;
         let budgets = budget_choices(conn, merchant_id)?;
         Ok::<_, ApiError>((key, meter, spent, refused, budgets))

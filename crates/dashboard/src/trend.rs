@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use tollgate_domain::{MerchantId, TimeSpan};
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{self, Dimension, GroupMembers, RollupSums};
-use tollgate_store::{Conn, StoreError, budgets, connections, meters, spend_keys};
+use tollgate_store::{Conn, RecordArchive, StoreError, budgets, connections, meters, spend_keys};
 
 use crate::chart::{COLORS, GREY, Layer};
 use crate::clock::PageClock;
@@ -38,18 +38,19 @@ const NONE: &str = "None";
 impl Trend {
     pub(crate) fn read(
         conn: &mut Conn,
+        archive: &RecordArchive,
         merchant_id: MerchantId,
         filter: &RequestFilter,
         (by, measure): (&[Dimension], Measure),
         span: &TimeSpan,
     ) -> Result<Self, StoreError> {
-        let total = total(conn, merchant_id, filter, span)?;
+        let total = total(conn, archive, merchant_id, filter, span)?;
         // If there are too many members, the total is shown.
-        let members = usage::sums(conn, merchant_id, filter, by, &span.whole())?;
+        let members = usage::sums(conn, archive, merchant_id, filter, by, &span.whole())?;
         let members = members.unwrap_or_default().into_iter();
         let members = members.map(|(members, sums)| (members, sum_up(sums.values()))).collect();
         let mut trend = Self { total, members, measure, layers: Vec::new(), names: HashMap::new() };
-        trend.read_layers(conn, merchant_id, filter, by, span)?;
+        trend.read_layers(conn, archive, merchant_id, filter, by, span)?;
         Ok(trend)
     }
 
@@ -58,6 +59,7 @@ impl Trend {
     fn read_layers(
         &mut self,
         conn: &mut Conn,
+        archive: &RecordArchive,
         merchant_id: MerchantId,
         filter: &RequestFilter,
         by: &[Dimension],
@@ -67,7 +69,7 @@ impl Trend {
         let first = largest.first().filter(|_| largest.len() <= COLORS.len()).cloned();
         largest.truncate(COLORS.len());
         let read = largest.get(usize::from(first.is_some())..).unwrap_or_default();
-        let shown = usage::sums_among(conn, merchant_id, filter, (by, read), span)?;
+        let shown = usage::sums_among(conn, archive, merchant_id, filter, (by, read), span)?;
         let mut shown = shown.unwrap_or_default();
         let layers = read.iter().map(|members| {
             let sums = shown.remove(members).unwrap_or_default();
@@ -154,11 +156,12 @@ pub(crate) fn others(members: usize, shown: usize) -> String {
 /// The sums of all calls that pass a filter, for each column.
 pub(crate) fn total(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     span: &TimeSpan,
 ) -> Result<Vec<RollupSums>, StoreError> {
-    let sums = usage::sums(conn, merchant_id, filter, &[], span)?;
+    let sums = usage::sums(conn, archive, merchant_id, filter, &[], span)?;
     let sums = sums.and_then(|sums| sums.into_values().next()).unwrap_or_default();
     Ok(in_columns(&sums, span.periods().len()))
 }
@@ -182,7 +185,14 @@ pub(crate) fn margins_by_customer(
 ) -> Result<HashMap<String, RollupSums>, StoreError> {
     let all = RequestFilter::default();
     let by = [Dimension::Connection];
-    let groups = usage::margins(conn, merchant_id, &all, &by, &MONTH.whole(clock))?;
+    let groups = usage::margins(
+        conn,
+        &RecordArchive::left_out(),
+        merchant_id,
+        &all,
+        &by,
+        &MONTH.whole(clock),
+    )?;
     let groups = groups.unwrap_or_default();
     let of_customers = groups
         .into_iter()

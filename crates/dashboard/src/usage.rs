@@ -358,11 +358,11 @@ pub(crate) async fn show(
     let (merchant_id, filter) = (visitor.merchant_id(), asked.filter()?);
     let (span, before) =
         (asked.range.span(&visitor.clock), asked.range.span_before(&visitor.clock));
-    let question = asked.clone();
+    let (question, archive) = (asked.clone(), app.store.archive());
     let read = move |conn: &mut Conn| {
         let by = (&*question.dimension, question.measure().3);
-        let mut trend = Trend::read(conn, merchant_id, &filter, by, &span)?;
-        let before = total(conn, merchant_id, &filter, &before)?;
+        let mut trend = Trend::read(conn, &archive, merchant_id, &filter, by, &span)?;
+        let before = total(conn, &archive, merchant_id, &filter, &before)?;
         let members = table_members(&trend, &question);
         if question.has_names() {
             trend.read_names(conn, merchant_id, &members)?;
@@ -544,7 +544,8 @@ pub(crate) async fn csv(
     ];
     query.extend(asked.filters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     let query = Query::new(query);
-    let read = move |conn: &mut Conn| UsageReport::read(conn, merchant_id, &query, now);
+    let archive = app.store.archive();
+    let read = move |conn: &mut Conn| UsageReport::read(conn, &archive, merchant_id, &query, now);
     let report = app.store.read_snapshot(read).await?;
     let by = asked.by.split('.').next().unwrap_or_default();
     let name = format!("attachment; filename=\"usage-{}-{by}.csv\"", asked.range.name);

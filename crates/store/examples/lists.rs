@@ -25,8 +25,8 @@ use tollgate_pricing::*;
 use tollgate_store::requests::{self as records, RequestFilter};
 use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{
-    Conn, DatabaseUrl, Options, Page, SettleOutcome, Store, StoreError, merchants, meters, usage,
-    wallets,
+    Conn, DatabaseUrl, Options, Page, RecordArchive, SettleOutcome, Store, StoreError, merchants,
+    meters, usage, wallets,
 };
 use tollgate_testkit::store::{a_call, amount, answered};
 
@@ -346,7 +346,13 @@ fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
             for (column, after) in [(0, None), (1, deep)] {
                 let began = Instant::now();
                 let filter = filter.clone().into();
-                records::list(conn, id, &filter, &Page { after, limit: 10 })?;
+                records::list(
+                    conn,
+                    &RecordArchive::default(),
+                    id,
+                    &filter,
+                    &Page { after, limit: 10 },
+                )?;
                 columns[column].push(began.elapsed());
             }
             for (column, offset) in [(2, "Z"), (3, "+05:45")] {
@@ -356,7 +362,9 @@ fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
                 let span = TimeSpan::new(start, end.instant(), end.zone(), Interval::Day);
                 let span = span.ok().context("a span")?;
                 let began = Instant::now();
-                conn.snapshot(|conn| usage::sums(conn, id, &filter, &[], &span))?;
+                conn.snapshot(|conn| {
+                    usage::sums(conn, &RecordArchive::default(), id, &filter, &[], &span)
+                })?;
                 columns[column].push(began.elapsed());
             }
         }

@@ -6,31 +6,34 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    CycleCalendar, Id as _, LedgerAccount, LimitCalendars, MeterId, MeterVersion, PendingRecord,
-    RequestId, Run, SpendCounters, SubscriptionId, SubscriptionStatus, Timestamp, TransactionKind,
-    WalletId,
+    Cycle, CycleCalendar, Id as _, LedgerAccount, LimitCalendars, MeterId, MeterVersion,
+    PendingRecord, RequestId, Run, SpendCounters, SubscriptionId, SubscriptionStatus, Timestamp,
+    TransactionKind, WalletId,
 };
 use tollgate_pricing::Amount;
 
+mod archived;
 mod findings;
 mod jobs;
 mod rollups;
 mod statements;
 
+use archived::ArchivedSums;
 pub use findings::{Audit, Difference};
 use findings::{CHUNK, OwnerNames};
 
+use crate::archived::{ArchivedUntil, RecordArchive};
 use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::imports;
 use crate::meters;
-use crate::records::RecordWalk;
+use crate::records::{RecordWalk, WalkedRecords};
 use crate::rollups::QueuedCall;
 use crate::rows::{
-    BudgetRow, CounterKey, OpenCallRow, RunRow, SpendCountersRow, SpendKeyRow, TierCounterRow,
-    TransactionRow, WalletRow, counter_key, time, word,
+    BudgetRow, CounterKey, OpenCallRow, RequestRow, RunRow, SpendCountersRow, SpendKeyRow,
+    TierCounterRow, TransactionRow, WalletRow, counter_key, time, word,
 };
 use crate::schema::{
     budgets, open_calls, runs, spend_counters, spend_keys, subscriptions, tier_counters,
@@ -55,6 +58,8 @@ struct RecomputedLedger {
     /// By spend key, budget or run.
     spend: BTreeMap<Id<AnyId>, RecomputedCounters>,
     rollups: rollups::RecomputedRollups,
+    /// The months that are in the archive and are not read.
+    archived: Option<ArchivedSums>,
 }
 
 /// The counters of a spend key, a budget or a run.
@@ -113,6 +118,11 @@ impl NumberSet {
         is_new
     }
 
+    /// The number of its numbers.
+    fn count(&self) -> i64 {
+        self.0.iter().map(|word| i64::from(word.count_ones())).sum()
+    }
+
     /// The least number from 1 to `last` that is missing.
     fn first_missing(&self, last: i64) -> Option<i64> {
         (1..=last).find(|number| {
@@ -124,49 +134,31 @@ impl NumberSet {
 
 /// Audits the whole store. Must be called in a transaction, so that it sees one state.
 ///
+/// With an archive, it also reads all records there. Without, it begins with the sums of the archived months, and compares
+/// roll-ups, and the counters of cycles, that begin later.
+///
 /// # Errors
-/// [`StoreError`] when the database fails. Differences are not errors but findings.
-pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
+/// [`StoreError`] when the database or the archive fails. Differences are not errors but findings.
+pub fn run(conn: &mut Conn, archive: Option<&RecordArchive>) -> Result<Audit, StoreError> {
     let mut audit = Audit::default();
     let mut sums = RecomputedLedger::default();
+    let until = crate::archived::until(conn)?;
+    if let (Some(until), None) = (until, archive) {
+        sums.archived = Some(archived::read(conn, until, &mut sums.counters)?);
+    }
     read_spend_counters(conn, &mut sums)?;
     read_transactions(conn, &mut audit, &mut sums)?;
     read_open_calls(conn, &mut audit, &mut sums)?;
     let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
     audit.wallets = rows.len();
     let last_records: HashMap<_, _> = rows.iter().map(|row| (row.wallet_id, row.records)).collect();
-    read_requests(conn, &last_records, &mut audit, &mut sums)?;
+    read_requests(conn, archive, until, &last_records, &mut audit, &mut sums)?;
     let owners = OwnerNames::read(conn)?;
     audit.requests += audit.pending;
 
-    for row in &rows {
-        let id = row.wallet_id;
-        for (account, kept, held) in [
-            (LedgerAccount::Balance, row.balance, row.held),
-            (LedgerAccount::CycleCredit, row.cycle_credit, row.cycle_held),
-            (LedgerAccount::BundleCredit, row.bundle_credit, row.bundle_held),
-        ] {
-            let key = (id, EnumCode(account));
-            let of = |sums: &BTreeMap<_, i64>| sums.get(&key).copied().unwrap_or(0);
-            let name = format!("wallet {id} {}", word(&account));
-            audit.compare(format!("{name} held"), held, of(&sums.holds));
-            audit.compare(name, kept, of(&sums.balances));
-        }
-        let number = sums.numbers.get(&id).copied().unwrap_or(0);
-        audit.compare(format!("wallet {id} transactions"), row.transactions, number);
-        let records = sums.records.remove(&id).unwrap_or_default();
-        if let Some(number) = records.first_missing(row.records) {
-            audit.compare(format!("record {number} of wallet {id}"), 0, 1);
-        }
-    }
+    compare_wallets(&mut audit, &rows, &mut sums);
     compare_subscriptions(conn, &mut audit, &rows)?;
-    for (key, cost) in std::mem::take(&mut sums.costs) {
-        let booked = sums.usage.remove(&key).unwrap_or(0);
-        audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, cost);
-    }
-    for (key, booked) in sums.usage {
-        audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, 0);
-    }
+    compare_costs(&mut audit, &rows, &mut sums);
     let rows: Vec<TierCounterRow> =
         tier_counters::table.select(TierCounterRow::as_select()).load(conn)?;
     for row in rows {
@@ -186,13 +178,108 @@ pub fn run(conn: &mut Conn) -> Result<Audit, StoreError> {
         let owner = owners.name(owner);
         audit.compare(format!("counter of {owner} under {meter} {period}"), 0, counted);
     }
-    for counters in std::mem::take(&mut sums.spend).into_values() {
-        audit.compare_spend(&counters.name, &counters.kept, &counters.recomputed);
+    for (id, counters) in std::mem::take(&mut sums.spend) {
+        compare_counters(&mut audit, id, counters, sums.archived.as_ref());
     }
-    rollups::compare(conn, sums.rollups, &mut audit)?;
+    rollups::compare(conn, sums.rollups, sums.archived.map(|sums| sums.until), &mut audit)?;
     jobs::check(conn, &mut audit)?;
     statements::check(conn, &mut audit)?;
     Ok(audit)
+}
+
+/// Compares the balances, the holds, and the numbers of lines and records of the wallets.
+fn compare_wallets(audit: &mut Audit, rows: &[WalletRow], sums: &mut RecomputedLedger) {
+    for row in rows {
+        let id = row.wallet_id;
+        for (account, kept, held) in [
+            (LedgerAccount::Balance, row.balance, row.held),
+            (LedgerAccount::CycleCredit, row.cycle_credit, row.cycle_held),
+            (LedgerAccount::BundleCredit, row.bundle_credit, row.bundle_held),
+        ] {
+            let key = (id, EnumCode(account));
+            let of = |sums: &BTreeMap<_, i64>| sums.get(&key).copied().unwrap_or(0);
+            let name = format!("wallet {id} {}", word(&account));
+            audit.compare(format!("{name} held"), held, of(&sums.holds));
+            audit.compare(name, kept, of(&sums.balances));
+        }
+        let number = sums.numbers.get(&id).copied().unwrap_or(0);
+        audit.compare(format!("wallet {id} transactions"), row.transactions, number);
+        let records = sums.records.remove(&id).unwrap_or_default();
+        let (archived, _) = sums.archived.as_ref().map_or((0, 0), |all| all.of(id.untyped()));
+        if archived > 0 {
+            let found = archived.saturating_add(records.count());
+            audit.compare(format!("records of wallet {id}"), row.records, found);
+        } else if let Some(number) = records.first_missing(row.records) {
+            audit.compare(format!("record {number} of wallet {id}"), 0, 1);
+        }
+    }
+}
+
+/// Compares the costs of the records with the ledger lines of their calls.
+fn compare_costs(audit: &mut Audit, rows: &[WalletRow], sums: &mut RecomputedLedger) {
+    for (key, cost) in std::mem::take(&mut sums.costs) {
+        let booked = sums.usage.remove(&key).unwrap_or(0);
+        audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, cost);
+    }
+    for (key, booked) in std::mem::take(&mut sums.usage) {
+        match &mut sums.archived {
+            Some(archived) if key.0 < archived.until.id => {
+                let sum = archived.booked.entry(key.1.untyped()).or_default();
+                *sum = sum.saturating_sub(booked);
+            }
+            _ => audit.compare(format!("request {} booked on {}", key.0, key.1), -booked, 0),
+        }
+    }
+    if let Some(archived) = &sums.archived {
+        for row in rows {
+            let id = row.wallet_id.untyped();
+            let booked = archived.booked.get(&id).copied().unwrap_or_default();
+            let what = format!("archived requests booked on {}", row.wallet_id);
+            audit.compare(what, booked, archived.of(id).1);
+        }
+    }
+}
+
+/// Compares the counters of a spend key, a budget or a run. Cycles that began in an archived month are not compared,
+/// except for the one that never ends.
+fn compare_counters(
+    audit: &mut Audit,
+    id: Id<AnyId>,
+    mut counters: RecomputedCounters,
+    archived: Option<&ArchivedSums>,
+) {
+    if let Some(archived) = archived {
+        let RecomputedCounters {
+            kept, recomputed, spend_calendar, request_calendar, first_at, ..
+        } = &mut counters;
+        let is_run = first_at.is_some();
+        let (records, cost) = archived.of(id);
+        let last = kept.last_used_at.unwrap_or(archived.until.at);
+        let just_before = archived.until.at.plus_micros(-1);
+        let is_archived = |calendar: &CycleCalendar, cycle| {
+            last < archived.until.at || calendar.is_same(cycle, just_before, last)
+        };
+        // Runs have one cycle, and no sums.
+        for ((cycle, sum), (_, kept)) in
+            recomputed.spent.each_mut().into_iter().zip(kept.spent.each_mut())
+        {
+            if cycle == Cycle::Total && !is_run {
+                *sum = sum.saturating_add(Amount::from_units(cost));
+            } else if is_archived(spend_calendar, cycle) {
+                *sum = *kept;
+            }
+        }
+        for ((cycle, sum), (_, kept)) in
+            recomputed.requests.each_mut().into_iter().zip(kept.requests.each_mut())
+        {
+            if cycle == Cycle::Total && !is_run {
+                *sum = sum.saturating_add(u64::try_from(records).unwrap_or_default());
+            } else if is_archived(request_calendar, cycle) {
+                *sum = *kept;
+            }
+        }
+    }
+    audit.compare_spend(&counters.name, &counters.kept, &counters.recomputed);
 }
 
 fn read_spend_counters(conn: &mut Conn, sums: &mut RecomputedLedger) -> Result<(), StoreError> {
@@ -355,48 +442,81 @@ fn read_open_calls(
 
 fn read_requests(
     conn: &mut Conn,
+    archive: Option<&RecordArchive>,
+    until: Option<ArchivedUntil>,
     last_records: &HashMap<Id<WalletId>, i64>,
     audit: &mut Audit,
     sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
     let mut periods = BTreeMap::new();
-    let mut walk = RecordWalk::default();
+    let mut walk = RecordWalk::until(until);
     loop {
-        let rows = walk.next(conn, CHUNK)?;
-        if rows.is_empty() {
-            return Ok(());
+        let WalkedRecords { rows, archived, is_last } = walk.next(conn, CHUNK)?;
+        for row in archived {
+            // It is deleted soon, with its entries in the index.
+            let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+            sums.rollups.add_entries(&call);
         }
-        let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
-        let merchants: BTreeSet<_> = rows.iter().map(|row| row.merchant_id).collect();
-        let repriced = repricings::repricing_totals(conn, merchants, &ids)?;
-        audit.requests += rows.len();
-        for row in rows {
-            let RepricingTotals { wallet_delta, merchant_delta, .. } =
-                repriced.get(&row.request_id).copied().unwrap_or_default();
-            let wallet_cost = row.wallet_cost.saturating_add(wallet_delta);
-            let merchant_cost = row.merchant_cost.saturating_add(merchant_delta);
-            let wallet = row.wallet_id.map(|id| (id, wallet_cost));
-            let merchants = (row.merchant_wallet_id, merchant_cost);
-            for (wallet_id, cost) in wallet.into_iter().chain([merchants]) {
-                let costs = sums.costs.entry((row.request_id, wallet_id)).or_default();
-                *costs = costs.saturating_add(cost);
-            }
-            let wallet_id = row.wallet_id.unwrap_or(row.merchant_wallet_id);
-            let last = last_records.get(&wallet_id).copied().unwrap_or_default();
-            let is_of_wallet = (1..=last).contains(&row.sequence);
-            if !is_of_wallet || !sums.records.entry(wallet_id).or_default().insert(row.sequence) {
-                audit.add_wrong_number(row.request_id, row.sequence);
-            }
-            let call = row.call()?;
-            count(conn, &call, row.counted_units, &mut periods, sums)?;
-            // The meter's terms do not affect the sums.
-            let record = row.to_record(None)?;
-            let queued = QueuedCall::settled(&row.settled_call(None)?, call.created_at);
-            sums.rollups.add(&queued);
-            let cost = record.quote.total_request_cost;
-            spend(&call, cost, Amount::ZERO, sums);
+        add_requests(conn, rows, true, last_records, &mut periods, audit, sums)?;
+        if is_last {
+            break;
         }
     }
+    match archive {
+        Some(archive) => {
+            let most = usize::try_from(CHUNK).unwrap_or(usize::MAX);
+            crate::archived::each_part(conn, archive, most, |conn, rows| {
+                add_requests(conn, rows, false, last_records, &mut periods, audit, sums)
+            })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Adds records, with their corrections, to the sums. Those of the archive are not in the index.
+fn add_requests(
+    conn: &mut Conn,
+    rows: Vec<RequestRow>,
+    are_indexed: bool,
+    last_records: &HashMap<Id<WalletId>, i64>,
+    periods: &mut BTreeMap<(MeterId, i32), meters::MeterPricing>,
+    audit: &mut Audit,
+    sums: &mut RecomputedLedger,
+) -> Result<(), StoreError> {
+    let ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
+    let merchants: BTreeSet<_> = rows.iter().map(|row| row.merchant_id).collect();
+    let repriced = repricings::repricing_totals(conn, merchants, &ids)?;
+    audit.requests += rows.len();
+    for row in rows {
+        let RepricingTotals { wallet_delta, merchant_delta, .. } =
+            repriced.get(&row.request_id).copied().unwrap_or_default();
+        let wallet_cost = row.wallet_cost.saturating_add(wallet_delta);
+        let merchant_cost = row.merchant_cost.saturating_add(merchant_delta);
+        let wallet = row.wallet_id.map(|id| (id, wallet_cost));
+        let merchants = (row.merchant_wallet_id, merchant_cost);
+        for (wallet_id, cost) in wallet.into_iter().chain([merchants]) {
+            let costs = sums.costs.entry((row.request_id, wallet_id)).or_default();
+            *costs = costs.saturating_add(cost);
+        }
+        let wallet_id = row.wallet_id.unwrap_or(row.merchant_wallet_id);
+        let last = last_records.get(&wallet_id).copied().unwrap_or_default();
+        let is_of_wallet = (1..=last).contains(&row.sequence);
+        if !is_of_wallet || !sums.records.entry(wallet_id).or_default().insert(row.sequence) {
+            audit.add_wrong_number(row.request_id, row.sequence);
+        }
+        let call = row.call()?;
+        count(conn, &call, row.counted_units, periods, sums)?;
+        // The meter's terms do not affect the sums.
+        let record = row.to_record(None)?;
+        let queued = QueuedCall::settled(&row.settled_call(None)?, call.created_at);
+        sums.rollups.add(&queued, sums.archived.as_ref().map(|sums| sums.until));
+        if are_indexed {
+            sums.rollups.add_entries(&queued);
+        }
+        let cost = record.quote.total_request_cost;
+        spend(&call, cost, Amount::ZERO, sums);
+    }
+    Ok(())
 }
 
 /// Adds the counted units of a record to its tier counter.

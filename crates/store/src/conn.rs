@@ -337,10 +337,11 @@ fn with_settings(mut conn: PgConnection) -> Result<Conn, StoreError> {
 
 /// The settings of a connection to SQLite.
 ///
-/// FULL survives a power cut. The busy timeout is for other processes (a backup, a subcommand): the writes
+/// The space of deleted rows can be given back to the file system, in a file that has no tables yet. FULL survives a power cut. The busy timeout is for other processes (a backup, a subcommand): the writes
 /// of this process queue for one writer.
 const SQLITE_PRAGMAS: &str = "
     PRAGMA busy_timeout = 10000;
+    PRAGMA auto_vacuum = INCREMENTAL;
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
     PRAGMA foreign_keys = ON;

@@ -37,9 +37,9 @@ use crate::rows::{
     WebhookRow, to_json,
 };
 use crate::schema::{
-    budgets, connections, corrections, deliveries, events, idempotent_answers, jobs, merchants,
-    missing_prices, open_calls, provider_events, provider_objects, refusal_counts, refusals,
-    reported_usage, repricings, request_index, requests, rollup_queue, runs, secret_keys,
+    archive_state, budgets, connections, corrections, deliveries, events, idempotent_answers, jobs,
+    merchants, missing_prices, open_calls, provider_events, provider_objects, refusal_counts,
+    refusals, reported_usage, repricings, request_index, requests, rollup_queue, runs, secret_keys,
     spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
     usage_series, wallets, webhooks,
 };
@@ -764,6 +764,35 @@ pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: MerchantId) -> Q
             lock_advisory(conn, &format!("missing prices of {merchant_id}"))
         }
     }
+}
+
+/// The instant until which months are closed for the archive, in microseconds since 1970. It stays until the transaction
+/// ends.
+pub(crate) fn closed_until(conn: &mut Conn) -> QueryResult<i64> {
+    let state = archive_state::table.select(archive_state::closed_until);
+    let closed = match conn {
+        Conn::Sqlite(conn) => state.first(conn).optional()?,
+        Conn::Postgres(conn) => state.for_share().first(conn).optional()?,
+    };
+    Ok(closed.unwrap_or_default())
+}
+
+/// Gives some free pages of a SQLite file back to the file system. Returns whether there are more. A file that was made
+/// by an early version keeps them, and writes new rows there.
+pub(crate) fn give_back_pages(conn: &mut Conn) -> QueryResult<bool> {
+    const AT_ONCE: u32 = 500;
+    let Conn::Sqlite(conn) = conn else { return Ok(false) };
+    let pragma = |conn: &mut SqliteConnection, name: &str| {
+        let value =
+            diesel::dsl::sql::<diesel::sql_types::BigInt>(&format!("{name} FROM pragma_{name}"));
+        diesel::select(value).get_result::<i64>(conn)
+    };
+    const INCREMENTAL: i64 = 2;
+    if pragma(conn, "auto_vacuum")? != INCREMENTAL || pragma(conn, "freelist_count")? == 0 {
+        return Ok(false);
+    }
+    conn.batch_execute(&format!("PRAGMA incremental_vacuum({AT_ONCE})"))?;
+    Ok(true)
 }
 
 /// Locks the creation of partitions until the transaction ends.

@@ -11,6 +11,8 @@
 
 #![warn(clippy::too_many_lines)]
 
+mod archived;
+pub mod archiving;
 pub mod audit;
 mod backlog;
 pub mod backup;
@@ -69,13 +71,14 @@ pub mod wallets;
 pub mod webhooks;
 mod write_set;
 
+pub use archived::RecordArchive;
 pub use backlog::Backlog;
 pub use conn::{Conn, DatabaseUrl};
 pub use error::StoreError;
 pub use ledger::{ReportOutcome, ReportedUsage, SettleOutcome, SettledRecord};
 pub use ledger_metrics::LedgerMetrics;
 pub use migrations::MigrationError;
-pub use opening::{OpenError, Options};
+pub use opening::{ArchiveOptions, OpenError, Options};
 pub use page::Page;
 pub use postgres_url::ParseDatabaseUrlError;
 pub use refusal_queue::RefusalCause;

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
 use tokio::sync::watch;
+use tollgate_archive::{Archive, ArchiveError, Location};
 use tollgate_domain::{Clock, NodeId};
 use tollgate_pricing::Rate;
 
+use crate::archived::RecordArchive;
 use crate::conn::{Conn, ConnManager, DatabaseUrl};
 use crate::error::StoreError;
 use crate::files::{beside, private};
@@ -46,6 +48,19 @@ pub struct Options {
     pub lease_ms: u32,
     /// The days for which refused calls are kept.
     pub refusals_keep_days: u32,
+    /// The days for which records are kept before their month leaves for the archive. `None`: for ever.
+    pub records_keep_days: Option<u32>,
+    /// The archive of records.
+    pub archive: Option<ArchiveOptions>,
+}
+
+/// The place of an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveOptions {
+    /// `file:///FOLDER` or `s3://BUCKET/PREFIX`.
+    pub url: String,
+    /// The URL of another server than Amazon's that speaks S3.
+    pub endpoint: Option<String>,
 }
 
 impl Default for Options {
@@ -58,6 +73,8 @@ impl Default for Options {
             journal: None,
             lease_ms: 10_000,
             refusals_keep_days: 30,
+            records_keep_days: None,
+            archive: None,
         }
     }
 }
@@ -78,6 +95,8 @@ pub enum OpenError {
     Damaged(String),
     /// The journal cannot be kept in this folder.
     Journal(PathBuf, std::io::Error),
+    /// The archive cannot be used.
+    Archive(ArchiveError),
     /// A file operation failed.
     Io(std::io::Error),
 }
@@ -104,6 +123,7 @@ impl fmt::Display for OpenError {
                 "the journal cannot be kept in {}: {cause}; name another folder by `journal_dir`",
                 folder.display()
             ),
+            Self::Archive(cause) => cause.fmt(f),
             Self::Io(cause) => write!(
                 f,
                 "{cause}: its folder must be there, and the process must be allowed to write to it"
@@ -171,6 +191,8 @@ impl Store {
             refusals: RefusalQueue::default(),
             refusals_in_turn: tokio::sync::Mutex::default(),
             refusals_keep_days: options.refusals_keep_days,
+            records_keep_days: options.records_keep_days,
+            archive: archive(options)?,
             has_unfolded_calls: AtomicBool::new(false),
             reported_prices: ReportedPrices::default(),
             journal: journal.map(journal_in).transpose()?,
@@ -211,6 +233,15 @@ impl Store {
         check_pooler(&manager, &mut conn)?;
         migrate(&manager, &mut conn, false)
     }
+}
+
+/// The archive of the options. Nothing is read from it yet.
+fn archive(options: &Options) -> Result<RecordArchive, OpenError> {
+    let Some(ArchiveOptions { url, endpoint }) = &options.archive else {
+        return Ok(RecordArchive::default());
+    };
+    let location = Location::open(url, endpoint.as_deref()).map_err(OpenError::Archive)?;
+    Ok(RecordArchive::new(Archive::new(location)))
 }
 
 fn journal_in(folder: &Path) -> Result<Journal, OpenError> {

@@ -3,15 +3,16 @@
 //! Writes then go to the tables and indexes of one month. Rows of a month without a partition are in the default
 //! partition, so no write depends on the creation of a partition in time.
 
-use diesel::RunQueryDsl;
 use diesel::pg::PgConnection;
-use diesel::sql_types::{Bool, Text};
+use diesel::sql_types::{Array, Binary, Bool, Text};
+use diesel::{QueryResult, RunQueryDsl};
 use time::{Date, Month};
-use tollgate_domain::{Id as _, RequestId, Timestamp};
+use tollgate_domain::{Id as DomainId, RequestId, Timestamp};
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
+use crate::ids::Id;
 
 /// The partitioned tables, each with the id by which it is partitioned. An id begins with its creation time.
 const TABLES: [(&str, &str); 3] = [
@@ -48,6 +49,11 @@ fn month_after(month: Date) -> Date {
     Date::from_calendar_date(year, month.month().next(), 1).unwrap_or(Date::MAX)
 }
 
+fn is_there(conn: &mut PgConnection, name: &str) -> QueryResult<bool> {
+    let found = diesel::dsl::sql::<Bool>("to_regclass(").bind::<Text, _>(name);
+    diesel::select(found.sql(") IS NOT NULL")).get_result::<bool>(conn)
+}
+
 fn make(
     conn: &mut PgConnection,
     table: &str,
@@ -56,16 +62,12 @@ fn make(
     next: Date,
 ) -> Result<(), StoreError> {
     let name = format!("{table}_{:04}_{:02}", month.year(), u8::from(month.month()));
-    let is_there = |conn: &mut PgConnection| {
-        let found = diesel::dsl::sql::<Bool>("to_regclass(").bind::<Text, _>(&name);
-        diesel::select(found.sql(") IS NOT NULL")).get_result::<bool>(conn)
-    };
-    if is_there(conn)? {
+    if is_there(conn, &name)? {
         return Ok(());
     }
     // Only one process creates it.
     dialect::lock_partitions(conn)?;
-    if is_there(conn)? {
+    if is_there(conn, &name)? {
         return Ok(());
     }
     let [from, to] = [month, next].map(|day| {
@@ -85,6 +87,44 @@ fn make(
         format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"),
     ] {
         diesel::sql_query(statement).execute(conn)?;
+    }
+    Ok(())
+}
+
+/// Drops the partitions of records of a month, except for the records that stay: they go to the default partition. Must be
+/// called in a write transaction that does not wait [long](Conn::write_short_wait) for a lock: while it waits, all others
+/// wait for it.
+///
+/// # Errors
+/// [`StoreError`] when the database fails, or when a report reads the partitions.
+pub(crate) fn drop_month(
+    conn: &mut Conn,
+    month: Date,
+    staying: &[Id<RequestId>],
+) -> Result<(), StoreError> {
+    let Conn::Postgres(conn) = conn else { return Ok(()) };
+    let (year, month) = (month.year(), u8::from(month.month()));
+    let mut dropped = Vec::new();
+    for table in ["requests", "request_index"] {
+        let name = format!("{table}_{year:04}_{month:02}");
+        if is_there(conn, &name)? {
+            // Copied before the lock is taken, because it takes long.
+            let copy = format!(
+                "CREATE TEMPORARY TABLE staying_{table} ON COMMIT DROP AS \
+                 SELECT * FROM {name} WHERE request_id = ANY($1)"
+            );
+            diesel::sql_query(copy).bind::<Array<Binary>, _>(staying).execute(conn)?;
+            dropped.push((table, name));
+        }
+    }
+    for (table, name) in dropped {
+        for statement in [
+            format!("ALTER TABLE {table} DETACH PARTITION {name}"),
+            format!("DROP TABLE {name}"),
+            format!("INSERT INTO {table} SELECT * FROM staying_{table}"),
+        ] {
+            diesel::sql_query(statement).execute(conn)?;
+        }
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use diesel::prelude::*;
 use tollgate_domain::{MerchantId, RequestId};
 
+use crate::archived::ArchivedUntil;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -40,15 +41,28 @@ pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), St
 pub(crate) struct RecordWalk {
     /// The merchant and id of the last record.
     after: Option<(Id<MerchantId>, Id<RequestId>)>,
+    /// The end of the months that are in the archive.
+    until: Option<ArchivedUntil>,
+}
+
+/// A part of a walk, with the corrections of its records.
+pub(crate) struct WalkedRecords {
+    /// The records.
+    pub(crate) rows: Vec<RequestRow>,
+    /// The records that are in the archive, and are about to be deleted.
+    pub(crate) archived: Vec<RequestRow>,
+    /// Whether the walk is at its end.
+    pub(crate) is_last: bool,
 }
 
 impl RecordWalk {
-    /// Returns the next records. The list is empty at the end.
-    pub(crate) fn next(
-        &mut self,
-        conn: &mut Conn,
-        most: i64,
-    ) -> Result<Vec<RequestRow>, StoreError> {
+    /// A walk that sets records apart that are in the archive.
+    pub(crate) fn until(until: Option<ArchivedUntil>) -> Self {
+        Self { after: None, until }
+    }
+
+    /// Returns the next records.
+    pub(crate) fn next(&mut self, conn: &mut Conn, most: i64) -> Result<WalkedRecords, StoreError> {
         let mut next = requests::table
             .order((requests::merchant_id, requests::request_id))
             .limit(most)
@@ -62,11 +76,14 @@ impl RecordWalk {
                 .filter(requests::merchant_id.ge(merchant_id))
                 .filter(requests::merchant_id.gt(merchant_id).or(of_merchant));
         }
-        let mut rows: Vec<RequestRow> = next.load(conn)?;
+        let rows: Vec<RequestRow> = next.load(conn)?;
         if let Some(last) = rows.last() {
             self.after = Some((last.merchant_id, last.request_id));
         }
+        let is_last = rows.is_empty();
+        let is_archived = |row: &RequestRow| self.until.is_some_and(|until| until.includes(row));
+        let (archived, mut rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_archived);
         correct(conn, &mut rows)?;
-        Ok(rows)
+        Ok(WalkedRecords { rows, archived, is_last })
     }
 }

@@ -11,12 +11,14 @@ use tollgate_domain::{
     TimeSpan, Timestamp,
 };
 
+use crate::archived::{self, RecordArchive};
 use crate::conn::{Conn, each_database};
 use crate::dialect::{self, RefusalCountsQuery};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::page::Page;
 use crate::refusal_queue::RefusalBatch;
+use crate::requests::CLOCK_DIFFERENCE_MS;
 use crate::rows::{RefusalCountRow, RefusalRow};
 use crate::schema::{connections, refusal_counts, refusals, spend_keys};
 
@@ -45,15 +47,27 @@ pub struct RefusalFilter {
 /// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     refusal_id: RefusalId,
 ) -> Result<Option<RefusalRecord>, StoreError> {
-    let row: Option<RefusalRow> = refusals::table
+    let row = match find_row(conn, merchant_id, refusal_id)? {
+        None => archived::find_row(conn, archive, merchant_id, refusal_id)?,
+        found => found,
+    };
+    row.map(RefusalRecord::try_from).transpose()
+}
+
+fn find_row(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    refusal_id: RefusalId,
+) -> Result<Option<RefusalRow>, StoreError> {
+    Ok(refusals::table
         .find((Id(merchant_id), Id(refusal_id)))
         .select(RefusalRow::as_select())
         .first(conn)
-        .optional()?;
-    row.map(RefusalRecord::try_from).transpose()
+        .optional()?)
 }
 
 /// Returns a merchant's refusals, newest first.
@@ -62,12 +76,14 @@ pub fn find(
 /// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RefusalFilter,
     page: &Page<RefusalId>,
 ) -> Result<Vec<RefusalRecord>, StoreError> {
     let RefusalFilter { start, end, code, spend_key_id, connection_id, model, run_id } = filter;
-    let rows: Vec<RefusalRow> = each_database!(conn, conn => {
+    let until = archived::until(conn)?.map(|until| Id(RefusalId::least(until.at)));
+    let mut rows: Vec<RefusalRow> = each_database!(conn, conn => {
         let mut query = refusals::table
             .filter(refusals::merchant_id.eq(Id(merchant_id)))
             .order(refusals::refusal_id.desc())
@@ -76,6 +92,9 @@ pub fn list(
             .into_boxed();
         if let Some(after) = page.after {
             query = query.filter(refusals::refusal_id.lt(Id(after)));
+        }
+        if let Some(until) = until {
+            query = query.filter(refusals::refusal_id.ge(until));
         }
         if let Some(start) = start {
             query = query.filter(refusals::last_at.ge(start.unix_micros()));
@@ -100,7 +119,32 @@ pub fn list(
         }
         query.load(conn)
     })?;
+    let most = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+    if let Some(until) = until.filter(|_| rows.len() < most) {
+        let below = page.after.map_or(until, |after| until.min(Id(after)));
+        let oldest =
+            start.map(|start| Id(RefusalId::least(start.plus_millis(-CLOCK_DIFFERENCE_MS))));
+        archived::walk_refusals(conn, archive, merchant_id, Some(below), oldest, |row| {
+            if filter.passes(&row) {
+                rows.push(row);
+            }
+            Ok(rows.len() < most)
+        })?;
+    }
     rows.into_iter().map(RefusalRecord::try_from).collect()
+}
+
+impl RefusalFilter {
+    fn passes(&self, row: &RefusalRow) -> bool {
+        let run_id = self.run_id.as_ref().map(RunId::as_str);
+        self.start.is_none_or(|start| row.last_at >= start.unix_micros())
+            && self.end.is_none_or(|end| row.first_at < end.unix_micros())
+            && self.code.as_ref().is_none_or(|code| row.code == *code)
+            && self.spend_key_id.is_none_or(|id| row.spend_key_id == Some(Id(id)))
+            && self.connection_id.is_none_or(|id| row.connection_id == Some(Id(id)))
+            && (self.model.is_none() || row.model == self.model)
+            && (run_id.is_none() || row.run_id.as_deref() == run_id)
+    }
 }
 
 /// The number of refused calls in a quarter hour.
@@ -173,7 +217,7 @@ pub fn counts_by_code(
 pub(crate) fn write(conn: &mut Conn, batch: &RefusalBatch) -> Result<(), StoreError> {
     // The answer to an earlier commit of the batch may have been lost.
     if let Some(first) = batch.records.first()
-        && find(conn, first.merchant_id, first.refusal_id)?.is_some()
+        && find_row(conn, first.merchant_id, first.refusal_id)?.is_some()
     {
         return Ok(());
     }

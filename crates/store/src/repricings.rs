@@ -119,12 +119,21 @@ impl Store {
         only_look: bool,
         mut tell: impl FnMut(Repricing),
     ) -> Result<(), StoreError> {
+        let closed_until =
+            self.read(|conn| Ok::<_, StoreError>(dialect::closed_until(conn)?)).await?;
+        let closed_until = Timestamp::from_unix_micros(closed_until);
+        if Timestamp::at_midnight(scope.from) < closed_until {
+            log::warn!(
+                "records from before {} are in the archive, or leave for it, and are not priced again",
+                closed_until.date()
+            );
+        }
         let merchants = match scope.merchant_id {
             Some(merchant_id) => vec![merchant_id],
             None => self.read(merchants::ids).await?,
         };
         for merchant_id in merchants {
-            let mut after = RequestId::least(Timestamp::at_midnight(scope.from));
+            let mut after = RequestId::least(Timestamp::at_midnight(scope.from).max(closed_until));
             loop {
                 let (asked, prices) = (scope.clone(), book.clone());
                 let look =
@@ -263,6 +272,10 @@ fn book_batch(
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
+    // A month that is closed meanwhile has sums already.
+    let closed_until = Timestamp::from_unix_micros(dialect::closed_until(conn)?);
+    let closed = Id(RequestId::least(closed_until));
+    let ids = ids.get(ids.partition_point(|id| *id < closed)..).unwrap_or_default();
     let rows = dialect::requests(conn, merchant_id, ids, RowLock::Rows)?;
     let records = to_records(conn, rows.clone())?;
     let earlier = repricing_totals(conn, [Id(merchant_id)], ids)?;

@@ -15,6 +15,7 @@ mod ids;
 
 use ids::{IndexCondition, NthRequestQuery, RequestIdsQuery};
 
+use crate::archived::{self, RecordArchive};
 use crate::conn::{Conn, each_database};
 use crate::dialect::RowLock;
 use crate::error::StoreError;
@@ -24,7 +25,7 @@ use crate::rollups::{
     CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
     WOULD_REFUSE,
 };
-use crate::rows::{OpenCallRow, RequestRow};
+use crate::rows::{OpenCallRow, RequestRow, time};
 use crate::schema::{open_calls, reported_usage};
 use crate::{dialect, jobs, meters, records, rollups};
 
@@ -97,6 +98,7 @@ const MOST_AT_ONCE: u32 = 1_000;
 /// [`StoreError`] when the database fails.
 pub fn find(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     request_id: RequestId,
 ) -> Result<Option<RequestRecord>, StoreError> {
@@ -111,7 +113,20 @@ pub fn find(
     if let Some(row) = open {
         return Ok(open_records(conn, &[PendingRecord::try_from(&row)?])?.pop());
     }
-    let rows = dialect::requests(conn, merchant_id, &[Id(request_id)], RowLock::No)?;
+    find_settled(conn, archive, merchant_id, request_id)
+}
+
+/// Returns a merchant's record of a settled call.
+fn find_settled(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    request_id: RequestId,
+) -> Result<Option<RequestRecord>, StoreError> {
+    let mut rows = dialect::requests(conn, merchant_id, &[Id(request_id)], RowLock::No)?;
+    if rows.is_empty() {
+        rows.extend(archived::find(conn, archive, merchant_id, request_id)?);
+    }
     Ok(to_records(conn, rows)?.pop())
 }
 
@@ -121,16 +136,28 @@ pub fn find(
 /// [`StoreError`] when the database fails.
 pub fn find_by_reference(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     reference_id: &str,
 ) -> Result<Option<RequestRecord>, StoreError> {
+    match id_of_reference(conn, merchant_id, reference_id)? {
+        Some(request_id) => find_settled(conn, archive, merchant_id, request_id),
+        None => Ok(None),
+    }
+}
+
+/// Returns the id of a merchant's record of reported usage with this reference id.
+pub(crate) fn id_of_reference(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    reference_id: &str,
+) -> Result<Option<RequestId>, StoreError> {
     let request_id: Option<Id<RequestId>> = reported_usage::table
         .find((Id(merchant_id), reference_id))
         .select(reported_usage::request_id)
         .first(conn)
         .optional()?;
-    let rows = dialect::requests(conn, merchant_id, request_id.as_slice(), RowLock::No)?;
-    Ok(to_records(conn, rows)?.pop())
+    Ok(request_id.map(Id::get))
 }
 
 /// Returns a merchant's records, newest first.
@@ -139,6 +166,7 @@ pub fn find_by_reference(
 /// [`StoreError`] when the database fails.
 pub fn list(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &ListFilter,
     page: &Page<RequestId>,
@@ -149,7 +177,7 @@ pub fn list(
     let mut walk = Page { after, limit: page.limit };
     let (mut list, mut passed) = (RequestList::default(), 0);
     loop {
-        let found = next_records(conn, merchant_id, filter, &walk)?;
+        let found = next_records(conn, archive, merchant_id, filter, &walk)?;
         let is_last = i64::try_from(found.len()).is_ok_and(|count| count < walk.rows());
         passed += found.len();
         for record in found {
@@ -158,7 +186,7 @@ pub fn list(
                 return Ok(list);
             }
             walk.after = Some(record.request_id);
-            if filter.lets_through(&record) {
+            if filter.passes(&record) {
                 list.records.push(record);
             }
         }
@@ -170,10 +198,11 @@ pub fn list(
     }
 }
 
-/// Returns the next records that the index finds, up to one more than the limit. They meet all conditions that the index
-/// has.
+/// Returns the next records that the index or the archive has, up to one more than the limit. Those of the index meet all
+/// conditions that it has, and those of the archive may meet none.
 fn next_records(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &ListFilter,
     page: &Page<RequestId>,
@@ -191,6 +220,13 @@ fn next_records(
     if filter.status != Some(RequestStatus::Pending) {
         let settled = next_settled(conn, merchant_id, filter, page)?.into_iter();
         records.extend(settled.map(|record| (record.request_id, record)));
+        let last = records.keys().rev().nth(rows.saturating_sub(1)).copied();
+        if let Some(until) = archived::until(conn)?
+            && last.is_none_or(|last| Id(last) < until.id)
+        {
+            let old = next_archived(conn, archive, merchant_id, filter, page)?.into_iter();
+            records.extend(old.map(|record| (record.request_id, record)));
+        }
     }
     Ok(records.into_values().rev().take(rows).collect())
 }
@@ -209,19 +245,38 @@ fn next_settled(
     };
     // Room for the records of the index that turn out not to have failed, or to have another model.
     let more = Page { limit: page.limit.saturating_add(corrected), ..*page };
-    let oldest = filter.start.map(|start| start.plus_millis(-CLOCK_DIFFERENCE_MS));
-    let oldest = oldest.map(|start| Id(RequestId::least(start)));
-    ids.extend(self::ids(conn, merchant_id, conditions, &more, oldest)?);
+    ids.extend(self::ids(conn, merchant_id, conditions, &more, filter.oldest())?);
     ids.sort_unstable();
     ids.dedup();
     let most = usize::try_from(more.rows()).unwrap_or(usize::MAX);
     let skipped = ids.len().saturating_sub(most);
     let ids = ids.get(skipped..).unwrap_or_default();
-    let settled = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
+    let mut settled = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
+    if let Some(until) = archived::until(conn)? {
+        // These are about to be deleted.
+        settled.retain(|row| !until.includes(row));
+    }
     let mut settled = to_records(conn, settled)?;
     // The index may not contain the correction of a record yet.
     settled.retain(|record| filter.has_wanted_outcome(record));
     Ok(settled)
+}
+
+/// Returns the next records of the archive.
+fn next_archived(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    filter: &ListFilter,
+    page: &Page<RequestId>,
+) -> Result<Vec<RequestRecord>, StoreError> {
+    let most = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+    let mut rows = Vec::new();
+    archived::walk(conn, archive, merchant_id, page.after.map(Id), filter.oldest(), |_, row| {
+        rows.push(row);
+        Ok(rows.len() < most)
+    })?;
+    to_records(conn, rows)
 }
 
 /// Returns the ids of settled calls that are not in the index yet. Also returns the number of calls in the index that
@@ -354,6 +409,12 @@ impl ListFilter {
             && self.end.is_none_or(|end| record.created_at < end)
     }
 
+    /// The least id that a record from the start of the filter may have.
+    fn oldest(&self) -> Option<Id<RequestId>> {
+        let oldest = self.start.map(|start| start.plus_millis(-CLOCK_DIFFERENCE_MS));
+        oldest.map(|oldest| Id(RequestId::least(oldest)))
+    }
+
     /// Whether a settled record meets the conditions of the index that a correction may change.
     fn has_wanted_outcome(&self, record: &RequestRecord) -> bool {
         let is_of_model = |wanted: &String| record.model.as_ref() == Some(wanted);
@@ -396,6 +457,7 @@ pub(crate) const CLOCK_DIFFERENCE_MS: i64 = 24 * 60 * 60 * 1_000;
 /// The records are given in parts, as they were settled first, without corrections. Call it in a snapshot.
 pub(crate) fn for_each_settled(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     span: Range<Timestamp>,
@@ -406,8 +468,25 @@ pub(crate) fn for_each_settled(
     let from = span.start.plus_millis(-CLOCK_DIFFERENCE_MS);
     let past = span.end.plus_millis(CLOCK_DIFFERENCE_MS);
     let [from, past] = [from, past].map(|at| Id(RequestId::least(at)));
+    let until = archived::until(conn)?;
+    if until.is_some_and(|until| from < until.id) {
+        let mut part = Vec::new();
+        archived::walk(conn, archive, merchant_id, Some(past), Some(from), |conn, row| {
+            let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+            if call.passes(merchant_id, filter) {
+                part.push(row);
+            }
+            if i64::try_from(part.len()).is_ok_and(|count| count >= RECORDS_AT_ONCE) {
+                each(conn, std::mem::take(&mut part))?;
+            }
+            Ok(true)
+        })?;
+        each(conn, part)?;
+    }
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
-        let rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
+        let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
+        // Rows that are about to be deleted were read from the archive.
+        rows.retain(|row| until.is_none_or(|until| !until.includes(row)));
         each(conn, rows)
     };
     let queued = rollups::queued(conn)?.into_iter();

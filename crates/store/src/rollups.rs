@@ -19,12 +19,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use diesel::prelude::*;
 use tollgate_domain::Timestamp;
 
+use crate::archived;
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::missing_prices;
-use crate::records::RecordWalk;
+use crate::records::{RecordWalk, WalkedRecords};
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
 use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
 use crate::tables::webhooks;
@@ -217,9 +218,13 @@ impl Rollups {
 /// Computes the roll-ups and the index again from all records. Must be called in a write transaction, while no calls are booked.
 ///
 /// # Errors
-/// [`StoreError`] when the database fails.
+/// [`StoreError`] when the database fails, or when records of it are in the archive.
 pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     const CHUNK: i64 = 10_000;
+    if archived::until(conn)?.is_some() {
+        let why = "the roll-ups of archived records cannot be computed again".to_owned();
+        return Err(StoreError::Unavailable(why));
+    }
     let known = KnownSeries::default();
     loop {
         let folded = fold(conn, &known, now)?;
@@ -233,8 +238,8 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     known.forget();
     let mut walk = RecordWalk::default();
     loop {
-        let rows = walk.next(conn, CHUNK)?;
-        if rows.is_empty() {
+        let WalkedRecords { rows, is_last, .. } = walk.next(conn, CHUNK)?;
+        if is_last {
             return Ok(());
         }
         let mut rollups = Rollups::default();

@@ -1,5 +1,6 @@
 //! The rows of the tables, a file for each table, and their conversion to and from domain types.
 
+mod archive;
 mod budgets;
 mod connections;
 mod deliveries;
@@ -26,6 +27,7 @@ mod values;
 mod wallets;
 mod webhooks;
 
+pub(crate) use archive::{ArchivedMonthRow, ArchivedSumRow};
 pub(crate) use budgets::BudgetRow;
 pub(crate) use connections::ConnectionRow;
 pub(crate) use deliveries::{DeliveryRow, PENDING, WAITING};

@@ -588,6 +588,37 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    archived_months (month) {
+        month -> Text,
+        manifest -> Text,
+        sealed_at -> BigInt,
+        deleted_at -> Nullable<BigInt>,
+    }
+}
+
+diesel::table! {
+    archive_state (number) {
+        number -> Integer,
+        database_id -> Text,
+        closed_until -> BigInt,
+        holder -> Nullable<Binary>,
+        lease_until -> BigInt,
+    }
+}
+
+diesel::table! {
+    archived_sums (month, merchant_id, owner_id, meter_id, period) {
+        month -> Text,
+        merchant_id -> Binary,
+        owner_id -> Binary,
+        meter_id -> Binary,
+        period -> Text,
+        records -> BigInt,
+        amount -> BigInt,
+    }
+}
+
 diesel::joinable!(secret_keys -> merchants (merchant_id));
 diesel::joinable!(sessions -> secret_keys (secret_key_id));
 diesel::joinable!(spend_keys -> merchants (merchant_id));
@@ -610,6 +641,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     subscriptions
 );
 diesel::allow_tables_to_appear_in_same_query!(merchants, usage_series);
+diesel::allow_tables_to_appear_in_same_query!(archived_months, archived_sums);
 diesel::allow_tables_to_appear_in_same_query!(imports, budgets);
 diesel::allow_tables_to_appear_in_same_query!(jobs, open_calls);
 diesel::allow_tables_to_appear_in_same_query!(jobs, requests);

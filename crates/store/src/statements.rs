@@ -346,10 +346,13 @@ impl<'a> StatementSums<'a> {
         let ids: BTreeSet<_> = ids.filter(|id| !within.contains(id)).collect();
         let ids = Vec::from_iter(ids);
         let rows = dialect::requests(conn, self.customer.merchant_id, &ids, RowLock::No)?;
-        let others = rows.into_iter().filter_map(|row| {
-            let at = time(row.created_at);
+        let rows: HashMap<_, _> =
+            rows.into_iter().map(|row| (row.request_id, time(row.created_at))).collect();
+        let others = ids.into_iter().filter_map(|id| {
+            // A call whose record is in the archive was made when its id was.
+            let at = rows.get(&id).copied().unwrap_or_else(|| id.get().created_at());
             let is_other = !self.range.contains(&at);
-            is_other.then(|| (row.request_id, Month::of(at, self.zone)))
+            is_other.then(|| (id, Month::of(at, self.zone)))
         });
         Ok(others.collect())
     }

@@ -14,6 +14,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Rate;
 
+use crate::archived::RecordArchive;
 use crate::backlog::{self, Backlog};
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -202,6 +203,27 @@ impl Store {
         reported: &ReportedUsage,
     ) -> Result<ReportOutcome, StoreError> {
         ledger::book_reported(conn, merchant_id, reported, &self.0.context)
+    }
+
+    /// The outcome of an earlier report of this usage whose record is in the archive, if there is one.
+    ///
+    /// Call it before [`Store::report`], which does not find such a report.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database or the archive fails.
+    pub async fn find_archived_report(
+        &self,
+        merchant_id: MerchantId,
+        reported: ReportedUsage,
+    ) -> Result<Option<ReportOutcome>, StoreError> {
+        let archive = self.archive();
+        self.read(move |conn| ledger::find_archived_report(conn, &archive, merchant_id, &reported))
+            .await
+    }
+
+    /// The archive of the records, for the functions that read them.
+    pub fn archive(&self) -> RecordArchive {
+        self.0.context.archive.clone()
     }
 
     /// Settles a call for a caller that cannot wait.
@@ -550,7 +572,16 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when the database fails. Differences are findings of the [`audit::Audit`].
     pub async fn audit(&self) -> Result<audit::Audit, StoreError> {
-        self.read_snapshot(audit::run).await
+        self.read_snapshot(|conn| audit::run(conn, None)).await
+    }
+
+    /// As [`Store::audit`], with all records of the archive.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database or the archive fails.
+    pub async fn audit_with_archive(&self) -> Result<audit::Audit, StoreError> {
+        let archive = self.archive();
+        self.read_snapshot(move |conn| audit::run(conn, Some(&archive))).await
     }
 
     /// The metrics of the ledger.

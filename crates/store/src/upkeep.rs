@@ -29,13 +29,15 @@ const FOLD_EVERY: Duration = Duration::from_millis(50);
 const FOLD_OTHERS_EVERY: u32 = 20;
 /// The interval at which old answers and sessions are deleted, and partitions made ahead.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
+/// The interval at which months are archived. A month is due at the start of a day in UTC.
+const ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// The pause after partitions could not be made.
 const PARTITIONS_AGAIN: Duration = Duration::from_secs(60);
 
 /// Does the periodic work of a store. Never returns.
 ///
 /// Keeps the lease, ends calls of dead processes, books the journal, folds settled calls into the roll-ups,
-/// renews subscriptions, deletes old answers and makes partitions. Work that fails is tried again.
+/// renews subscriptions, deletes old answers, archives old months and makes partitions. Work that fails is tried again.
 pub async fn run(store: Store) {
     let turn = Cell::new(0);
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
@@ -81,6 +83,7 @@ pub async fn run(store: Store) {
             let kept = i64::from(store.0.context.refusals_keep_days) * 24 * 60 * 60 * 1_000;
             store.forget_refusals(now.plus_millis(-kept)).await
         }),
+        every(ARCHIVE_EVERY, "nothing is archived", async || store.archive_when_due().await),
         every_or_soon(FORGET_EVERY, PARTITIONS_AGAIN, "partitions are not made", async || {
             store.make_partitions().await
         }),

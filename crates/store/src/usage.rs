@@ -11,6 +11,7 @@ use tollgate_domain::{
     Timestamp,
 };
 
+use crate::archived::RecordArchive;
 use crate::codes::CodedEnum;
 use crate::conn::Conn;
 use crate::dialect::{BoundValue, SeriesColumn, SlotRange, UsageQuery};
@@ -64,13 +65,15 @@ pub const MOST_SUMS: usize = 100_000;
 /// [`StoreError`] when the database fails.
 pub fn sums(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     group_by: &[Dimension],
     span: &TimeSpan,
 ) -> Result<Option<GroupedSums>, StoreError> {
     let periods = Periods::of(span);
-    let reader = UsageReader { merchant_id, filter, group_by, periods, among: None, only: &[] };
+    let reader =
+        UsageReader { archive, merchant_id, filter, group_by, periods, among: None, only: &[] };
     read(conn, reader)
 }
 
@@ -80,13 +83,14 @@ pub fn sums(
 /// [`StoreError`] when the database fails.
 pub fn sums_among(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     (group_by, members): (&[Dimension], &[GroupMembers]),
     span: &TimeSpan,
 ) -> Result<Option<GroupedSums>, StoreError> {
     let (periods, among) = (Periods::of(span), Some(members));
-    read(conn, UsageReader { merchant_id, filter, group_by, periods, among, only: &[] })
+    read(conn, UsageReader { archive, merchant_id, filter, group_by, periods, among, only: &[] })
 }
 
 /// As [`sums`], with the sums alone that make a margin: revenue, provider cost and service charge. It reads many groups
@@ -96,13 +100,14 @@ pub fn sums_among(
 /// [`StoreError`] when the database fails.
 pub fn margins(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RequestFilter,
     group_by: &[Dimension],
     span: &TimeSpan,
 ) -> Result<Option<GroupedSums>, StoreError> {
     let (periods, only) = (Periods::of(span), &["provider_cost", "service_charge", "revenue"]);
-    let reader = UsageReader { merchant_id, filter, group_by, periods, among: None, only };
+    let reader = UsageReader { archive, merchant_id, filter, group_by, periods, among: None, only };
     let found = read(conn, reader)?;
     // Calls that are not folded yet have all sums.
     let margin = |sums: RollupSums| RollupSums {
@@ -127,8 +132,10 @@ pub(crate) fn of_customer_by_model(
 ) -> Result<HashMap<Option<String>, RollupSums>, StoreError> {
     let filter = RequestFilter { connection_id: Some(connection_id), ..RequestFilter::default() };
     let (periods, group_by) = (Periods::of(span), &[Dimension::Model]);
-    let mut reader =
-        UsageReader { merchant_id, filter: &filter, group_by, periods, among: None, only: &[] };
+    // All of them are in roll-ups.
+    let archive = &RecordArchive::default();
+    let (filter, among, only): (_, _, &[_]) = (&filter, None, &[]);
+    let mut reader = UsageReader { archive, merchant_id, filter, group_by, periods, among, only };
     let mut found = GroupedSums::new();
     reader.read_calls(conn, usize::MAX, &mut found)?;
     let by_model = found
@@ -245,6 +252,7 @@ pub fn plan(
 
 /// A query of sums.
 struct UsageReader<'a> {
+    archive: &'a RecordArchive,
     merchant_id: MerchantId,
     filter: &'a RequestFilter,
     group_by: &'a [Dimension],
@@ -373,6 +381,7 @@ impl UsageReader<'_> {
         let (merchant_id, filter) = (self.merchant_id, self.filter);
         requests::for_each_settled(
             conn,
+            self.archive,
             merchant_id,
             filter,
             start_of(start)..start_of(end),

@@ -3,6 +3,7 @@
 //! It is linked once, and its tests run in parallel. A test of `layers.rs` checks that every file here is
 //! part of it.
 
+mod archive;
 mod backup;
 mod budgets;
 mod deliveries;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::*;
-use tollgate_store::{SettleOutcome, StoreError, requests, spend_keys};
+use tollgate_store::{RecordArchive, SettleOutcome, StoreError, requests, spend_keys};
 use tollgate_testkit::store::{TestStore, amount, answered, on_own_server};
 
 /// A customer with a spend key that has limits.
@@ -86,8 +86,12 @@ impl LimitedCustomer {
 
     async fn status(&self, store: &TestStore, request_id: RequestId) -> Option<RequestStatus> {
         let merchant_id = self.merchant_id;
-        let found =
-            store.store.read(move |conn| requests::find(conn, merchant_id, request_id)).await;
+        let found = store
+            .store
+            .read(move |conn| {
+                requests::find(conn, &RecordArchive::default(), merchant_id, request_id)
+            })
+            .await;
         found.unwrap().map(|record| record.status)
     }
 

@@ -16,7 +16,7 @@ use tollgate_domain::settlement::CallReport;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 use tollgate_store::{
-    DatabaseUrl, Page, SettleOutcome, Store, StoreError, events, requests, webhooks,
+    DatabaseUrl, Page, RecordArchive, SettleOutcome, Store, StoreError, events, requests, webhooks,
 };
 use tollgate_testkit::postgres::{FaultProxy, StatementFault};
 use tollgate_testkit::random::{Random, seeds};
@@ -179,8 +179,9 @@ impl<'a> MeteredCustomer<'a> {
 
     async fn record(&self, request_id: RequestId) -> Option<RequestRecord> {
         let merchant_id = self.wallet.0;
-        let found =
-            self.store.store.read(move |conn| requests::find(conn, merchant_id, request_id));
+        let found = self.store.store.read(move |conn| {
+            requests::find(conn, &RecordArchive::default(), merchant_id, request_id)
+        });
         found.await.unwrap()
     }
 

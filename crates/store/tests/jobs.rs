@@ -9,7 +9,7 @@ use tollgate_domain::*;
 use tollgate_store::jobs::{self, JobFilter, JobLook, NewJob, OpenJob};
 use tollgate_store::merchants::NewMerchant;
 use tollgate_store::provider_objects::{self, ObjectCaller};
-use tollgate_store::{DatabaseUrl, Page, SettleOutcome, Store, events, requests};
+use tollgate_store::{DatabaseUrl, Page, RecordArchive, SettleOutcome, Store, events, requests};
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{START, a_call, amount, answered, priced};
 use tollgate_testkit::{TestStore, each_store};
@@ -137,7 +137,10 @@ fn a_job_outlives_its_node_and_is_settled_once_by_whoever_sees_its_end_first() {
 }
 
 async fn requests_find(node: &Store, merchant_id: MerchantId, id: RequestId) -> RequestRecord {
-    node.read(move |conn| requests::find(conn, merchant_id, id)).await.unwrap().unwrap()
+    node.read(move |conn| requests::find(conn, &RecordArchive::default(), merchant_id, id))
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 #[test]

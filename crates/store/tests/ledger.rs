@@ -11,8 +11,8 @@ use tollgate_domain::*;
 use tollgate_pricing::{Amount, Tier, UnitPrices, Usage};
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    Conn, DatabaseUrl, Page, SettleOutcome, StoreError, connections, merchants, meters, requests,
-    wallets,
+    Conn, DatabaseUrl, Page, RecordArchive, SettleOutcome, StoreError, connections, merchants,
+    meters, requests, wallets,
 };
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
@@ -66,7 +66,9 @@ fn a_call_holds_its_bound_and_then_pays_what_it_used() {
         let merchant_id = shop.merchant.merchant_id;
         let pending = store
             .store
-            .read(move |conn| requests::find(conn, merchant_id, request_id))
+            .read(move |conn| {
+                requests::find(conn, &RecordArchive::default(), merchant_id, request_id)
+            })
             .await
             .unwrap()
             .unwrap();
@@ -77,7 +79,9 @@ fn a_call_holds_its_bound_and_then_pays_what_it_used() {
         assert_eq!((wallet.balance, wallet.held), (amount("18.5"), Amount::ZERO));
         let done = store
             .store
-            .read(move |conn| requests::find(conn, merchant_id, request_id))
+            .read(move |conn| {
+                requests::find(conn, &RecordArchive::default(), merchant_id, request_id)
+            })
             .await
             .unwrap()
             .unwrap();
@@ -316,8 +320,12 @@ fn the_records_of_a_wallet_are_numbered_without_gaps() {
                 numbers[usize::from(own)].push(record.sequence.unwrap());
                 let merchant_id = shop.merchant.merchant_id;
                 let id = record.request_id;
-                let kept =
-                    store.store.read(move |conn| requests::find(conn, merchant_id, id)).await;
+                let kept = store
+                    .store
+                    .read(move |conn| {
+                        requests::find(conn, &RecordArchive::default(), merchant_id, id)
+                    })
+                    .await;
                 assert_eq!(kept.unwrap().unwrap().sequence, record.sequence);
             }
         }
@@ -500,7 +508,9 @@ fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_
         let merchant_id = shop.merchant.merchant_id;
         let swept = store
             .store
-            .read(move |conn| requests::find(conn, merchant_id, request_id))
+            .read(move |conn| {
+                requests::find(conn, &RecordArchive::default(), merchant_id, request_id)
+            })
             .await
             .unwrap()
             .unwrap();
@@ -795,14 +805,18 @@ fn a_call_ahead_that_does_not_begin_leaves_no_trace() {
         let [unused, dropped, begun] = [(); 3].map(|()| Call { ahead: true, ..shop.call(store) });
         let ids = [unused.request_id, dropped.request_id, begun.request_id];
         let find = async |id| {
-            let found = store.store.read(move |conn| requests::find(conn, merchant_id, id)).await;
+            let found = store
+                .store
+                .read(move |conn| requests::find(conn, &RecordArchive::default(), merchant_id, id))
+                .await;
             found.unwrap()
         };
         let listed = async || {
             let filter = requests::ListFilter::default();
             let page = Page { after: None, limit: 10 };
-            let list =
-                store.store.read(move |conn| requests::list(conn, merchant_id, &filter, &page));
+            let list = store.store.read(move |conn| {
+                requests::list(conn, &RecordArchive::default(), merchant_id, &filter, &page)
+            });
             list.await.unwrap().records.len()
         };
         store.store.admit(Box::new(unused)).await.unwrap().unwrap();
@@ -870,8 +884,11 @@ fn a_call_ahead_of_a_dead_process_is_swept_without_a_record() {
             store.expire_other_leases(&next).await;
         }
         assert_eq!(next.sweep().await.unwrap(), 2);
-        let find =
-            async |id| next.read(move |conn| requests::find(conn, merchant_id, id)).await.unwrap();
+        let find = async |id| {
+            next.read(move |conn| requests::find(conn, &RecordArchive::default(), merchant_id, id))
+                .await
+                .unwrap()
+        };
         assert!(find(ids[0]).await.is_none());
         assert_eq!(find(begun).await.unwrap().status, RequestStatus::Error);
         assert_eq!(shop.wallet(store).await.held, Amount::ZERO);

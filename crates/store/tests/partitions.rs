@@ -6,7 +6,7 @@ use diesel::RunQueryDsl;
 use diesel::sql_types::BigInt;
 use tollgate_domain::*;
 use tollgate_store::requests::{ListFilter, RequestFilter};
-use tollgate_store::{Conn, Page, StoreError, requests};
+use tollgate_store::{Conn, Page, RecordArchive, StoreError, requests};
 use tollgate_testkit::store::{TestStore, each_store};
 
 #[derive(diesel::QueryableByName)]
@@ -63,8 +63,9 @@ fn what_only_grows_is_kept_by_month_and_a_month_without_a_partition_is_kept_too(
         };
         for filter in [ListFilter::default(), filter.into()] {
             let page = Page { after: None, limit: 10 };
-            let listed =
-                store.store.read(move |conn| requests::list(conn, merchant_id, &filter, &page));
+            let listed = store.store.read(move |conn| {
+                requests::list(conn, &RecordArchive::default(), merchant_id, &filter, &page)
+            });
             let listed: Vec<_> =
                 listed.await.unwrap().records.into_iter().map(|record| record.request_id).collect();
             assert_eq!(listed, [ids[1], ids[0]]);

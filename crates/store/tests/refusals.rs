@@ -8,7 +8,7 @@ use tollgate_domain::*;
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{self, Dimension};
-use tollgate_store::{Page, RefusalCause};
+use tollgate_store::{Page, RecordArchive, RefusalCause};
 use tollgate_testkit::store::each_store;
 
 const CODES: [&str; 4] =
@@ -79,7 +79,9 @@ fn in_a_storm_of_a_hundred_thousand_the_numbers_are_exact_and_rows_are_merged() 
         loop {
             let page = Page { after, limit: 5_000 };
             let filter = RefusalFilter::default();
-            let read = move |conn: &mut _| refusals::list(conn, merchant_id, &filter, &page);
+            let read = move |conn: &mut _| {
+                refusals::list(conn, &RecordArchive::default(), merchant_id, &filter, &page)
+            };
             let mut found = store.store.read(read).await.unwrap();
             let is_last = found.len() <= 5_000;
             found.truncate(5_000);

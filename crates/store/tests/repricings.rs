@@ -13,7 +13,7 @@ use tollgate_pricing::*;
 use tollgate_store::repricings::{Repricing, RepricingOutcome, RepricingScope};
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    DatabaseUrl, Page, SettleOutcome, Store, StoreError, events, meters, requests,
+    DatabaseUrl, Page, RecordArchive, SettleOutcome, Store, StoreError, events, meters, requests,
     subscription_configs, subscriptions, wallets,
 };
 use tollgate_testkit::store::{START, TestStore, amount, answered, each_store, priced};
@@ -81,7 +81,9 @@ impl RepricingShop {
 
     async fn record(&self, store: &TestStore, request_id: RequestId) -> RequestRecord {
         let merchant_id = self.merchant.merchant_id;
-        let found = store.store.read(move |conn| requests::find(conn, merchant_id, request_id));
+        let found = store.store.read(move |conn| {
+            requests::find(conn, &RecordArchive::default(), merchant_id, request_id)
+        });
         found.await.unwrap().unwrap()
     }
 

@@ -8,7 +8,7 @@ use tollgate_domain::*;
 use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, ListFilter};
 use tollgate_store::runs::{self, RunFilter};
-use tollgate_store::{Conn, DatabaseUrl, Page, Store};
+use tollgate_store::{Conn, DatabaseUrl, Page, RecordArchive, Store};
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
@@ -90,7 +90,9 @@ fn a_run_is_made_by_its_first_call_and_counts_and_limits_its_calls() {
         // The records of the run, the pending one too.
         let filter = ListFilter { run_id: Some("a".parse().unwrap()), ..ListFilter::default() };
         let page = Page { after: None, limit: 10 };
-        let found = store.store.read(move |conn| requests::list(conn, merchant_id, &filter, &page));
+        let found = store.store.read(move |conn| {
+            requests::list(conn, &RecordArchive::default(), merchant_id, &filter, &page)
+        });
         let statuses: Vec<_> =
             found.await.unwrap().records.iter().map(|record| record.status).collect();
         assert_eq!(statuses, [RequestStatus::Pending, RequestStatus::Completed]);

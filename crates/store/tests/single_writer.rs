@@ -17,7 +17,8 @@ use tollgate_domain::admission::Call;
 use tollgate_domain::*;
 use tollgate_pricing::Amount;
 use tollgate_store::{
-    DatabaseUrl, Options, SettleOutcome, Store, StoreError, requests, spend_keys, wallets,
+    DatabaseUrl, Options, RecordArchive, SettleOutcome, Store, StoreError, requests, spend_keys,
+    wallets,
 };
 use tollgate_testkit::store::{TestStore, amount, answered, each_store};
 
@@ -164,7 +165,9 @@ fn a_call_that_was_open_when_its_process_died_is_swept_by_the_next_one() {
         assert_eq!(next.sweep().await.unwrap(), 1);
         assert_eq!(customer.wallet(&next).await.held, Amount::ZERO);
         let merchant_id = customer.merchant_id;
-        let found = next.read(move |conn| requests::find(conn, merchant_id, open)).await;
+        let found = next
+            .read(move |conn| requests::find(conn, &RecordArchive::default(), merchant_id, open))
+            .await;
         assert_eq!(found.unwrap().unwrap().status, RequestStatus::Error);
         next.close().await.unwrap();
         store.store.renew_lease().await.unwrap();

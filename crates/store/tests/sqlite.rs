@@ -12,7 +12,9 @@ use diesel::connection::SimpleConnection;
 use diesel::sqlite::SqliteConnection;
 use tokio::runtime::Handle;
 use tollgate_domain::RequestStatus;
-use tollgate_store::{DatabaseUrl, OpenError, Options, SettleOutcome, Store, requests};
+use tollgate_store::{
+    DatabaseUrl, OpenError, Options, RecordArchive, SettleOutcome, Store, requests,
+};
 use tollgate_testkit::store::answered;
 use tollgate_testkit::{TestStore, each_store};
 
@@ -147,7 +149,9 @@ fn a_writer_that_another_program_keeps_loses_no_settlement() {
         assert_eq!(outcome, SettleOutcome::NotSettled);
         assert_eq!(store.store.unjournaled(), 1);
         // A read shows the committed state: the call is pending.
-        let find = move |conn: &mut _| requests::find(conn, merchant.merchant_id, request_id);
+        let find = move |conn: &mut _| {
+            requests::find(conn, &RecordArchive::default(), merchant.merchant_id, request_id)
+        };
         let found = store.store.read(find).await.unwrap().unwrap();
         assert_eq!(found.status, RequestStatus::Pending);
         keeper.batch_execute("ROLLBACK").unwrap();

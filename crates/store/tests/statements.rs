@@ -249,9 +249,20 @@ impl<'a> Shop<'a> {
             ..RequestFilter::default()
         };
         let (merchant_id, filter) = (self.merchant_id, ListFilter::from(filter));
-        let page = Page { after: None, limit: ALL };
-        let read = move |conn: &mut _| requests::list(conn, merchant_id, &filter, &page);
-        self.node.read(read).await.unwrap().records
+        let archive = self.node.archive();
+        let (mut records, mut after) = (Vec::new(), None);
+        loop {
+            let (filter, archive) = (filter.clone(), archive.clone());
+            let page = Page { after, limit: ALL };
+            let read =
+                move |conn: &mut _| requests::list(conn, &archive, merchant_id, &filter, &page);
+            let found = self.node.read(read).await.unwrap();
+            records.extend(found.records);
+            after = found.next;
+            if after.is_none() {
+                return records;
+            }
+        }
     }
 
     /// The amounts due of a customer's events, by time.
@@ -365,6 +376,7 @@ fn every_figure_is_a_sum_of_lines_and_a_month_that_has_ended_does_not_change() {
         each_store(async |store| {
             let mut random = Random(seed + 20_261_125);
             let mut shop = Shop::of(store).await;
+            let mut archived = 0;
             for step in 0..500 {
                 shop.step(&mut random).await;
                 if step % 90 == 60 {
@@ -373,8 +385,17 @@ fn every_figure_is_a_sum_of_lines_and_a_month_that_has_ended_does_not_change() {
                 if step % 70 == 0 {
                     shop.read_all().await;
                 }
+                if step % 100 == 99 {
+                    let archiving = shop.node.archive_months(10).await.unwrap();
+                    archived += archiving.sealed.len();
+                    shop.read_all().await;
+                    assert_eq!(shop.node.audit().await.unwrap().differences, []);
+                    let audit = shop.node.audit_with_archive().await.unwrap();
+                    assert_eq!(audit.differences, []);
+                }
             }
             shop.read_all().await;
+            assert!(archived > 2, "{archived} months are in the archive");
             assert!(shop.ended.len() > 20, "{} months have ended", shop.ended.len());
             let mut corrected = 0;
             for customer in &shop.customers {

@@ -18,7 +18,8 @@ use tollgate_domain::*;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension, GroupedSums, RollupSums};
 use tollgate_store::{
-    Conn, DatabaseUrl, MigrationError, OpenError, Options, Page, Store, StoreError, rollups,
+    Conn, DatabaseUrl, MigrationError, OpenError, Options, Page, RecordArchive, Store, StoreError,
+    rollups,
 };
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
@@ -187,7 +188,9 @@ impl UsageShop {
         loop {
             let page = Page { after, limit };
             let filter = filter.clone();
-            let read = move |conn: &mut Conn| requests::list(conn, merchant_id, &filter, &page);
+            let read = move |conn: &mut Conn| {
+                requests::list(conn, &RecordArchive::default(), merchant_id, &filter, &page)
+            };
             let found = store.read(read).await.unwrap();
             assert!(found.records.len() <= limit as usize);
             all.extend(found.records);
@@ -348,14 +351,31 @@ async fn sums(
 ) -> GroupedSums {
     let (filter, group_by, span) = (filter.clone(), group_by.to_vec(), span.clone());
     let read = move |conn: &mut Conn| {
-        let sums = usage::sums(conn, merchant_id, &filter, &group_by, &span)?.unwrap();
+        let sums =
+            usage::sums(conn, &RecordArchive::default(), merchant_id, &filter, &group_by, &span)?
+                .unwrap();
         let some: Vec<_> = sums.keys().step_by(2).cloned().collect();
         let of_some = (&*group_by, &*some);
-        let among = usage::sums_among(conn, merchant_id, &filter, of_some, &span)?.unwrap();
+        let among = usage::sums_among(
+            conn,
+            &RecordArchive::default(),
+            merchant_id,
+            &filter,
+            of_some,
+            &span,
+        )?
+        .unwrap();
         let mut expected = sums.clone();
         expected.retain(|members, _| some.contains(members));
         assert_eq!(among, expected, "sums among {some:?} by {group_by:?}");
-        let margins = usage::margins(conn, merchant_id, &filter, &group_by, &span)?;
+        let margins = usage::margins(
+            conn,
+            &RecordArchive::default(),
+            merchant_id,
+            &filter,
+            &group_by,
+            &span,
+        )?;
         Ok::<_, StoreError>((sums, margins.unwrap()))
     };
     let (sums, margins) = store.read_snapshot(read).await.unwrap();
@@ -453,8 +473,9 @@ fn a_swept_call_that_has_failed_after_all_stays_a_failure_and_one_that_has_not_d
                 let (merchant_id, newest) = (shop.merchant_id, Page { after: None, limit: 2 });
                 let filter =
                     ListFilter { status: Some(RequestStatus::Error), ..ListFilter::default() };
-                let list =
-                    node.read(move |conn| requests::list(conn, merchant_id, &filter, &newest));
+                let list = node.read(move |conn| {
+                    requests::list(conn, &RecordArchive::default(), merchant_id, &filter, &newest)
+                });
                 let list = list.await.unwrap().records;
                 list.into_iter().map(|record| record.request_id).collect::<Vec<_>>()
             };
@@ -802,8 +823,9 @@ fn a_call_is_counted_once_however_many_fold_and_while_they_do() {
             let sums = by_day(&store.store, merchant_id, &filter, &span).await;
             let newest = Page { after: None, limit: 1_000 };
             let asked = filter.clone().into();
-            let list =
-                store.store.read(move |conn| requests::list(conn, merchant_id, &asked, &newest));
+            let list = store.store.read(move |conn| {
+                requests::list(conn, &RecordArchive::default(), merchant_id, &asked, &newest)
+            });
             let list = list.await.unwrap().records;
             let ended = list.iter().filter(|one| one.status != RequestStatus::Pending).count();
             (sums.iter().map(|sums| sums.requests).sum::<i128>(), ended)

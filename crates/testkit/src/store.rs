@@ -15,8 +15,8 @@ use tollgate_store::merchants::NewMerchant;
 use tollgate_store::spend_keys::SpendKeyUpdate;
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    DatabaseUrl, Options, Store, StoreError, budgets, connections, merchants, meters, spend_keys,
-    wallets,
+    ArchiveOptions, DatabaseUrl, Options, Store, StoreError, budgets, connections, merchants,
+    meters, spend_keys, wallets,
 };
 
 use crate::postgres::{self, TestDatabase, TestServer};
@@ -105,7 +105,14 @@ fn journal(folder: &Path) -> PathBuf {
 
 fn open(url: &DatabaseUrl, clock: &Clock, folder: &Path) -> Store {
     let journal = Some(journal(folder));
-    let options = Options { serve: true, clock: clock.clone(), journal, ..Options::default() };
+    let archive = format!("file://{}", folder.join("archive").display());
+    let options = Options {
+        serve: true,
+        clock: clock.clone(),
+        journal,
+        archive: Some(ArchiveOptions { url: archive, endpoint: None }),
+        ..Options::default()
+    };
     Store::open(url, &options).unwrap()
 }
 
@@ -123,6 +130,11 @@ impl TestStore {
     /// As [`Self::open_again`], by another URL of the database.
     pub fn open_by(&self, url: &DatabaseUrl) -> Store {
         open(url, &self.clock, self.folder.path())
+    }
+
+    /// The folder of the archive.
+    pub fn archive(&self) -> PathBuf {
+        self.folder.path().join("archive")
     }
 
     /// The directory of the journal, where settlements wait while the database is unavailable.

@@ -15,7 +15,7 @@ use tollgate_api::{ClientLimits, InterfaceShape, Settings, Tls, TlsError};
 use tollgate_gateway::{CallSettings, OnDisconnect, SocketLimits, UnpricedPolicy};
 use tollgate_pricing::{Amount, PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts, WebhookUrlPolicy};
-use tollgate_store::{DatabaseUrl, Options};
+use tollgate_store::{ArchiveOptions, DatabaseUrl, Options};
 use toml::Table;
 
 use self::environment::{line, overlay};
@@ -49,6 +49,9 @@ pub(crate) struct TollgateConfig {
     pub(crate) service_charge_rate: Rate,
     /// The days for which refused calls are kept.
     pub(crate) refusals_keep_days: u32,
+    /// The days after which the records of a month leave for the archive; without it they are kept.
+    pub(crate) records_keep_days: Option<u32>,
+    pub(crate) archive: Option<ArchiveOptions>,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     /// Whether a line is logged for each request.
@@ -138,8 +141,11 @@ impl TollgateConfig {
         if !(1..=3_650).contains(&refusals_keep_days) {
             root.add_error("refusals_keep_days", "must be from 1 to 3650");
         }
+        let (records_keep_days, archive) = archive(root);
         let config = Self {
             refusals_keep_days,
+            records_keep_days,
+            archive,
             tls: tls(root, &folder.clone().unwrap_or_default()),
             listen: address(root, "listen").unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             dashboard_listen: address(root, "dashboard_listen"),
@@ -200,9 +206,33 @@ impl TollgateConfig {
             service_charge_rate: self.service_charge_rate,
             journal: self.journal_dir.clone().filter(|_| serve),
             refusals_keep_days: self.refusals_keep_days,
+            records_keep_days: self.records_keep_days,
+            archive: self.archive.clone(),
             ..Options::default()
         }
     }
+}
+
+/// The days for which records are kept, and the archive to which they leave.
+fn archive(root: &mut Section<'_>) -> (Option<u32>, Option<ArchiveOptions>) {
+    const URL: &str = "archive_url";
+    let (url, endpoint): (Option<String>, Option<String>) =
+        (root.take(URL), root.take("archive_endpoint"));
+    let keep_days: Option<u32> = root.take("records_keep_days");
+    if keep_days.is_some_and(|days| !(1..=36_500).contains(&days)) {
+        root.add_error("records_keep_days", "must be from 1 to 36500");
+    }
+    if keep_days.is_some() && url.is_none() {
+        root.add_error(URL, "is missing: records leave for it after `records_keep_days`");
+    }
+    if url.as_ref().is_some_and(|url| !url.starts_with("file:///") && !url.starts_with("s3://")) {
+        root.add_error(URL, "must be file:///FOLDER or s3://BUCKET/PREFIX");
+    }
+    let is_http = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+    if endpoint.as_ref().is_some_and(|endpoint| !is_http(endpoint)) {
+        root.add_error("archive_endpoint", "must be a URL that begins with http:// or https://");
+    }
+    (keep_days, url.map(|url| ArchiveOptions { url, endpoint }))
 }
 
 /// The position and the cause of a TOML error. The text itself, which the parser would show, is left

@@ -185,6 +185,11 @@ END
         MERCHANT=$(tollgate merchant create Acme --json | grep -o 'mch_[0-9A-Z]*')
         cp {REPOSITORY}/crates/litellm-import/tests/data/*.json .
     """,
+    ("docs/operate/archive.md", "tollgate archive run"): """
+        export TOLLGATE_DATABASE_URL=sqlite:tollgate.db TOLLGATE_ARCHIVE_URL=file://$PWD/archive
+        export TOLLGATE_RECORDS_KEEP_DAYS=90
+        tollgate migrate
+    """,
     ("docs/internals/recovery.md", "$ tollgate audit"): """
         export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
         tollgate merchant create Acme
@@ -524,6 +529,10 @@ NOT_RUN = {
     ("CONTRIBUTING.md", "cargo test --workspace"): TESTS,
     ("CONTRIBUTING.md", "cargo nextest run"): TESTS,
     ("CONTRIBUTING.md", ".ci/run"): "it runs this",
+    ("docs/operate/archive.md", "requests/month=2026-01/00001.parquet"): PICTURE,
+    ("docs/operate/archive.md", "hive_partitioning"): "bins/tollgate/tests/engines/run reads the files by DuckDB",
+    ("docs/operate/archive.md", "'Parquet')"): "needs ClickHouse and a bucket",
+    ("docs/operate/archive.md", "spark.read.parquet"): "needs Spark and a bucket",
     ("docs/operate/kubernetes.md", "kubectl apply -k"): "needs a cluster; bins/tollgate/tests/deploy/run validates it",
     ("CONTRIBUTING.md", "--example providers"): TESTS,
     ("CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,

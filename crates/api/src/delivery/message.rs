@@ -7,7 +7,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 use tollgate_store::deliveries::ClaimedDelivery;
-use tollgate_store::{Conn, StoreError, jobs, requests};
+use tollgate_store::{Conn, RecordArchive, StoreError, jobs, requests};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -285,7 +285,11 @@ impl EventResources {
     ///
     /// # Errors
     /// [`StoreError`] when the database fails.
-    pub fn read(conn: &mut Conn, event: &Event) -> Result<Self, StoreError> {
+    pub fn read(
+        conn: &mut Conn,
+        archive: &RecordArchive,
+        event: &Event,
+    ) -> Result<Self, StoreError> {
         let merchant_id = event.merchant_id;
         let (request_id, job_id) = match event.payload {
             EventPayload::RequestCompleted { request_id }
@@ -297,7 +301,7 @@ impl EventResources {
             _ => return Ok(Self::default()),
         };
         Ok(Self {
-            record: requests::find(conn, merchant_id, request_id)?,
+            record: requests::find(conn, archive, merchant_id, request_id)?,
             job: match job_id {
                 Some(job_id) => jobs::find(conn, merchant_id, job_id)?,
                 None => None,
@@ -326,8 +330,9 @@ pub(super) async fn render_body(
     app: &App,
     claimed: &ClaimedDelivery,
 ) -> Result<Option<Bytes>, StoreError> {
-    let event = claimed.event.clone();
-    let resources = app.store.read(move |conn| EventResources::read(conn, &event)).await?;
+    let (event, archive) = (claimed.event.clone(), app.store.archive());
+    let read = move |conn: &mut Conn| EventResources::read(conn, &archive, &event);
+    let resources = app.store.read(read).await?;
     let (event, sequence) = (&claimed.event, claimed.sequence);
     let message = EventMessage::of(event, sequence, &resources, app.settings.shape);
     Ok(message.and_then(|message| serde_json::to_vec(&message).ok()).map(Bytes::from))

@@ -3,6 +3,7 @@
 pub(crate) mod budgets;
 pub(crate) mod connections;
 pub(crate) mod credit_bundles;
+pub(crate) mod focus;
 pub(crate) mod health;
 pub(crate) mod jobs;
 pub(crate) mod limits;

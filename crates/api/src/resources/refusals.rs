@@ -253,8 +253,10 @@ pub(crate) async fn list(
     }
     app.store.flush_refusals().await;
     let merchant_id = caller.merchant_id;
+    let archive = app.store.archive();
     let read = move |filter: RefusalFilter, page: Page<RefusalId>| {
-        move |conn: &mut Conn| refusals::list(conn, merchant_id, &filter, &page)
+        let archive = archive.clone();
+        move |conn: &mut Conn| refusals::list(conn, &archive, merchant_id, &filter, &page)
     };
     if format == AnswerFormat::Csv {
         let pages = move |after| {
@@ -290,7 +292,8 @@ pub(crate) async fn get(
     let not_found = || ApiError::not_found(ErrorCode::RefusalNotFound, "refusal");
     let id: RefusalId = id.parse().map_err(|_| not_found())?;
     app.store.flush_refusals().await;
-    let find = move |conn: &mut Conn| refusals::find(conn, caller.merchant_id, id);
+    let archive = app.store.archive();
+    let find = move |conn: &mut Conn| refusals::find(conn, &archive, caller.merchant_id, id);
     let refusal = app.store.read(find).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(RefusalView::of(&refusal)))
 }

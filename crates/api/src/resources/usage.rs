@@ -9,9 +9,9 @@ use serde_json::Value;
 use tollgate_domain::{
     Interval, Issue, LocalTime, MerchantId, Metadata, TimeSpan, TimeSpanError, TimeZone, Timestamp,
 };
-use tollgate_store::Conn;
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{self, Dimension, GroupedCounts, GroupedSums, RollupSums};
+use tollgate_store::{Conn, RecordArchive};
 use utoipa::{IntoParams, ToSchema};
 
 use super::requests::{RecordQuery, filter};
@@ -198,7 +198,8 @@ pub(crate) async fn get(
         return Err(ApiError::invalid(issues));
     };
     app.store.flush_refusals().await;
-    let read = move |conn: &mut Conn| request.read(conn, caller.merchant_id);
+    let archive = app.store.archive();
+    let read = move |conn: &mut Conn| request.read(conn, &archive, caller.merchant_id);
     let report = app.store.read_snapshot(read).await?;
     if format == AnswerFormat::Csv {
         return csv::respond("usage.csv", &report.columns, &report.view.items);
@@ -224,9 +225,14 @@ impl UsageRequest {
         Some(Self { filter, dimensions, span: span? })
     }
 
-    fn read(&self, conn: &mut Conn, merchant_id: MerchantId) -> Result<UsageReport, ApiError> {
+    fn read(
+        &self,
+        conn: &mut Conn,
+        archive: &RecordArchive,
+        merchant_id: MerchantId,
+    ) -> Result<UsageReport, ApiError> {
         let Self { filter, dimensions, span } = self;
-        let sums = usage::sums(conn, merchant_id, filter, dimensions, span)?;
+        let sums = usage::sums(conn, archive, merchant_id, filter, dimensions, span)?;
         let sums = sums.ok_or_else(|| too_many(usage::MOST_SUMS))?;
         let refused = usage::refused(conn, merchant_id, filter, dimensions, span)?;
         let items = items(span, dimensions, &sums, refused.as_ref());
@@ -247,7 +253,7 @@ impl UsageRequest {
 }
 
 /// The error of sums of which there are more than can be returned.
-fn too_many(most: usize) -> ApiError {
+pub(super) fn too_many(most: usize) -> ApiError {
     let message = format!("has more than {most} items; choose a longer interval or a filter");
     ApiError::invalid(vec![Issue::at(["group_by"], message)])
 }
@@ -266,6 +272,7 @@ impl UsageReport {
     /// The error of a query that is not valid, or of the store.
     pub fn read(
         conn: &mut Conn,
+        archive: &RecordArchive,
         merchant_id: MerchantId,
         query: &Query,
         now: Timestamp,
@@ -273,7 +280,7 @@ impl UsageReport {
         let mut issues = Vec::new();
         let request = UsageRequest::of(query, now, &mut issues);
         match request.filter(|_| issues.is_empty()) {
-            Some(request) => request.read(conn, merchant_id),
+            Some(request) => request.read(conn, archive, merchant_id),
             None => Err(ApiError::invalid(issues)),
         }
     }

@@ -7,6 +7,7 @@ use diesel::prelude::*;
 use tollgate_domain::MerchantId;
 
 use super::findings::{Audit, CHUNK};
+use crate::archived::ArchivedUntil;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
@@ -42,9 +43,15 @@ fn times(slot: i64, requests: i128) -> i128 {
 }
 
 impl RecomputedRollups {
-    /// Adds a record.
-    pub(super) fn add(&mut self, call: &QueuedCall) {
-        self.add_sums(call, call.sums);
+    /// Adds a record, unless it is from before the end of the archived months.
+    pub(super) fn add(&mut self, call: &QueuedCall, until: Option<ArchivedUntil>) {
+        if slot(call.created_at) >= first_slot(until) {
+            self.add_sums(call, call.sums);
+        }
+    }
+
+    /// Adds the entries of a record in the index.
+    pub(super) fn add_entries(&mut self, call: &QueuedCall) {
         for (key, value) in call.index_pairs() {
             let [_, count] = self.entries.entry((Id(call.merchant_id), key, value)).or_default();
             *count += 1;
@@ -122,13 +129,14 @@ fn name(row: &SeriesRow) -> String {
 pub(super) fn compare(
     conn: &mut Conn,
     mut recomputed: RecomputedRollups,
+    until: Option<ArchivedUntil>,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     let queued = rollups::queued(conn)?;
     compare_index(conn, &queued, std::mem::take(&mut recomputed.entries), audit)?;
     // The calls in the queue are in no row yet.
     queued.iter().for_each(|call| recomputed.add_sums(call, RollupSums::default() - call.sums));
-    compare_rows(conn, &mut recomputed, audit)?;
+    compare_rows(conn, &mut recomputed, first_slot(until), audit)?;
     compare_series(conn, &mut recomputed, audit)?;
     for series in recomputed.series.values() {
         let SeriesTotals { row, sums, is_listed, found, .. } = series;
@@ -146,15 +154,21 @@ pub(super) fn compare(
     Ok(())
 }
 
+/// The first quarter hour that is compared: that after the archived months.
+fn first_slot(until: Option<ArchivedUntil>) -> i64 {
+    until.map_or(i64::MIN, |until| slot(until.at.unix_micros()))
+}
+
 fn compare_rows(
     conn: &mut Conn,
     recomputed: &mut RecomputedRollups,
+    first_slot: i64,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     let mut after = (Id::default(), 0, 0);
     let mut current = WidthSums::default();
     loop {
-        let rows = rows_after(conn, after)?;
+        let rows = rows_after(conn, after, first_slot)?;
         let Some(last) = rows.last() else { break };
         after = (last.series_id, last.width, last.slot);
         for row in &rows {
@@ -177,11 +191,13 @@ fn compare_rows(
 fn rows_after(
     conn: &mut Conn,
     (last_series, last_width, last_slot): (Id<AnyId>, i32, i64),
+    first_slot: i64,
 ) -> Result<Vec<RollupRow>, StoreError> {
     use usage_rollups::{series_id, slot, width};
     // This is `(a, b, c) > (x, y, z)`, which diesel cannot express.
     let beyond = width.gt(last_width).or(width.eq(last_width).and(slot.gt(last_slot)));
     Ok(usage_rollups::table
+        .filter(slot.ge(first_slot))
         .filter(series_id.ge(last_series))
         .filter(series_id.gt(last_series).or(beyond))
         .order((series_id, width, slot))

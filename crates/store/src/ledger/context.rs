@@ -12,6 +12,7 @@ use tollgate_pricing::Rate;
 use super::config::ConfigCache;
 use super::decide::DecisionRules;
 use super::recent::RecentSettlements;
+use crate::archived::RecordArchive;
 use crate::error::StoreError;
 use crate::journal::{Journal, JournalEntry};
 use crate::ledger_metrics::LedgerMetrics;
@@ -31,6 +32,8 @@ pub(crate) struct LedgerContext {
     /// Held while refused calls are being written.
     pub(crate) refusals_in_turn: tokio::sync::Mutex<()>,
     pub(crate) refusals_keep_days: u32,
+    pub(crate) records_keep_days: Option<u32>,
+    pub(crate) archive: RecordArchive,
     /// Whether calls were settled that this process has not folded yet.
     pub(crate) has_unfolded_calls: AtomicBool,
     pub(crate) reported_prices: ReportedPrices,

@@ -39,8 +39,8 @@ pub use command::{SettleOutcome, SettledRecord};
 pub(crate) use context::LedgerContext;
 use context::{ledger_unavailable, overtaken_error};
 pub(crate) use recent::RecentSettlements;
-pub(crate) use reported::book as book_reported;
 pub use reported::{ReportOutcome, ReportedUsage};
+pub(crate) use reported::{book as book_reported, find_archived as find_archived_report};
 use writer::Writer;
 
 /// The length of the queue. A caller that meets a full queue gets [`StoreError::Unavailable`].

@@ -17,7 +17,9 @@ use super::context::LedgerContext;
 use super::decide;
 use super::load::{self, CallMemory, LoadOutcome};
 use super::state::{CallState, LedgerState};
+use crate::archived::{self, RecordArchive};
 use crate::conn::Conn;
+use crate::dialect::RowLock;
 use crate::dialect::group::ConfigBasis;
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -199,14 +201,49 @@ fn report(reported: &ReportedUsage, now: Timestamp) -> CallReport {
     }
 }
 
-/// The outcome of an earlier report with the same reference, if there is one.
+/// The outcome of an earlier report with the same reference, if there is one. No transaction waits for the archive, so one
+/// whose record is there is not found.
 fn find_known(
     conn: &mut Conn,
     merchant_id: MerchantId,
     reported: &ReportedUsage,
 ) -> Result<Option<ReportOutcome>, StoreError> {
-    let found = requests::find_by_reference(conn, merchant_id, &reported.reference_id)?;
-    let Some(record) = found else { return Ok(None) };
+    let Some(request_id) = requests::id_of_reference(conn, merchant_id, &reported.reference_id)?
+    else {
+        return Ok(None);
+    };
+    let row = dialect::requests(conn, merchant_id, &[Id(request_id)], RowLock::No)?;
+    match requests::to_records(conn, row)?.pop() {
+        Some(record) => known(conn, reported, record).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The outcome of an earlier report with the same reference whose record is in the archive, if there is one.
+pub(crate) fn find_archived(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    reported: &ReportedUsage,
+) -> Result<Option<ReportOutcome>, StoreError> {
+    let id = requests::id_of_reference(conn, merchant_id, &reported.reference_id)?;
+    let until = archived::until(conn)?;
+    if id.zip(until).is_none_or(|(id, until)| Id(id) >= until.id) {
+        return Ok(None);
+    }
+    let reference_id = &reported.reference_id;
+    match requests::find_by_reference(conn, archive, merchant_id, reference_id)? {
+        Some(record) => known(conn, reported, record).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The outcome of a report whose reference has a record.
+fn known(
+    conn: &mut Conn,
+    reported: &ReportedUsage,
+    record: RequestRecord,
+) -> Result<ReportOutcome, StoreError> {
     let slug = match record.meter_id {
         Some(meter_id) => meters::slug(conn, meter_id)?,
         None => None,
@@ -218,8 +255,8 @@ fn find_known(
         && record.model == forwarded.model
         && record.metadata == forwarded.metadata
         && record.priced.usage == reported.priced.usage;
-    Ok(Some(match is_same {
+    Ok(match is_same {
         true => ReportOutcome::Known(Box::new(record)),
         false => ReportOutcome::ReferenceReused,
-    }))
+    })
 }

@@ -12,7 +12,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 use tollgate_store::requests::{self, ListFilter, RequestFilter, RequestList};
-use tollgate_store::{Conn, Page};
+use tollgate_store::{Conn, Page, RecordArchive};
 use utoipa::IntoParams;
 
 use super::{ConnectionQuery, id_filter, optional_id, time};
@@ -51,24 +51,30 @@ pub(crate) async fn get(
     caller: Caller,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    let find = move |conn: &mut Conn| find(conn, caller.merchant_id, &id);
+    let archive = app.store.archive();
+    let find = move |conn: &mut Conn| find(conn, &archive, caller.merchant_id, &id);
     let record = app.store.read(find).await?;
     Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
 }
 
 /// A merchant's record, by its id or by the merchant's own id.
-pub fn find(conn: &mut Conn, merchant_id: MerchantId, id: &str) -> Result<RequestRecord, ApiError> {
+pub fn find(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    id: &str,
+) -> Result<RequestRecord, ApiError> {
     // No text in the database has a NUL, and PostgreSQL accepts none.
     if id.contains('\0') {
         return Err(ApiError::not_found(ErrorCode::RequestNotFound, "request"));
     }
     let ours = match id.parse() {
-        Ok(id) => requests::find(conn, merchant_id, id)?,
+        Ok(id) => requests::find(conn, archive, merchant_id, id)?,
         Err(_) => None,
     };
     let record = match ours {
         Some(record) => Some(record),
-        None => requests::find_by_reference(conn, merchant_id, id)?,
+        None => requests::find_by_reference(conn, archive, merchant_id, id)?,
     };
     record.ok_or_else(|| ApiError::not_found(ErrorCode::RequestNotFound, "request"))
 }
@@ -130,6 +136,7 @@ pub(crate) async fn list(
 /// The error of a query that is not valid, or of the store.
 pub fn list_page(
     conn: &mut Conn,
+    archive: &RecordArchive,
     merchant_id: MerchantId,
     query: &Query,
     page: &Page<RequestId>,
@@ -139,7 +146,7 @@ pub fn list_page(
     if !issues.is_empty() {
         return Err(ApiError::invalid(issues));
     }
-    let found = requests::list(conn, merchant_id, &filter, page)?;
+    let found = requests::list(conn, archive, merchant_id, &filter, page)?;
     let view = |one| RecordView::of(one, InterfaceShape::default());
     Ok((found.records.iter().map(view).collect(), found.next))
 }
@@ -166,12 +173,12 @@ struct RecordPages {
 impl RecordPages {
     async fn page(&self, page: Page<RequestId>) -> Result<RequestList, ApiError> {
         let (merchant_id, filter) = (self.merchant_id, self.filter.clone());
-        let reference = self.reference.clone();
+        let (reference, archive) = (self.reference.clone(), self.app.store.archive());
         let read = move |conn: &mut Conn| match reference {
-            None => requests::list(conn, merchant_id, &filter, &page),
+            None => requests::list(conn, &archive, merchant_id, &filter, &page),
             Some(reference) if reference.contains('\0') => Ok(RequestList::default()),
             Some(reference) => {
-                let record = requests::find_by_reference(conn, merchant_id, &reference)?;
+                let record = requests::find_by_reference(conn, &archive, merchant_id, &reference)?;
                 let after = |id| page.after.is_none_or(|after| id < after);
                 let record = record.filter(|one| filter.passes(one) && after(one.request_id));
                 Ok(RequestList { records: record.into_iter().collect(), next: None })

@@ -135,8 +135,14 @@ pub(crate) async fn report(
     let reported = asked.what.reported(&app.gateway.tariff(app.clock.now()))?;
     let (merchant_id, shape, store) =
         (asked.caller.merchant_id, app.settings.shape, app.store.clone());
+    // No transaction waits for the archive, so what it has is found before.
+    let archived = store.find_archived_report(merchant_id, reported.clone()).await?;
     app.write(asked.idempotency_key, move |conn| {
-        match store.report(conn, merchant_id, &reported)? {
+        let outcome = match archived {
+            Some(known) => known,
+            None => store.report(conn, merchant_id, &reported)?,
+        };
+        match outcome {
             ReportOutcome::Booked(record) => {
                 Ok(ApiResponse::created(&RecordView::of(&record, shape)))
             }

@@ -1,0 +1,206 @@
+//! `tollgate archive` as users run it, and killed at many moments.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate_domain::admission::CallKey;
+use tollgate_domain::{Clock, MerchantId, NewConnection, TransactionKind};
+use tollgate_store::wallets::{self, WalletMovement};
+use tollgate_store::{Conn, Options, Page, Store, StoreError, connections, merchants};
+use tollgate_testkit::store::{a_call, amount, answered};
+
+use crate::site::{Site, assert_audit_clean, each_site};
+
+const DAY: i64 = 24 * 3_600_000;
+
+/// Adds an archive to the configuration.
+fn set_archive(site: &Site, keep_days: u32) {
+    let path = site.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let folder = site.path().join("archive");
+    let archive =
+        format!("archive_url = \"file://{}\"\nrecords_keep_days = {keep_days}\n", folder.display());
+    std::fs::write(&path, archive + &text).unwrap();
+}
+
+/// Makes calls of the last days, spread evenly, in the database of a site. Returns their merchant.
+async fn make_calls(site: &Site, days: i64, count: i64) -> MerchantId {
+    let made = site.json(&["merchant", "create", "Acme"]);
+    let merchant_id: MerchantId = made["merchant_id"].as_str().unwrap().parse().unwrap();
+    let now = Clock::system().now();
+    let clock = Clock::manual(now.plus_millis(-days * DAY));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let url = match &site.database {
+        Some(database) => database.url().parse().unwrap(),
+        None => format!("sqlite:{}/tollgate.db", site.path().display()).parse().unwrap(),
+    };
+    let store = Store::open(&url, &options).unwrap();
+    let begin = clock.now();
+    let set_up = move |conn: &mut Conn| {
+        let made = connections::create(conn, merchant_id, &NewConnection::default(), begin)?;
+        let customer = made.unwrap().connection;
+        let credit = WalletMovement {
+            kind: TransactionKind::Credit,
+            amount: amount("100000"),
+            description: None,
+        };
+        let _ = wallets::book(conn, merchant_id, customer.wallet_id, &credit, begin)?;
+        let newest = Page { after: None, limit: 1 };
+        let keys = merchants::list_secret_keys(conn, merchant_id, &newest)?;
+        Ok::<_, StoreError>((customer.connection_id, keys[0].secret_key_id))
+    };
+    let (connection_id, secret_key_id) = store.write(set_up).await.unwrap();
+    for number in 0..count {
+        let mut call = a_call(merchant_id, CallKey::Secret(secret_key_id), clock.now());
+        call.connection_id = (number % 3 > 0).then_some(connection_id);
+        let id = call.request_id;
+        store.admit(Box::new(call)).await.unwrap().unwrap();
+        store.settle(id, answered(1_000, &format!("0.{:010}", number * 7_777_777))).await;
+        clock.advance_millis(days * DAY / count);
+    }
+    store.fold().await.unwrap();
+    store.close().await.unwrap();
+    merchant_id
+}
+
+/// The CSV of all records of a merchant.
+fn records(site: &Site, merchant_id: MerchantId) -> String {
+    let merchant = merchant_id.to_string();
+    let output = site.run(&["requests", "--merchant", &merchant, "--csv"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Lets a minute pass for the lease of a process that was killed.
+fn lapse_lease(site: &Site) {
+    let sql = "UPDATE archive_state SET lease_until = 0";
+    match &site.database {
+        Some(database) => database.execute(sql),
+        None => {
+            let file = site.path().join("tollgate.db");
+            let conn = rusqlite::Connection::open(file).unwrap();
+            conn.busy_timeout(Duration::from_secs(10)).unwrap();
+            conn.execute_batch(sql).unwrap();
+        }
+    }
+}
+
+fn sealed_months(site: &Site) -> usize {
+    let output = site.run(&["archive", "list", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().count()
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_of_thirty_moments_loses_nothing_and_counts_nothing_twice() {
+    const KILLS: u32 = 30;
+    const MONTHS: u32 = 60;
+    each_site(async |site| {
+        set_archive(site, 20);
+        let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
+        let before = records(site, merchant_id);
+        let usage = || site.json(&["usage", "--merchant", &merchant_id.to_string()]);
+        let (used, audited) = (usage(), assert_audit_clean(site));
+        // The moments are spread over the time of a month.
+        let timed = |keep_days: u32| {
+            let mut run = site.command(&["archive", "run", "--json"]);
+            run.env("TOLLGATE_RECORDS_KEEP_DAYS", keep_days.to_string());
+            let begun = Instant::now();
+            let output = run.output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            begun.elapsed()
+        };
+        let start = timed(36_500);
+        let some_months = timed(31 * (MONTHS - 3)).saturating_sub(start);
+        let first = sealed_months(site);
+        assert!((1..4).contains(&first), "{first} months are sealed");
+        let mut killed = 0;
+        for kill in 0..KILLS {
+            let mut run = site.command(&["archive", "run"]);
+            let mut run = run.stdout(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(start + some_months * (kill % 15) / 20);
+            killed += u32::from(run.try_wait().unwrap().is_none());
+            run.kill().unwrap();
+            run.wait().unwrap();
+            assert_audit_clean(site);
+            if kill % 6 == 5 {
+                assert_eq!(records(site, merchant_id), before, "after kill {kill}");
+            }
+            lapse_lease(site);
+        }
+        let sealed = sealed_months(site);
+        assert!(killed > KILLS / 2, "{killed} were at work, and {sealed} months are sealed");
+        assert!(sealed > first, "no month was sealed before a kill");
+        let run = site.json(&["archive", "run"]);
+        assert_eq!(run["waits"], Value::Null);
+        println!("{killed} kills at work, {sealed} months sealed meanwhile");
+        assert_eq!(records(site, merchant_id), before);
+        assert_eq!(usage(), used);
+        assert!(site.run(&["archive", "verify"]).status.success());
+        let audit = site.json(&["audit", "--archive"]);
+        assert_eq!(audit["differences"], json!([]));
+        assert_eq!(audit["requests"], audited["requests"]);
+        let here = assert_audit_clean(site)["requests"].as_i64().unwrap();
+        assert!(here * 8 < audited["requests"].as_i64().unwrap(), "{here} records are left");
+        assert_eq!(site.json(&["archive", "run"])["sealed"], json!([]));
+    });
+}
+
+#[test]
+fn a_service_archives_by_itself_and_answers_from_the_archive() {
+    each_site(async |site| {
+        set_archive(site, 10);
+        make_calls(site, 70, 40).await;
+        let service = site.serve();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while sealed_months(site) == 0 {
+            assert!(Instant::now() < deadline, "no month is in the archive after a minute");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let merchants = site.run(&["merchant", "list", "--json"]);
+        let merchant: Value = serde_json::from_slice(&merchants.stdout).unwrap();
+        let merchant_id = merchant["merchant_id"].as_str().unwrap();
+        let key = site.json(&["key", "create", "--merchant", merchant_id]);
+        let key = key["secret_key"].as_str().unwrap();
+        let mut all = Vec::new();
+        let mut path = "/v1/requests?limit=7".to_owned();
+        loop {
+            let page = service.call("GET", &path, key).send().await.expect(200);
+            all.extend(page["data"].as_array().unwrap().clone());
+            let next = page["next_cursor"].as_str().unwrap();
+            if next.is_empty() {
+                break;
+            }
+            path = format!("/v1/requests?limit=7&cursor={next}");
+        }
+        assert_eq!(all.len(), 40);
+        let oldest = all.last().unwrap();
+        let id = oldest["request_id"].as_str().unwrap();
+        let path = format!("/v1/requests/{id}");
+        let found = service.call("GET", &path, key).send().await.expect(200);
+        assert_eq!(found, *oldest);
+
+        // Without the archive, what is here is still answered.
+        let folder = site.path().join("archive");
+        std::fs::rename(&folder, folder.with_extension("away")).unwrap();
+        let answer = service.call("GET", &path, key).send().await;
+        assert_eq!(answer.expect(503)["error"]["code"], "store_unavailable");
+        let newest = all[0]["request_id"].as_str().unwrap();
+        let path = format!("/v1/requests/{newest}");
+        service.call("GET", &path, key).send().await.expect(200);
+        service.call("GET", "/v1/requests?limit=1", key).send().await.expect(200);
+        service.call("GET", "/v1/usage", key).send().await.expect(200);
+        let output = site.run(&["archive", "verify"]);
+        assert_eq!(output.status.code(), Some(1));
+        std::fs::rename(folder.with_extension("away"), &folder).unwrap();
+        drop(service);
+        assert_audit_clean(site);
+    });
+}

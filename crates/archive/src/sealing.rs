@@ -1,0 +1,302 @@
+//! The sealing of a month: files, then the manifest, then all of it read back.
+
+use std::collections::BTreeMap;
+use std::io::Seek as _;
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::archive::Archive;
+use crate::column::{Column, ColumnType, Table, Value};
+use crate::error::ArchiveError;
+use crate::manifest::{
+    ArchivedFile, Manifest, RunningSums, SCHEMA_VERSION, Sums, hex, manifest_path,
+};
+use crate::parquet_file::{FileWriter, each_part};
+
+/// The most rows of a file.
+const FILE_ROWS: u64 = 1_000_000;
+
+/// A month that is being written.
+pub struct MonthWriter<'a> {
+    archive: &'a Archive,
+    manifest: Manifest,
+    /// The most rows of a file.
+    file_rows: u64,
+}
+
+impl Archive {
+    /// Begins to write a month. Files of an attempt that did not end are deleted.
+    ///
+    /// `database` is the id of the database that the month leaves, and `previous` the SHA-256 of the previous manifest.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Foreign`] if another database has sealed this month, and the errors of the location.
+    pub fn begin(
+        &self,
+        month: &str,
+        database: &str,
+        previous: Option<&str>,
+    ) -> Result<MonthWriter<'_>, ArchiveError> {
+        match self.read_manifest(month) {
+            Ok((found, _)) if found.database != database => {
+                return Err(ArchiveError::Foreign(manifest_path(month)));
+            }
+            Ok(_) => self.0.location.delete(&manifest_path(month))?,
+            Err(ArchiveError::Missing(_)) => {}
+            Err(cause) => return Err(cause),
+        }
+        let manifest = Manifest {
+            schema_version: SCHEMA_VERSION,
+            database: database.to_owned(),
+            month: month.to_owned(),
+            previous: previous.map(str::to_owned),
+            files: Vec::new(),
+            sums: BTreeMap::new(),
+        };
+        Ok(MonthWriter { archive: self, manifest, file_rows: FILE_ROWS })
+    }
+}
+
+/// The folder of a table's files of a month. Engines read the month from its name.
+fn folder<T: Table>(month: &str) -> String {
+    format!("{}/month={month}", T::NAME)
+}
+
+/// A file that is being written on this machine.
+struct OpenFile {
+    file: tempfile::NamedTempFile,
+    writer: FileWriter,
+    rows: u64,
+    first: [String; 2],
+    last: [String; 2],
+}
+
+impl MonthWriter<'_> {
+    /// Writes the rows of a table. They must be sorted.
+    ///
+    /// # Errors
+    /// The errors of `rows`, of temporary files and of the location.
+    pub fn write<T: Table, E: From<ArchiveError>>(
+        &mut self,
+        rows: impl Iterator<Item = Result<T::Row, E>>,
+    ) -> Result<(), E> {
+        let folder = folder::<T>(&self.manifest.month);
+        for old in self.archive.0.location.list(&folder)? {
+            self.archive.0.metadata.forget(&old);
+            self.archive.0.location.delete(&old)?;
+        }
+        let mut sums = RunningSums::new::<T>();
+        let mut open: Option<OpenFile> = None;
+        let mut number = 0_u32;
+        for row in rows {
+            let row = row?;
+            let values: Vec<Value> =
+                T::COLUMNS.iter().map(|Column { value, .. }| value(&row)).collect();
+            let key = key::<T>(&values);
+            let amounts = values.iter().zip(T::COLUMNS);
+            let amounts = amounts.filter(|(_, column)| column.kind == ColumnType::Amount);
+            sums.add(
+                &key[0],
+                amounts.map(|(value, _)| match value {
+                    Value::Amount(amount) => *amount,
+                    _ => tollgate_pricing::Amount::ZERO,
+                }),
+            );
+            if let Some(full) = open.take_if(|open| open.rows >= self.file_rows) {
+                self.upload::<T>(&folder, number, full)?;
+            }
+            let file = match &mut open {
+                Some(file) => file,
+                None => {
+                    number = number.saturating_add(1);
+                    open.insert(OpenFile::new::<T>(&key)?)
+                }
+            };
+            file.writer.push(values.into_iter())?;
+            file.rows = file.rows.saturating_add(1);
+            file.last = key;
+        }
+        if let Some(last) = open {
+            self.upload::<T>(&folder, number, last)?;
+        }
+        self.manifest.sums.insert(T::NAME.to_owned(), sums.finish());
+        Ok(())
+    }
+
+    fn upload<T: Table>(
+        &mut self,
+        folder: &str,
+        number: u32,
+        open: OpenFile,
+    ) -> Result<(), ArchiveError> {
+        let path = format!("{folder}/{number:05}.parquet");
+        let OpenFile { file, writer, rows, first, last } = open;
+        let mut written = writer.finish()?;
+        written.rewind()?;
+        let (mut digest, mut bytes) = (Sha256::new(), 0_u64);
+        each_part(&mut written, |part| {
+            digest.update(part);
+            bytes = bytes.saturating_add(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        })?;
+        self.archive.0.location.upload(&path, file.path())?;
+        let table = T::NAME.to_owned();
+        let sha256 = hex(&digest.finalize());
+        self.manifest.files.push(ArchivedFile { path, table, rows, bytes, sha256, first, last });
+        Ok(())
+    }
+
+    /// Writes the manifest. The month is sealed when it is there.
+    ///
+    /// Returns the manifest, and the SHA-256 of its bytes.
+    ///
+    /// # Errors
+    /// The errors of the location.
+    pub fn seal(self) -> Result<(Arc<Manifest>, String), ArchiveError> {
+        let digest = self.archive.write_manifest(&self.manifest)?;
+        Ok((Arc::new(self.manifest), digest))
+    }
+}
+
+impl OpenFile {
+    fn new<T: Table>(first: &[String; 2]) -> Result<Self, ArchiveError> {
+        let file = tempfile::NamedTempFile::new()?;
+        let writer = FileWriter::new::<T>(file.reopen()?)?;
+        Ok(Self { file, writer, rows: 0, first: first.clone(), last: first.clone() })
+    }
+}
+
+/// The merchant and the id of a row.
+fn key<T: Table>(values: &[Value]) -> [String; 2] {
+    [crate::column::MERCHANT, T::ID].map(|name| {
+        let place = T::COLUMNS.iter().position(|column| column.name == name);
+        match place.and_then(|place| values.get(place)) {
+            Some(Value::Text(text)) => text.clone(),
+            _ => String::new(),
+        }
+    })
+}
+
+impl Archive {
+    /// Reads a table of a sealed month and compares its files and rows with the manifest.
+    ///
+    /// Returns the sums of its rows.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Damaged`] or [`ArchiveError::Missing`] with the path of the first file that differs.
+    pub fn verify<T: Table>(&self, manifest: &Manifest) -> Result<Sums, ArchiveError> {
+        let mut sums = RunningSums::new::<T>();
+        let mut last_key: Option<[String; 2]> = None;
+        for file in manifest.files.iter().filter(|file| file.table == T::NAME) {
+            let ArchivedFile { path, rows, bytes, sha256, .. } = file;
+            let (mut digest, mut at) = (Sha256::new(), 0);
+            while at < *bytes {
+                let next = bytes.min(&at.saturating_add(PART)).to_owned();
+                digest.update(&self.0.location.get_range(path, at..next)?);
+                at = next;
+            }
+            let found = hex(&digest.finalize());
+            if found != *sha256 {
+                let why = format!("its SHA-256 is {found}, and not {sha256}");
+                return Err(ArchiveError::damaged(path, why));
+            }
+            let mut read = 0_u64;
+            for cells in self.all_cells::<T>(file)? {
+                let mut cells = cells?;
+                let key = [cells.text(crate::column::MERCHANT)?, cells.text(T::ID)?];
+                if last_key.as_ref().is_some_and(|last| *last >= key) {
+                    return Err(ArchiveError::damaged(path, "its rows are not sorted"));
+                }
+                let names = crate::manifest::amount_columns::<T>();
+                let amounts =
+                    names.map(|name| cells.amount(name)).collect::<Result<Vec<_>, _>>()?;
+                sums.add(&key[0], amounts.into_iter());
+                last_key = Some(key);
+                read = read.saturating_add(1);
+            }
+            if read != *rows {
+                let why = format!("it has {read} rows, and not {rows}");
+                return Err(ArchiveError::damaged(path, why));
+            }
+        }
+        let sums = sums.finish();
+        match manifest.sums.get(T::NAME) {
+            Some(expected) if *expected == sums => Ok(sums),
+            _ => {
+                let path = manifest_path(&manifest.month);
+                Err(ArchiveError::damaged(path, format!("its sums are not those of {}", T::NAME)))
+            }
+        }
+    }
+
+    /// Verifies that a manifest names the previous one.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Damaged`] if it names another.
+    pub fn verify_chain(
+        &self,
+        manifest: &Manifest,
+        previous: Option<&str>,
+    ) -> Result<(), ArchiveError> {
+        match manifest.previous.as_deref() == previous {
+            true => Ok(()),
+            false => Err(ArchiveError::damaged(
+                manifest_path(&manifest.month),
+                "it does not name the previous manifest",
+            )),
+        }
+    }
+}
+
+/// The part of a file that is read at once for its digest.
+const PART: u64 = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::column::{Cells, ColumnType};
+    use crate::location::Location;
+
+    struct Row(u32);
+
+    impl Table for Row {
+        type Row = Self;
+        const NAME: &'static str = "rows";
+        const ID: &'static str = "row_id";
+        const COLUMNS: &'static [Column<Self>] = &[
+            Column { name: "merchant_id", kind: ColumnType::Text, value: |_| "mch_A".into() },
+            Column {
+                name: "row_id",
+                kind: ColumnType::Text,
+                value: |row| format!("row_{:04}", row.0).into(),
+            },
+        ];
+        const READ: &'static [&'static str] = &["row_id"];
+
+        fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
+            let id = cells.text("row_id")?;
+            id[4..].parse().map(Self).map_err(|_| cells.damaged("row_id"))
+        }
+    }
+
+    #[test]
+    fn a_large_month_has_several_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", folder.path().display());
+        let archive = Archive::new(Location::open(&url, None).unwrap());
+        let mut writer = archive.begin("2026-01", "database", None).unwrap();
+        writer.file_rows = 100;
+        writer.write::<Row, ArchiveError>((0..250).map(|number| Ok(Row(number)))).unwrap();
+        let (manifest, _) = writer.seal().unwrap();
+        let rows: Vec<_> = manifest.files.iter().map(|file| file.rows).collect();
+        assert_eq!(rows, [100, 100, 50]);
+        archive.verify::<Row>(&manifest).unwrap();
+        let below = Some("row_0150".to_owned());
+        let mut walk = archive.descending::<Row>(manifest, "mch_A".to_owned(), below);
+        for number in (0..150).rev() {
+            let (_, row) = walk.next_row().unwrap().unwrap();
+            assert_eq!(row.0, number);
+        }
+        assert!(walk.next_row().unwrap().is_none());
+    }
+}

@@ -1,0 +1,189 @@
+//! Months that are written, read back, and searched.
+
+use std::fs;
+use std::sync::Arc;
+
+use tollgate_archive::{
+    Archive, ArchiveError, Cells, Column, ColumnType, Location, Manifest, Table, Value, decimal,
+};
+use tollgate_pricing::Amount;
+
+/// A row with a column of each type, absent values among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    merchant: String,
+    id: String,
+    note: Option<String>,
+    count: Option<i64>,
+    is_odd: bool,
+    at: i64,
+    cost: Amount,
+}
+
+impl Table for Row {
+    type Row = Self;
+
+    const NAME: &'static str = "rows";
+    const ID: &'static str = "row_id";
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column {
+            name: "merchant_id",
+            kind: ColumnType::Text,
+            value: |row| (&*row.merchant).into(),
+        },
+        Column { name: "row_id", kind: ColumnType::Text, value: |row| (&*row.id).into() },
+        Column { name: "note", kind: ColumnType::Text, value: |row| row.note.clone().into() },
+        Column { name: "count", kind: ColumnType::Integer, value: |row| row.count.into() },
+        Column {
+            name: "is_odd",
+            kind: ColumnType::Boolean,
+            value: |row| Value::Boolean(row.is_odd),
+        },
+        Column { name: "at", kind: ColumnType::Time, value: |row| Value::Integer(row.at) },
+        Column { name: "cost", kind: ColumnType::Amount, value: |row| Value::Amount(row.cost) },
+    ];
+    const READ: &'static [&'static str] =
+        &["merchant_id", "row_id", "note", "count", "is_odd", "at", "cost"];
+
+    fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
+        Ok(Self {
+            merchant: cells.text("merchant_id")?,
+            id: cells.text("row_id")?,
+            note: cells.optional_text("note")?,
+            count: cells.optional_integer("count")?,
+            is_odd: cells.boolean("is_odd")?,
+            at: cells.integer("at")?,
+            cost: cells.amount("cost")?,
+        })
+    }
+}
+
+/// Rows of three merchants: one has few, and one has several groups of a file.
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (merchant, count) in [("mch_A", 3), ("mch_B", 20_000), ("mch_C", 9_000)] {
+        for number in 0..count {
+            rows.push(Row {
+                merchant: merchant.to_owned(),
+                id: format!("row_{number:06}"),
+                note: (number % 3 > 0).then(|| format!("note {}", number % 11)),
+                count: (number % 5 > 0).then_some(i64::MAX - number),
+                is_odd: number % 2 == 1,
+                at: 1_700_000_000_000_000 + number,
+                cost: Amount::from_units(number * 12_345_678_901 - 7),
+            });
+        }
+    }
+    rows
+}
+
+fn archive(folder: &std::path::Path) -> Archive {
+    Archive::new(Location::open(&format!("file://{}", folder.display()), None).unwrap())
+}
+
+fn write(archive: &Archive, month: &str, previous: Option<&str>) -> (Arc<Manifest>, String) {
+    let mut writer = archive.begin(month, "database", previous).unwrap();
+    writer.write::<Row, ArchiveError>(rows().into_iter().map(Ok)).unwrap();
+    writer.seal().unwrap()
+}
+
+#[test]
+fn rows_are_read_back_as_they_were_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let (manifest, digest) = write(&archive, "2026-01", None);
+    assert_eq!(*archive.manifest("2026-01", &digest).unwrap(), *manifest);
+    let mut walk = archive.ascending::<Row>(Arc::clone(&manifest));
+    let mut found = Vec::new();
+    while let Some(row) = walk.next_row().unwrap() {
+        found.push(row);
+    }
+    assert!(found == rows(), "the rows differ");
+
+    let sums = archive.verify::<Row>(&manifest).unwrap();
+    for merchant in ["mch_A", "mch_B", "mch_C"] {
+        let of_merchant: Vec<_> =
+            rows().into_iter().filter(|row| row.merchant == merchant).collect();
+        let sum = of_merchant.iter().map(|row| i128::from(row.cost.units())).sum();
+        let found = sums.get(merchant).unwrap();
+        assert_eq!(found.rows, u64::try_from(of_merchant.len()).unwrap());
+        assert_eq!(found.amounts.get("cost"), Some(&decimal(sum)));
+    }
+}
+
+#[test]
+fn a_merchant_s_rows_are_found_from_any_id_downwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let (manifest, _) = write(&archive, "2026-01", None);
+    let bounds = [None, Some("row_000000"), Some("row_000002"), Some("row_008192"), Some("row_9")];
+    for merchant in ["mch_A", "mch_B", "mch_C", "mch_", "mch_BB", "mch_Z"] {
+        for below in bounds {
+            let below_text = below.map(str::to_owned);
+            let mut walk =
+                archive.descending::<Row>(Arc::clone(&manifest), merchant.to_owned(), below_text);
+            let mut expected: Vec<_> = rows()
+                .into_iter()
+                .filter(|row| row.merchant == merchant)
+                .filter(|row| below.is_none_or(|below| *row.id < *below))
+                .collect();
+            // The first ones, and the number of all.
+            let first = expected.split_off(expected.len().saturating_sub(9_000));
+            for row in first.iter().rev() {
+                let (id, found) = walk.next_row().unwrap().unwrap();
+                assert_eq!((&id, &found), (&row.id, row), "{merchant} {below:?}");
+            }
+            let mut rest = 0;
+            while walk.next_row().unwrap().is_some() {
+                rest += 1;
+            }
+            assert_eq!(rest, expected.len(), "{merchant} {below:?}");
+        }
+    }
+    let found: Option<Row> = archive.find(Arc::clone(&manifest), "mch_B", "row_012345").unwrap();
+    assert_eq!(found.unwrap().id, "row_012345");
+    for (merchant, id) in [("mch_A", "row_012345"), ("mch_B", "row_012345x"), ("mch_B", "")] {
+        let found: Option<Row> = archive.find(Arc::clone(&manifest), merchant, id).unwrap();
+        assert_eq!(found, None);
+    }
+}
+
+#[test]
+fn an_attempt_that_did_not_end_leaves_no_file_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let rest = folder.path().join("rows/month=2026-01/00007.parquet");
+    fs::create_dir_all(rest.parent().unwrap()).unwrap();
+    fs::write(&rest, "half a file").unwrap();
+    write(&archive, "2026-01", None);
+    assert!(!rest.exists());
+    // A month that is written again is the same.
+    let (_, first) = write(&archive, "2026-01", None);
+    let (manifest, again) = write(&archive, "2026-01", None);
+    assert_eq!(first, again);
+    archive.verify::<Row>(&manifest).unwrap();
+}
+
+#[test]
+fn manifests_form_a_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let (first, digest) = write(&archive, "2026-01", None);
+    let (second, _) = write(&archive, "2026-02", Some(&digest));
+    archive.verify_chain(&first, None).unwrap();
+    archive.verify_chain(&second, Some(&digest)).unwrap();
+    assert!(archive.verify_chain(&second, None).is_err());
+    let wrong = archive.manifest("2026-02", &digest).unwrap_err().to_string();
+    assert!(wrong.contains("manifests/2026-02.json"), "{wrong}");
+    let missing = archive.manifest("2026-03", &digest).unwrap_err();
+    assert!(matches!(missing, ArchiveError::Missing(_)), "{missing}");
+}
+
+#[test]
+fn a_location_is_a_folder_or_a_bucket() {
+    for url in ["archive", "ftp://host/archive", "file://host/archive", "file:archive"] {
+        let wrong = Location::open(url, None).unwrap_err();
+        assert!(matches!(wrong, ArchiveError::Location(_)), "{url}: {wrong}");
+    }
+    assert!(Location::open("s3://bucket/prefix", Some("http://127.0.0.1:1")).is_ok());
+}

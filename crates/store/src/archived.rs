@@ -1,0 +1,326 @@
+//! Reads of records that are in the archive.
+//!
+//! A month leaves the database as a whole, and older months before it. A record is read from the archive if its id is
+//! from before the end of the last such month, except for the few that [stay](stays). This holds from the moment at which
+//! the month is marked, whether its rows are deleted already or not.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use diesel::prelude::*;
+use tollgate_archive::{Archive, ArchiveError, Manifest, Table};
+use tollgate_domain::{
+    Id as DomainId, MerchantId, Month, RefusalId, RequestId, TimeZone, Timestamp,
+};
+
+mod columns;
+
+pub(crate) use columns::{ArchivedRefusal, ArchivedRequest, ArchivedRow};
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::rows::{ArchivedMonthRow, RefusalRow, RequestRow, time};
+use crate::schema::archived_months;
+
+/// The archive of a store's records, for reads. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct RecordArchive(Access);
+
+#[derive(Clone, Debug, Default)]
+enum Access {
+    /// No archive is configured. A read that needs one fails.
+    #[default]
+    Missing,
+    /// Reads end where the database ends.
+    LeftOut,
+    Open(Arc<SharedArchive>),
+}
+
+#[derive(Debug)]
+struct SharedArchive {
+    archive: Archive,
+    turns: Turns,
+}
+
+/// The reads of the archive at once. The others wait, so that an archive that is slow does not take all connections
+/// of the readers.
+#[derive(Debug)]
+struct Turns {
+    free: Mutex<u32>,
+    changed: Condvar,
+}
+
+const NOT_CONFIGURED: &str =
+    "records of this database are in an archive, and `archive_url` is not set";
+/// The most reads of the archive at once.
+const AT_ONCE: u32 = 2;
+/// The longest wait for a turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// A turn to read the archive.
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    fn take(&self) -> Result<Turn<'_>, StoreError> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(free, TURN_TIMEOUT, |free| *free == 0);
+        let (mut free, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(StoreError::Unavailable("the archive is busy".to_owned()));
+        }
+        *free = free.saturating_sub(1);
+        Ok(Turn(self))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
+        *free = free.saturating_add(1);
+        self.0.changed.notify_one();
+    }
+}
+
+impl From<ArchiveError> for StoreError {
+    fn from(cause: ArchiveError) -> Self {
+        Self::Unavailable(cause.to_string())
+    }
+}
+
+impl RecordArchive {
+    /// The records of an archive.
+    pub(crate) fn new(archive: Archive) -> Self {
+        let turns = Turns { free: Mutex::new(AT_ONCE), changed: Condvar::new() };
+        Self(Access::Open(Arc::new(SharedArchive { archive, turns })))
+    }
+
+    /// An archive that is left out: a list ends where the database ends. For the newest few records.
+    pub const fn left_out() -> Self {
+        Self(Access::LeftOut)
+    }
+
+    /// Whether an archive is configured.
+    pub(crate) const fn is_configured(&self) -> bool {
+        matches!(self.0, Access::Open(_))
+    }
+
+    /// The archive.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if none is configured.
+    pub(crate) fn files(&self) -> Result<&Archive, StoreError> {
+        let missing = || StoreError::Unavailable(NOT_CONFIGURED.to_owned());
+        self.shared()?.map(|shared| &shared.archive).ok_or_else(missing)
+    }
+
+    /// The archive, unless it is left out.
+    fn shared(&self) -> Result<Option<&SharedArchive>, StoreError> {
+        match &self.0 {
+            Access::Missing => Err(StoreError::Unavailable(NOT_CONFIGURED.to_owned())),
+            Access::LeftOut => Ok(None),
+            Access::Open(shared) => Ok(Some(shared)),
+        }
+    }
+}
+
+/// The end of the months that are in the archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ArchivedUntil {
+    /// The first instant of the next month.
+    pub(crate) at: Timestamp,
+    /// The least id of that instant.
+    pub(crate) id: Id<RequestId>,
+}
+
+impl ArchivedUntil {
+    /// The end of a month of UTC.
+    pub(crate) fn end_of(month: Month) -> Self {
+        let at = month.range(&TimeZone::UTC).end;
+        Self { at, id: Id(RequestId::least(at)) }
+    }
+
+    /// Whether a record is read from the archive. The row must be as it was settled first, without a correction.
+    pub(crate) fn includes(&self, row: &RequestRow) -> bool {
+        row.request_id < self.id && !stays(row)
+    }
+}
+
+/// The month of UTC in which an id was made.
+pub(crate) fn month_of(id: impl DomainId) -> Month {
+    // All ids begin with their time.
+    Month::of(RequestId::from_bytes(*id.as_bytes()).created_at(), &TimeZone::UTC)
+}
+
+/// Whether the record of a call stays in the database when its month leaves. Its row must be as it was settled first.
+///
+/// One that the sweeper ended stays, because its settlement may still come. One that was made after its month, by the clock
+/// of another node, stays with the sums of that time. And one stays that was settled in another month than it was made,
+/// by the clocks of any zone, because statements of that month name it. There are few.
+pub(crate) fn stays(row: &RequestRow) -> bool {
+    const HOUR: i64 = 60 * 60 * 1_000;
+    let end = ArchivedUntil::end_of(month_of(row.request_id.get())).at;
+    if row.swept || row.created_at >= end.unix_micros() {
+        return true;
+    }
+    let Some(settled_at) = row.settled_at.map(time) else { return false };
+    // The last zone begins a month 12 hours after UTC, and the first one 14 hours before.
+    let begun_last = time(row.created_at).plus_millis(-12 * HOUR);
+    let next_month = Month::of(begun_last, &TimeZone::UTC).range(&TimeZone::UTC).end;
+    row.connection_id.is_some()
+        && settled_at >= next_month.plus_millis(-14 * HOUR)
+        && is_settled_later(row.created_at, settled_at.unix_micros())
+}
+
+/// Whether a call was settled in a later quarter hour than it was made. Months begin with one in every zone.
+fn is_settled_later(created_at: i64, settled_at: i64) -> bool {
+    const QUARTER_HOUR: i64 = 15 * 60 * 1_000_000;
+    settled_at.div_euclid(QUARTER_HOUR) != created_at.div_euclid(QUARTER_HOUR)
+}
+
+/// The months that are in the archive, the last one first.
+pub(crate) fn months(conn: &mut Conn) -> Result<Vec<ArchivedMonthRow>, StoreError> {
+    Ok(archived_months::table
+        .order(archived_months::month.desc())
+        .select(ArchivedMonthRow::as_select())
+        .load(conn)?)
+}
+
+/// The end of the months that are in the archive. `None` if there are none.
+pub(crate) fn until(conn: &mut Conn) -> Result<Option<ArchivedUntil>, StoreError> {
+    let last: Option<String> = archived_months::table
+        .order(archived_months::month.desc())
+        .select(archived_months::month)
+        .first(conn)
+        .optional()?;
+    let last = last.map(|month| parse(&month)).transpose()?;
+    Ok(last.map(ArchivedUntil::end_of))
+}
+
+/// Parses the month of a row.
+pub(crate) fn parse(month: &str) -> Result<Month, StoreError> {
+    month
+        .parse()
+        .map_err(|_| StoreError::Corrupt { what: "archived_months.month", value: month.to_owned() })
+}
+
+/// Returns a merchant's record that is in the archive.
+pub(crate) fn find(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    request_id: RequestId,
+) -> Result<Option<RequestRow>, StoreError> {
+    let found = find_row::<ArchivedRow, _>(conn, archive, merchant_id, request_id)?;
+    Ok(found.filter(|found| !found.stays).map(|found| found.row))
+}
+
+/// Returns a merchant's row of a table that is in the archive.
+pub(crate) fn find_row<T: Table, I: DomainId + ToString + Copy>(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    id: I,
+) -> Result<Option<T>, StoreError> {
+    let month: Option<ArchivedMonthRow> = archived_months::table
+        .find(month_of(id).to_string())
+        .select(ArchivedMonthRow::as_select())
+        .first(conn)
+        .optional()?;
+    let Some(month) = month else { return Ok(None) };
+    let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(None) };
+    let _turn = turns.take()?;
+    let manifest = archive.manifest(&month.month, &month.manifest)?;
+    Ok(archive.find(manifest, &merchant_id.to_string(), &id.to_string())?)
+}
+
+/// Calls `each` with a merchant's records in the archive, the newest first, until it returns false. They have ids below
+/// `below` and from `oldest` on.
+pub(crate) fn walk(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    below: Option<Id<RequestId>>,
+    oldest: Option<Id<RequestId>>,
+    mut each: impl FnMut(&mut Conn, RequestRow) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
+    walk_table(conn, archive, merchant_id, below, oldest, |conn, ArchivedRow { row, stays }| {
+        match oldest {
+            Some(oldest) if row.request_id < oldest => Ok(false),
+            _ => Ok(stays || each(conn, row)?),
+        }
+    })
+}
+
+/// Calls `each` with a merchant's refusals in the archive, as [`walk`] does.
+pub(crate) fn walk_refusals(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    below: Option<Id<RefusalId>>,
+    oldest: Option<Id<RefusalId>>,
+    mut each: impl FnMut(RefusalRow) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
+    walk_table(conn, archive, merchant_id, below, oldest, |_, row: RefusalRow| match oldest {
+        Some(oldest) if row.refusal_id < oldest => Ok(false),
+        _ => each(row),
+    })
+}
+
+/// Walks through a merchant's rows of a table, the newest first, until `each` returns false. Rows from before `oldest` come
+/// if they are of its month.
+fn walk_table<T: Table, I: DomainId + ToString + Copy>(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    below: Option<Id<I>>,
+    oldest: Option<Id<I>>,
+    mut each: impl FnMut(&mut Conn, T) -> Result<bool, StoreError>,
+) -> Result<(), StoreError> {
+    let mut months = months(conn)?;
+    let first = oldest.map(|oldest| month_of(oldest.get()).to_string());
+    let last = below.map(|below| month_of(below.get()).to_string());
+    months.retain(|month| first.as_ref().is_none_or(|first| *first <= month.month));
+    months.retain(|month| last.as_ref().is_none_or(|last| month.month <= *last));
+    if months.is_empty() {
+        return Ok(());
+    }
+    let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(()) };
+    let _turn = turns.take()?;
+    let below = below.map(|id| id.get().to_string());
+    for month in months {
+        let manifest = archive.manifest(&month.month, &month.manifest)?;
+        let mut rows = archive.descending::<T>(manifest, merchant_id.to_string(), below.clone());
+        while let Some((_, row)) = rows.next_row()? {
+            if !each(conn, row)? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with all records of the archive that are not in the database too, in parts.
+pub(crate) fn each_part(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    most: usize,
+    mut each: impl FnMut(&mut Conn, Vec<RequestRow>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    for month in months(conn)?.into_iter().rev() {
+        let files = archive.files()?;
+        let manifest: Arc<Manifest> = files.manifest(&month.month, &month.manifest)?;
+        let mut rows = files.ascending::<ArchivedRow>(manifest);
+        let mut part = Vec::new();
+        while let Some(ArchivedRow { row, stays }) = rows.next_row()? {
+            if !stays {
+                part.push(row);
+            }
+            if part.len() >= most {
+                each(conn, std::mem::take(&mut part))?;
+            }
+        }
+        each(conn, part)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! The archiving of months: their records and refusals are written to sealed files, and leave the database.
+//!
+//! 1. The month is closed: no call of it is open, and its records are not priced again.
+//! 2. Its rows are written to files, and a manifest seals them.
+//! 3. The files are read back, and their sums are compared with those of the rows.
+//! 4. The month is marked. From this transaction on, reads go to the archive.
+//! 5. Its rows are deleted in small transactions.
+//!
+//! A process that dies leaves the rows until step 4. The next one begins the month again, and replaces its files. After
+//! step 4, the next one goes on with step 5. One process works at a time, by a lease that every step extends.
+
+use std::fmt;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use diesel::prelude::*;
+use tollgate_archive::{ArchivedFile, Manifest};
+use tollgate_domain::{Id as _, Month, NodeId, RequestId, Timestamp};
+
+mod deleting;
+mod lease;
+mod month;
+mod writing;
+
+use deleting::Place;
+use month::MonthIds;
+
+use crate::archived::{self, ArchivedRow, ArchivedUntil};
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::rollups;
+use crate::rows::{ArchivedMonthRow, ArchivedSumRow, RefusalRow};
+use crate::schema::{archived_months, open_calls, requests};
+use crate::store::Store;
+use crate::{dialect, merchants};
+
+/// The interval at which the lease is extended while files are written.
+const EXTEND_EVERY: Duration = Duration::from_secs(15);
+/// The number of sums that are written in one transaction.
+const SUMS_AT_ONCE: usize = 500;
+
+/// The result of archiving.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Archiving {
+    /// The months that were sealed, the oldest first.
+    pub sealed: Vec<SealedMonth>,
+    /// The reason why a month that is old enough was not sealed yet.
+    pub waits: Option<ArchivingWait>,
+}
+
+/// A sealed month.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedMonth {
+    /// The month, such as `2026-01`.
+    pub month: String,
+    /// The SHA-256 of its manifest, in hex.
+    pub manifest: String,
+    /// The time at which it was sealed.
+    pub sealed_at: Timestamp,
+    /// Whether rows of it are still being deleted from the database.
+    pub leaving: bool,
+    /// The files.
+    pub files: Vec<ArchivedFile>,
+}
+
+/// The reason why a month is not sealed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArchivingWait {
+    /// Another process works on the archive.
+    OtherProcess,
+    /// Calls of the month are still open.
+    OpenCalls(String),
+}
+
+impl fmt::Display for ArchivingWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherProcess => f.write_str("another process works on the archive"),
+            Self::OpenCalls(month) => write!(f, "{month} waits: it has calls that have not ended"),
+        }
+    }
+}
+
+impl Store {
+    /// Archives the months whose last instant is older than this number of days. The oldest comes first.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database or the archive fails. The month that it was at is in the database, or is sealed
+    /// as a whole.
+    pub async fn archive_months(&self, keep_days: u32) -> Result<Archiving, StoreError> {
+        let node_id = self.0.context.node_id;
+        let mut archiving = Archiving::default();
+        if !self.take_archive_lease(node_id).await? {
+            archiving.waits = Some(ArchivingWait::OtherProcess);
+            return Ok(archiving);
+        }
+        let done = self.archive_due(node_id, keep_days, &mut archiving).await;
+        let released = self.write_outside_calls(move |conn| lease::release(conn, node_id)).await;
+        done?;
+        released?;
+        Ok(archiving)
+    }
+
+    /// Archives the months that are due by the options of the store, if they name days and an archive.
+    pub(crate) async fn archive_when_due(&self) -> Result<(), StoreError> {
+        let context = &self.0.context;
+        let Some(keep_days) = context.records_keep_days.filter(|_| context.archive.is_configured())
+        else {
+            return Ok(());
+        };
+        match self.archive_months(keep_days).await?.waits {
+            Some(ArchivingWait::OpenCalls(month)) => {
+                log::warn!("{}", ArchivingWait::OpenCalls(month));
+            }
+            Some(ArchivingWait::OtherProcess) | None => {}
+        }
+        Ok(())
+    }
+
+    async fn take_archive_lease(&self, node_id: NodeId) -> Result<bool, StoreError> {
+        let now = self.0.context.clock.now();
+        self.write_outside_calls(move |conn| lease::take(conn, node_id, now)).await
+    }
+
+    async fn archive_due(
+        &self,
+        node_id: NodeId,
+        keep_days: u32,
+        archiving: &mut Archiving,
+    ) -> Result<(), StoreError> {
+        let leaving = self.read(archived::months).await?.into_iter().rev();
+        for month in leaving.filter(|month| month.deleted_at.is_none()) {
+            self.delete_month(node_id, archived::parse(&month.month)?).await?;
+        }
+        let keep_ms = i64::from(keep_days).saturating_mul(24 * 60 * 60 * 1_000);
+        loop {
+            let last = self.0.context.clock.now().plus_millis(-keep_ms);
+            let Some(month) =
+                self.read(oldest_month).await?.filter(|month| MonthIds::of(*month).to <= last)
+            else {
+                return Ok(());
+            };
+            self.fold().await?;
+            let now = self.0.context.clock.now();
+            let close = move |conn: &mut Conn| close(conn, node_id, month, now);
+            if !self.write_outside_calls(close).await? {
+                archiving.waits = Some(ArchivingWait::OpenCalls(month.to_string()));
+                return Ok(());
+            }
+            let sealed = self.seal_month(node_id, month).await?;
+            log::info!("{month} is in the archive");
+            archiving.sealed.push(sealed);
+            self.delete_month(node_id, month).await?;
+        }
+    }
+
+    /// Writes the files of a month, verifies them, and marks the month.
+    async fn seal_month(&self, node_id: NodeId, month: Month) -> Result<SealedMonth, StoreError> {
+        let archive = self.archive();
+        let write = self.read(move |conn| writing::write(conn, &archive, MonthIds::of(month)));
+        let mut write = pin!(write);
+        let (manifest, digest, sums) = loop {
+            match tokio::time::timeout(EXTEND_EVERY, &mut write).await {
+                Ok(written) => break written?,
+                Err(_) => {
+                    let now = self.0.context.clock.now();
+                    self.write_outside_calls(move |conn| lease::extend(conn, node_id, now)).await?;
+                }
+            }
+        };
+        for sums in sums.chunks(SUMS_AT_ONCE) {
+            let (sums, now) = (sums.to_vec(), self.0.context.clock.now());
+            let write = move |conn: &mut Conn| write_sums(conn, node_id, &sums, now);
+            self.write_outside_calls(write).await?;
+        }
+        let now = self.0.context.clock.now();
+        let row = ArchivedMonthRow {
+            month: month.to_string(),
+            manifest: digest,
+            sealed_at: now.unix_micros(),
+            deleted_at: None,
+        };
+        let sealed = sealed_month(&row, &manifest);
+        self.write_outside_calls(move |conn| {
+            lease::extend(conn, node_id, now)?;
+            diesel::insert_into(archived_months::table).values(&row).execute(conn)?;
+            Ok::<_, StoreError>(())
+        })
+        .await?;
+        Ok(sealed)
+    }
+
+    /// Deletes the rows of a month that is marked. It pauses for longer than it works, so that calls hardly wait.
+    async fn delete_month(&self, node_id: NodeId, month: Month) -> Result<(), StoreError> {
+        let ids = MonthIds::of(month);
+        if !self.0.has_one_writer {
+            let now = self.0.context.clock.now();
+            self.read(move |conn| deleting::detach(conn, node_id, ids, now)).await?;
+        }
+        for merchant_id in self.read(merchants::ids).await? {
+            let mut next = Some(Place::Requests(None));
+            while let Some(place) = next {
+                let (begun, now) = (Instant::now(), self.0.context.clock.now());
+                let delete = move |conn: &mut Conn| {
+                    lease::extend(conn, node_id, now)?;
+                    deleting::some(conn, merchant_id, ids, place)
+                };
+                next = self.write_outside_calls(delete).await?;
+                tokio::time::sleep(begun.elapsed() * 2).await;
+            }
+        }
+        let now = self.0.context.clock.now();
+        self.write_outside_calls(move |conn| {
+            lease::extend(conn, node_id, now)?;
+            diesel::update(archived_months::table.find(month.to_string()))
+                .set(archived_months::deleted_at.eq(now.unix_micros()))
+                .execute(conn)?;
+            Ok::<_, StoreError>(())
+        })
+        .await?;
+        while self
+            .write_outside_calls(|conn| Ok::<_, StoreError>(dialect::give_back_pages(conn)?))
+            .await?
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// The months that are in the archive, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database or the archive fails.
+    pub async fn archived_months(&self) -> Result<Vec<SealedMonth>, StoreError> {
+        let archive = self.archive();
+        self.read(move |conn| {
+            let months = archived::months(conn)?.into_iter().rev();
+            let sealed = months.map(|row| {
+                let manifest = archive.files()?.manifest(&row.month, &row.manifest)?;
+                Ok(sealed_month(&row, &manifest))
+            });
+            sealed.collect()
+        })
+        .await
+    }
+
+    /// Reads a month of the archive and compares it with its manifest, and the manifest with the previous one.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the name of the file that differs.
+    pub async fn verify_archive(&self, month: &str) -> Result<(), StoreError> {
+        let (archive, month) = (self.archive(), month.to_owned());
+        self.read(move |conn| {
+            let mut previous = None;
+            for row in archived::months(conn)?.into_iter().rev() {
+                if row.month == month {
+                    let files = archive.files()?;
+                    let manifest = files.manifest(&row.month, &row.manifest)?;
+                    files.verify_chain(&manifest, previous.as_deref())?;
+                    files.verify::<ArchivedRow>(&manifest)?;
+                    files.verify::<RefusalRow>(&manifest)?;
+                    return Ok(());
+                }
+                previous = Some(row.manifest);
+            }
+            Err(StoreError::missing("archived month", &month))
+        })
+        .await
+    }
+}
+
+fn sealed_month(row: &ArchivedMonthRow, manifest: &Manifest) -> SealedMonth {
+    SealedMonth {
+        month: row.month.clone(),
+        manifest: row.manifest.clone(),
+        sealed_at: Timestamp::from_unix_micros(row.sealed_at),
+        leaving: row.deleted_at.is_none(),
+        files: manifest.files.clone(),
+    }
+}
+
+/// The month of the oldest record that is not in the archive.
+fn oldest_month(conn: &mut Conn) -> Result<Option<Month>, StoreError> {
+    let from = archived::until(conn)?.map_or(Id(RequestId::from_bytes([0; 16])), |until| until.id);
+    let mut oldest: Option<Id<RequestId>> = None;
+    for merchant_id in merchants::ids(conn)? {
+        let first = requests::table
+            .filter(requests::merchant_id.eq(Id(merchant_id)))
+            .filter(requests::request_id.ge(from))
+            .order(requests::request_id)
+            .select(requests::request_id)
+            .first(conn)
+            .optional()?;
+        oldest = [oldest, first].into_iter().flatten().min();
+    }
+    Ok(oldest.map(|oldest| archived::month_of(oldest.get())))
+}
+
+/// Closes a month if all of its calls have ended and are in the roll-ups. Returns whether it did.
+fn close(
+    conn: &mut Conn,
+    node_id: NodeId,
+    month: Month,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    lease::extend(conn, node_id, now)?;
+    let until = ArchivedUntil::end_of(month);
+    let open: i64 =
+        open_calls::table.filter(open_calls::request_id.lt(until.id)).count().get_result(conn)?;
+    let waits = |call: &rollups::QueuedCall| Id(call.request_id) < until.id;
+    if open > 0 || rollups::queued(conn)?.iter().any(waits) {
+        return Ok(false);
+    }
+    lease::close(conn, until.at)?;
+    Ok(true)
+}
+
+/// Writes sums of a month. Those of an earlier attempt are replaced.
+fn write_sums(
+    conn: &mut Conn,
+    node_id: NodeId,
+    sums: &[ArchivedSumRow],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    use crate::schema::archived_sums;
+    lease::extend(conn, node_id, now)?;
+    for row in sums {
+        let key = (&row.month, row.merchant_id, row.owner_id, row.meter_id, &row.period);
+        diesel::delete(archived_sums::table.find(key)).execute(conn)?;
+        diesel::insert_into(archived_sums::table).values(row).execute(conn)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! The files of a month: its rows are written and read back.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use diesel::dsl::{count_star, sql};
+use diesel::prelude::*;
+use diesel::sql_types::BigInt;
+use tollgate_archive::{ArchiveError, Manifest, Sums, decimal};
+use tollgate_domain::{MerchantId, MeterId, MeterVersion, RefusalId, RequestId};
+
+use super::lease;
+use super::month::{MonthIds, merchants_in_order};
+use crate::archived::{self, ArchivedRefusal, ArchivedRequest, ArchivedRow, RecordArchive};
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
+use crate::meters::{self, MeterPricing};
+use crate::records;
+use crate::requests::to_records;
+use crate::rows::{ArchivedSumRow, HIGH, RefusalRow, RequestRow, counter_key, from_json};
+use crate::schema::{refusals, requests};
+use crate::tables::repricings::repricing_totals;
+
+/// The number of rows that are read at once.
+const CHUNK: i64 = 2_000;
+
+/// Writes the files of a month and its manifest, and compares them with the rows of the database.
+///
+/// Returns the manifest, its SHA-256, and the sums for the audit.
+pub(super) fn write(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    ids: MonthIds,
+) -> Result<(Arc<Manifest>, String, Vec<ArchivedSumRow>), StoreError> {
+    let files = archive.files()?;
+    let month = ids.month.to_string();
+    let database = lease::database_id(conn)?;
+    let previous = archived::months(conn)?.into_iter().next().map(|last| last.manifest);
+    let merchants = merchants_in_order(conn)?;
+    let mut writer = files.begin(&month, &database, previous.as_deref())?;
+    let mut sums =
+        OwnerSums { month: month.clone(), sums: BTreeMap::new(), meters: BTreeMap::new() };
+    writer.write::<ArchivedRow, StoreError>(Rows {
+        merchants: merchants.iter().copied().collect(),
+        last: None,
+        rows: VecDeque::new(),
+        read: |merchant_id, last| read_requests(conn, ids, merchant_id, last, &mut sums),
+    })?;
+    writer.write::<RefusalRow, StoreError>(Rows {
+        merchants: merchants.iter().copied().collect(),
+        last: None,
+        rows: VecDeque::new(),
+        read: |merchant_id, last| read_refusals(conn, ids, merchant_id, last),
+    })?;
+    let (manifest, digest) = writer.seal()?;
+    let read_back = files.verify::<ArchivedRow>(&manifest)?;
+    files.verify::<RefusalRow>(&manifest)?;
+    for merchant_id in merchants {
+        compare(conn, ids, merchant_id, &read_back)?;
+    }
+    Ok((manifest, digest, sums.rows()))
+}
+
+/// The rows of a month, merchant by merchant.
+struct Rows<T, L, F> {
+    merchants: VecDeque<MerchantId>,
+    /// The last id of the merchant that was read.
+    last: Option<L>,
+    rows: VecDeque<T>,
+    /// Reads the next rows of a merchant, and returns the last id among them.
+    read: F,
+}
+
+impl<T, L: Copy, F> Iterator for Rows<T, L, F>
+where
+    F: FnMut(MerchantId, Option<L>) -> Result<(Vec<T>, Option<L>), StoreError>,
+{
+    type Item = Result<T, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(row) = self.rows.pop_front() {
+                return Some(Ok(row));
+            }
+            let merchant_id = *self.merchants.front()?;
+            match (self.read)(merchant_id, self.last) {
+                Ok((rows, last)) => {
+                    if last.is_none() {
+                        self.merchants.pop_front();
+                    }
+                    (self.rows, self.last) = (rows.into(), last);
+                }
+                Err(cause) => {
+                    self.merchants.clear();
+                    return Some(Err(cause));
+                }
+            }
+        }
+    }
+}
+
+fn read_requests(
+    conn: &mut Conn,
+    ids: MonthIds,
+    merchant_id: MerchantId,
+    last: Option<Id<RequestId>>,
+    sums: &mut OwnerSums,
+) -> Result<(Vec<ArchivedRequest>, Option<Id<RequestId>>), StoreError> {
+    let range = ids.requests();
+    let mut query = requests::table
+        .filter(requests::merchant_id.eq(Id(merchant_id)))
+        .filter(requests::request_id.ge(range.start))
+        .filter(requests::request_id.lt(range.end))
+        .order(requests::request_id)
+        .limit(CHUNK)
+        .select(RequestRow::as_select())
+        .into_boxed();
+    if let Some(last) = last {
+        query = query.filter(requests::request_id.gt(last));
+    }
+    let mut rows: Vec<RequestRow> = query.load(conn)?;
+    let last = rows.last().map(|row| row.request_id);
+    let stay: Vec<bool> = rows.iter().map(archived::stays).collect();
+    let records = to_records(conn, rows.clone())?;
+    records::correct(conn, &mut rows)?;
+    let request_ids: Vec<_> = rows.iter().map(|row| row.request_id).collect();
+    let repriced = repricing_totals(conn, [Id(merchant_id)], &request_ids)?;
+    let mut written = Vec::with_capacity(rows.len());
+    for ((row, stays), record) in rows.into_iter().zip(stay).zip(records) {
+        if !stays {
+            let more = repriced.get(&row.request_id).copied().unwrap_or_default();
+            let costs = [
+                row.wallet_cost.saturating_add(more.wallet_delta),
+                row.merchant_cost.saturating_add(more.merchant_delta),
+            ];
+            sums.add(conn, &row, costs, record.quote.total_request_cost.units())?;
+        }
+        written.push(ArchivedRequest { row, stays, record });
+    }
+    Ok((written, last))
+}
+
+fn read_refusals(
+    conn: &mut Conn,
+    ids: MonthIds,
+    merchant_id: MerchantId,
+    last: Option<Id<RefusalId>>,
+) -> Result<(Vec<ArchivedRefusal>, Option<Id<RefusalId>>), StoreError> {
+    let range = ids.refusals();
+    let mut query = refusals::table
+        .filter(refusals::merchant_id.eq(Id(merchant_id)))
+        .filter(refusals::refusal_id.ge(range.start))
+        .filter(refusals::refusal_id.lt(range.end))
+        .order(refusals::refusal_id)
+        .limit(CHUNK)
+        .select(RefusalRow::as_select())
+        .into_boxed();
+    if let Some(last) = last {
+        query = query.filter(refusals::refusal_id.gt(last));
+    }
+    let rows: Vec<RefusalRow> = query.load(conn)?;
+    let last = rows.last().map(|row| row.refusal_id);
+    let written = rows.into_iter().map(|row| {
+        let call = from_json("refusals.call", &row.call)?;
+        Ok(ArchivedRefusal { row, call })
+    });
+    Ok((written.collect::<Result<_, StoreError>>()?, last))
+}
+
+/// A merchant, an owner, and the meter and the period of a tier counter.
+type OwnerKey = (Id<MerchantId>, Id<AnyId>, Id<AnyId>, String);
+
+/// The sums of archived records by their owners.
+struct OwnerSums {
+    month: String,
+    /// Records and amounts.
+    sums: BTreeMap<OwnerKey, (i64, i64)>,
+    meters: BTreeMap<(MeterId, i32), MeterPricing>,
+}
+
+impl OwnerSums {
+    /// Adds a record that leaves, with the costs of the wallet and of the merchant.
+    fn add(
+        &mut self,
+        conn: &mut Conn,
+        row: &RequestRow,
+        [wallet_cost, merchant_cost]: [i64; 2],
+        cost: i64,
+    ) -> Result<(), StoreError> {
+        let call = row.call()?;
+        let own = row.merchant_wallet_id.untyped();
+        let wallet = row.wallet_id.map_or(own, Id::untyped);
+        // The record has its number on the wallet of the call.
+        self.add_sum(row, wallet, 1, wallet_cost);
+        self.add_sum(row, own, 0, merchant_cost);
+        let budgets = call.budgets.ids.iter().map(|id| Id(*id).untyped());
+        for account in call.spend_key_id.map(|id| Id(id).untyped()).into_iter().chain(budgets) {
+            self.add_sum(row, account, 1, cost);
+        }
+        let Some(MeterVersion { meter_id, version }) = row.meter() else { return Ok(()) };
+        if row.counted_units == 0 {
+            return Ok(());
+        }
+        let pricing = match self.meters.entry((meter_id, version)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(meters::model_of(conn, meter_id, version)?),
+        };
+        let (merchant, owner, meter, period) = counter_key(&call, meter_id, pricing.tier_period);
+        let sum = self.sums.entry((merchant, owner, meter.untyped(), period)).or_default();
+        *sum = (sum.0.saturating_add(1), sum.1.saturating_add(row.counted_units));
+        Ok(())
+    }
+
+    fn add_sum(&mut self, row: &RequestRow, owner: Id<AnyId>, records: i64, amount: i64) {
+        let key = (row.merchant_id, owner, Id::default(), String::new());
+        let sum = self.sums.entry(key).or_default();
+        *sum = (sum.0.saturating_add(records), sum.1.saturating_add(amount));
+    }
+
+    fn rows(self) -> Vec<ArchivedSumRow> {
+        let month = self.month;
+        let row = |((merchant_id, owner_id, meter_id, period), (records, amount))| ArchivedSumRow {
+            month: month.clone(),
+            merchant_id,
+            owner_id,
+            meter_id,
+            period,
+            records,
+            amount,
+        };
+        self.sums.into_iter().map(row).collect()
+    }
+}
+
+/// Compares the sums of a merchant's files with those of the rows.
+fn compare(
+    conn: &mut Conn,
+    ids: MonthIds,
+    merchant_id: MerchantId,
+    read_back: &Sums,
+) -> Result<(), StoreError> {
+    let range = ids.requests();
+    let sum = |column: &str, part: &str| {
+        sql::<BigInt>(&format!("CAST(COALESCE(sum({column} {part} {HIGH}), 0) AS BIGINT)"))
+    };
+    let of_month = || {
+        requests::table
+            .filter(requests::merchant_id.eq(Id(merchant_id)))
+            .filter(requests::request_id.ge(range.start))
+            .filter(requests::request_id.lt(range.end))
+    };
+    let (count, low, high, merchant_low, merchant_high): (i64, i64, i64, i64, i64) = of_month()
+        .filter(requests::swept.eq(false))
+        .select((
+            count_star(),
+            sum("wallet_cost", "%"),
+            sum("wallet_cost", "/"),
+            sum("merchant_cost", "%"),
+            sum("merchant_cost", "/"),
+        ))
+        .first(conn)?;
+    let whole = |low: i64, high: i64| i128::from(low) + i128::from(high) * i128::from(HIGH);
+    let (mut wallet, mut merchant) = (whole(low, high), whole(merchant_low, merchant_high));
+    let mut swept: Vec<RequestRow> = of_month()
+        .filter(requests::swept.eq(true))
+        .order(requests::request_id)
+        .select(RequestRow::as_select())
+        .load(conn)?;
+    records::correct(conn, &mut swept)?;
+    for row in &swept {
+        wallet += i128::from(row.wallet_cost);
+        merchant += i128::from(row.merchant_cost);
+    }
+    let count = u64::try_from(count).unwrap_or_default() + u64::try_from(swept.len()).unwrap_or(0);
+    let found = read_back.get(&merchant_id.to_string()).cloned().unwrap_or_default();
+    let of_column = |name: &str| found.amounts.get(name).cloned().unwrap_or_else(|| decimal(0));
+    let is_same = found.rows == count
+        && of_column("booked_wallet_cost") == decimal(wallet)
+        && of_column("booked_merchant_cost") == decimal(merchant);
+    match is_same {
+        true => Ok(()),
+        false => Err(ArchiveError::damaged(
+            format!("manifests/{}.json", ids.month),
+            format!("its sums are not those of the records of {merchant_id}"),
+        )
+        .into()),
+    }
+}

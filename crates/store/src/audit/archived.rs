@@ -1,0 +1,56 @@
+//! The sums of archived months, with which an audit begins that does not read the archive.
+
+use std::collections::{BTreeMap, HashMap};
+
+use diesel::prelude::*;
+use tollgate_domain::{Id as _, MeterId};
+
+use crate::archived::ArchivedUntil;
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::ids::{AnyId, Id};
+use crate::rows::{ArchivedSumRow, CounterKey};
+use crate::schema::{archived_months, archived_sums};
+
+/// The sums of the months that are in the archive and are not read.
+pub(super) struct ArchivedSums {
+    pub(super) until: ArchivedUntil,
+    /// The records and costs of wallets, spend keys and budgets.
+    owners: HashMap<Id<AnyId>, (i64, i64)>,
+    /// The costs by wallet that ledger lines of archived calls have.
+    pub(super) booked: HashMap<Id<AnyId>, i64>,
+}
+
+impl ArchivedSums {
+    /// The records and the costs of an owner.
+    pub(super) fn of(&self, owner: Id<AnyId>) -> (i64, i64) {
+        self.owners.get(&owner).copied().unwrap_or_default()
+    }
+}
+
+/// Reads the sums of the months that are in the archive. Those of tier counters go to `counters`.
+pub(super) fn read(
+    conn: &mut Conn,
+    until: ArchivedUntil,
+    counters: &mut BTreeMap<CounterKey, i64>,
+) -> Result<ArchivedSums, StoreError> {
+    // Sums of a month that is not marked yet are those of records that are here.
+    let rows: Vec<ArchivedSumRow> = archived_sums::table
+        .filter(archived_sums::month.eq_any(archived_months::table.select(archived_months::month)))
+        .select(ArchivedSumRow::as_select())
+        .load(conn)?;
+    let mut sums = ArchivedSums { until, owners: HashMap::new(), booked: HashMap::new() };
+    for row in rows {
+        if row.meter_id == Id::default() {
+            let (records, amount) = sums.owners.entry(row.owner_id).or_default();
+            *records = records.saturating_add(row.records);
+            *amount = amount.saturating_add(row.amount);
+        } else {
+            let meter_id = Id(MeterId::from_bytes(*row.meter_id.get().as_bytes()));
+            let key = (row.merchant_id, row.owner_id, meter_id, row.period);
+            let counter = counters.entry(key).or_default();
+            *counter = counter.saturating_add(row.amount);
+        }
+    }
+    Ok(sums)
+}

@@ -1,0 +1,616 @@
+//! Tests of the archive on both databases: all reads answer as before, and nothing is lost or counted twice.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use diesel::connection::SimpleConnection;
+use tollgate_domain::admission::{Call, CallKey};
+use tollgate_domain::settlement::Ending;
+use tollgate_domain::*;
+use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, UnitPrices};
+use tollgate_store::archiving::ArchivingWait;
+use tollgate_store::refusals::{self, RefusalFilter};
+use tollgate_store::repricings::RepricingScope;
+use tollgate_store::requests::{self, ListFilter, RequestFilter};
+use tollgate_store::usage::{self, Dimension, GroupedSums};
+use tollgate_store::{
+    Conn, Options, Page, RefusalCause, ReportOutcome, ReportedUsage, Store, StoreError,
+};
+use tollgate_testkit::random::Random;
+use tollgate_testkit::store::{START, TestStore, amount, answered, each_store};
+
+const DAY: i64 = 24 * 3_600_000;
+/// The days for which these tests keep records.
+const KEEP: u32 = 10;
+
+struct Shop {
+    merchant_id: MerchantId,
+    secret_key_id: SecretKeyId,
+    customers: Vec<Connection>,
+    meter: MerchantMeter,
+    budget_id: BudgetId,
+    spend_key: SpendKey,
+    key: Key,
+    references: Vec<String>,
+}
+
+impl Shop {
+    async fn of(store: &TestStore) -> Self {
+        let merchant = store.merchant().await;
+        let merchant_id = merchant.merchant.merchant_id;
+        let customers = vec![
+            store.connection(merchant_id, "400").await,
+            store.connection(merchant_id, "90").await,
+        ];
+        let limit = SpendLimit { amount: amount("5000"), cycle: Cycle::Monthly };
+        let rules = BudgetRules { spend_limit: Some(limit), ..BudgetRules::default() };
+        let budget_id = store.budget(merchant_id, None, rules).await.budget_id;
+        let wallet_id = Some(customers[0].wallet_id);
+        let limit = SpendLimit { amount: amount("9000"), cycle: Cycle::Total };
+        let rules = SpendRules { spend_limit: Some(limit), ..SpendRules::default() };
+        let (spend_key, key) = store.spend_key(merchant_id, wallet_id, rules).await;
+        store.move_key(&spend_key, Some(budget_id)).await;
+        Self {
+            merchant_id,
+            secret_key_id: store.secret_key_id(&merchant).await,
+            meter: store.meter(merchant_id, &[(0, "3"), (20_000, "1")]).await,
+            customers,
+            budget_id,
+            spend_key,
+            key,
+            references: Vec::new(),
+        }
+    }
+
+    fn call(&self, store: &TestStore, random: &mut Random) -> Call {
+        let mut call = match random.below(3) {
+            0 => store.call(self.merchant_id, self.secret_key_id),
+            1 => Call {
+                connection_id: Some(self.customers[random.index(2)].connection_id),
+                meter_slug: Some(self.meter.slug.clone()),
+                ..store.call(self.merchant_id, self.secret_key_id)
+            },
+            _ => store.call_with(&self.spend_key, &self.key),
+        };
+        let mut pairs = BTreeMap::new();
+        for (key, values) in [("env", 2), ("user", 9)] {
+            if !random.one_in(4) {
+                pairs.insert(key, format!("{key}-{}", random.index(values)));
+            }
+        }
+        let pairs = serde_json::to_value(pairs).unwrap();
+        call.forwarded.metadata = Metadata::from_json(&pairs).unwrap();
+        call.forwarded.model = Some(["large", "small", "tiny"][random.index(3)].to_owned());
+        call
+    }
+
+    /// Makes a call, and advances the clock.
+    async fn step(&mut self, store: &TestStore, random: &mut Random) {
+        match random.below(10) {
+            0 => {
+                let cause = RefusalCause {
+                    merchant_id: self.merchant_id,
+                    key: CallKey::Secret(self.secret_key_id),
+                    connection_id: Some(self.customers[0].connection_id),
+                    model: Some("large"),
+                    run_id: None,
+                    code: ["spend_limit_reached", "rate_limited"][random.index(2)],
+                    at: store.clock.now(),
+                };
+                store.store.record_refusal(&cause, RefusedCall::default);
+                store.store.write_refusals().await.unwrap();
+            }
+            1 => {
+                let reference = format!("usage-{}", self.references.len());
+                self.references.push(reference.clone());
+                let outcome = self.report(store, &reference).await;
+                assert!(matches!(outcome, ReportOutcome::Booked(_)), "{outcome:?}");
+            }
+            _ => {
+                let call = self.call(store, random);
+                let request_id = call.request_id;
+                store.store.admit(Box::new(call)).await.unwrap().unwrap();
+                // Some calls take long, also over the end of a month.
+                if random.one_in(5) {
+                    store.clock.advance_millis(random.between(0, DAY));
+                }
+                let cost = format!("0.{:010}", random.below(4_000_000_000));
+                let mut report = answered(random.below(9_000), &cost);
+                report.model = None;
+                if random.one_in(6) {
+                    report.ending = Ending::Unanswered;
+                }
+                store.store.settle(request_id, report).await;
+            }
+        }
+        store.clock.advance_millis(random.between(0, DAY / 3));
+    }
+
+    async fn report(&self, store: &TestStore, reference: &str) -> ReportOutcome {
+        let reported = ReportedUsage {
+            reference_id: reference.to_owned(),
+            connection_id: self.customers[1].connection_id,
+            meter_slug: self.meter.slug.clone(),
+            forwarded: ForwardedRequest {
+                provider: "unknown".to_owned(),
+                endpoint: "POST /v1/requests".to_owned(),
+                metered: true,
+                provider_key_type: ProviderKeyType::Unmanaged,
+                model: None,
+                metadata: Metadata::default(),
+                socket_id: None,
+                input_estimate: PricedUsage::nothing(),
+            },
+            priced: tollgate_testkit::store::priced(1_000, "0"),
+            applied: Vec::new(),
+            missing: None,
+        };
+        let merchant_id = self.merchant_id;
+        let known = store.store.find_archived_report(merchant_id, reported.clone()).await.unwrap();
+        if let Some(known) = known {
+            return known;
+        }
+        let node = store.store.clone();
+        let book = move |conn: &mut Conn| node.report(conn, merchant_id, &reported);
+        store.store.write(book).await.unwrap()
+    }
+
+    /// All pages of a list of records.
+    async fn list(&self, store: &Store, filter: &ListFilter, limit: u32) -> Vec<RequestRecord> {
+        let (mut all, mut after) = (Vec::new(), None);
+        let mut pages = 0;
+        loop {
+            let (archive, filter, merchant_id) =
+                (store.archive(), filter.clone(), self.merchant_id);
+            let page = Page { after, limit };
+            let read =
+                move |conn: &mut Conn| requests::list(conn, &archive, merchant_id, &filter, &page);
+            let found = store.read_snapshot(read).await.unwrap();
+            assert!(found.records.len() <= usize::try_from(limit).unwrap());
+            all.extend(found.records);
+            after = found.next;
+            pages += 1;
+            assert!(pages < 2_000, "the list goes on");
+            if after.is_none() {
+                return all;
+            }
+        }
+    }
+
+    async fn refused(&self, store: &Store, filter: &RefusalFilter) -> Vec<RefusalRecord> {
+        let (mut all, mut after): (Vec<RefusalRecord>, _) = (Vec::new(), None);
+        loop {
+            let (archive, filter, merchant_id) =
+                (store.archive(), filter.clone(), self.merchant_id);
+            let page = Page { after, limit: 3 };
+            let read =
+                move |conn: &mut Conn| refusals::list(conn, &archive, merchant_id, &filter, &page);
+            let mut found = store.read(read).await.unwrap();
+            let has_more = found.len() > 3;
+            found.truncate(3);
+            after = found.last().map(|one| one.refusal_id);
+            all.extend(found);
+            if !has_more {
+                return all;
+            }
+        }
+    }
+
+    fn filters(&self) -> Vec<ListFilter> {
+        let at = |days: i64| Some(START.plus_millis(days * DAY + 7));
+        let of = |calls: RequestFilter| ListFilter::from(calls);
+        let pairs = |pairs: &[(&str, &str)]| RequestFilter {
+            metadata: pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            ..RequestFilter::default()
+        };
+        let connection_id = Some(self.customers[1].connection_id);
+        let spend_key_id = Some(self.spend_key.spend_key_id);
+        vec![
+            ListFilter::default(),
+            of(RequestFilter { connection_id, ..RequestFilter::default() }),
+            of(RequestFilter { spend_key_id, ..RequestFilter::default() }),
+            of(RequestFilter { budget_id: Some(self.budget_id), ..RequestFilter::default() }),
+            of(RequestFilter { meter_id: Some(self.meter.meter_id), ..RequestFilter::default() }),
+            of(RequestFilter { model: Some("tiny".to_owned()), ..RequestFilter::default() }),
+            of(pairs(&[("env", "env-1")])),
+            of(pairs(&[("env", "env-1"), ("user", "user-3")])),
+            ListFilter { status: Some(RequestStatus::Error), ..ListFilter::default() },
+            ListFilter { status: Some(RequestStatus::Pending), ..ListFilter::default() },
+            ListFilter { min_cost: Some(amount("0.3")), ..ListFilter::default() },
+            ListFilter { start: at(5), end: at(33), ..ListFilter::default() },
+            ListFilter { end: at(12), ..of(pairs(&[("env", "env-0")])) },
+            ListFilter { start: at(40), ..ListFilter::default() },
+        ]
+    }
+
+    /// The answers to everything that is asked of records.
+    async fn answers(&self, store: &TestStore) -> Answers {
+        let node = &store.store;
+        node.fold().await.unwrap();
+        let mut lists = Vec::new();
+        for (number, filter) in self.filters().iter().enumerate() {
+            let limit = [3, 7, 50][number % 3];
+            lists.push(self.list(node, filter, limit).await);
+        }
+        let mut found = Vec::new();
+        for record in &lists[0] {
+            let (archive, merchant_id, id) = (node.archive(), self.merchant_id, record.request_id);
+            let read = move |conn: &mut Conn| requests::find(conn, &archive, merchant_id, id);
+            found.push(node.read(read).await.unwrap().unwrap());
+        }
+        assert_eq!(found, lists[0]);
+        let mut referenced = Vec::new();
+        for reference in self.references.clone() {
+            let (archive, merchant_id) = (node.archive(), self.merchant_id);
+            let read = move |conn: &mut Conn| {
+                requests::find_by_reference(conn, &archive, merchant_id, &reference)
+            };
+            referenced.push(node.read(read).await.unwrap().unwrap());
+        }
+        let code = Some("rate_limited".to_owned());
+        let refused = vec![
+            self.refused(node, &RefusalFilter::default()).await,
+            self.refused(node, &RefusalFilter { code, ..RefusalFilter::default() }).await,
+        ];
+        let mut sums = Vec::new();
+        let keys = |keys: &[&str]| -> Vec<Dimension> {
+            keys.iter().map(|key| Dimension::Metadata((*key).to_owned())).collect()
+        };
+        for by in [vec![], vec![Dimension::Connection], keys(&["env"]), keys(&["env", "user"])] {
+            let (archive, merchant_id) = (node.archive(), self.merchant_id);
+            let end = START.plus_millis(100 * DAY);
+            let span = TimeSpan::new(START, end, TimeZone::UTC, Interval::Day).unwrap();
+            let read = move |conn: &mut Conn| {
+                let all = RequestFilter::default();
+                usage::sums(conn, &archive, merchant_id, &all, &by, &span)
+            };
+            sums.push(node.read_snapshot(read).await.unwrap().unwrap());
+        }
+        Answers { lists, referenced, refused, sums }
+    }
+}
+
+struct Answers {
+    lists: Vec<Vec<RequestRecord>>,
+    referenced: Vec<RequestRecord>,
+    refused: Vec<Vec<RefusalRecord>>,
+    sums: Vec<GroupedSums>,
+}
+
+impl Answers {
+    fn assert_same(&self, other: &Self) {
+        for (number, (list, others)) in self.lists.iter().zip(&other.lists).enumerate() {
+            let ids = |list: &[RequestRecord]| {
+                list.iter().map(|record| record.request_id).collect::<Vec<_>>()
+            };
+            assert_eq!(ids(list), ids(others), "list {number}");
+            for (record, other) in list.iter().zip(others) {
+                assert_eq!(record, other);
+            }
+        }
+        assert_eq!(self.referenced, other.referenced);
+        assert_eq!(self.refused, other.refused);
+        assert_eq!(self.sums, other.sums);
+    }
+}
+
+/// The number of rows of a table.
+async fn count(store: &Store, table: &'static str) -> i64 {
+    use diesel::prelude::*;
+    use diesel::sql_types::BigInt;
+    let count = diesel::dsl::sql::<BigInt>("count(*) FROM ").sql(table);
+    let read = move |conn: &mut Conn| {
+        diesel::select(count).get_result::<i64>(conn).map_err(StoreError::from)
+    };
+    store.read(read).await.unwrap()
+}
+
+/// All files of a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leave() {
+    each_store(async |store| {
+        let mut random = Random(20_261_127);
+        let mut shop = Shop::of(store).await;
+        let mut other = Shop::of(store).await;
+        while store.clock.now() < START.plus_millis(75 * DAY) {
+            shop.step(store, &mut random).await;
+            if random.one_in(4) {
+                other.step(store, &mut random).await;
+            }
+        }
+        let before = [shop.answers(store).await, other.answers(store).await];
+        let rows = count(&store.store, "requests").await;
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        let sealed: Vec<_> = archiving.sealed.iter().map(|one| &*one.month).collect();
+        assert_eq!(sealed, ["2026-11", "2026-12"]);
+        assert_eq!(archiving.waits, None);
+        let left = count(&store.store, "requests").await;
+        assert!(left * 2 < rows, "{left} of {rows} rows are left");
+        let after = [shop.answers(store).await, other.answers(store).await];
+        for (before, after) in before.iter().zip(&after) {
+            before.assert_same(after);
+        }
+        store.assert_audited().await;
+        let audit = store.store.audit_with_archive().await.unwrap();
+        assert_eq!(audit.differences, []);
+        let months = store.store.archived_months().await.unwrap();
+        assert_eq!(months.len(), 2);
+        for month in &months {
+            assert!(!month.leaving);
+            store.store.verify_archive(&month.month).await.unwrap();
+        }
+        // A report that comes again is not booked again, and other usage under its reference is an error.
+        let reference = shop.references[0].clone();
+        let outcome = shop.report(store, &reference).await;
+        assert!(matches!(outcome, ReportOutcome::Known(_)), "{outcome:?}");
+
+        // The year goes on.
+        while store.clock.now() < START.plus_millis(100 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        let before = shop.answers(store).await;
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.sealed.len(), 1, "{archiving:?}");
+        before.assert_same(&shop.answers(store).await);
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.sealed, []);
+    });
+}
+
+#[test]
+fn a_month_with_an_open_call_waits_and_the_settlement_of_a_swept_call_is_booked_after_it() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        let customer = &shop.customers[0];
+        let call = || Call {
+            connection_id: Some(customer.connection_id),
+            meter_slug: Some(shop.meter.slug.clone()),
+            ..store.call(shop.merchant_id, shop.secret_key_id)
+        };
+        store.forward(call(), 1_000, "0.25").await.unwrap();
+        let (open, swept) = (call(), call());
+        let (open_id, swept_id) = (open.request_id, swept.request_id);
+        for call in [open, swept] {
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        }
+        store.clock.advance_millis(40 * DAY);
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.waits, Some(ArchivingWait::OpenCalls("2026-11".to_owned())));
+        assert_eq!(archiving.sealed, []);
+        assert_eq!(count(&store.store, "requests").await, 1);
+
+        store.store.settle(open_id, answered(2_000, "0.5")).await;
+        store.store.close().await.unwrap();
+        let node = store.open_again();
+        store.expire_other_leases(&node).await;
+        assert_eq!(node.sweep().await.unwrap(), 1);
+        node.fold().await.unwrap();
+        let archiving = node.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.sealed.len(), 1, "{archiving:?}");
+        // The one that was settled in another month, and the one that was swept, stay.
+        assert_eq!(count(&node, "requests").await, 2);
+        assert_eq!(node.audit().await.unwrap().differences, []);
+
+        let before = store.wallet(shop.merchant_id, customer.wallet_id).await.balance;
+        node.settle(swept_id, answered(3_000, "0.75")).await;
+        node.fold().await.unwrap();
+        let read = async |store: &TestStore| {
+            let wallet_id = customer.wallet_id;
+            let merchant_id = shop.merchant_id;
+            let read =
+                move |conn: &mut Conn| tollgate_store::wallets::find(conn, merchant_id, wallet_id);
+            let _ = store;
+            node.read(read).await.unwrap().unwrap().balance
+        };
+        assert!(read(store).await < before);
+        assert_eq!(node.audit().await.unwrap().differences, []);
+        assert_eq!(node.audit_with_archive().await.unwrap().differences, []);
+        let records = shop.list(&node, &ListFilter::default(), 2).await;
+        assert_eq!(records.len(), 3);
+        let swept = records.iter().find(|one| one.request_id == swept_id).unwrap();
+        assert!(!swept.swept);
+        assert_eq!(swept.quote.base.total().unwrap(), amount("0.75"));
+        node.close().await.unwrap();
+    });
+}
+
+#[test]
+fn records_that_are_in_the_archive_are_not_priced_again() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        let call = || store.call(shop.merchant_id, shop.secret_key_id);
+        let mut answer = answered(1_000, "0.25");
+        answer.priced.price_source = PriceSource::Catalog;
+        for days in [0, 12, 40] {
+            store.clock.advance_millis(days * DAY);
+            let call = call();
+            let id = call.request_id;
+            store.store.admit(Box::new(call)).await.unwrap().unwrap();
+            store.store.settle(id, answer.clone()).await;
+        }
+        store.store.fold().await.unwrap();
+        store.store.archive_months(KEEP).await.unwrap();
+        let row = PriceRow {
+            provider: "house".to_owned(),
+            models: vec![ModelPattern::new("*")],
+            prices: UnitPrices { input: Some("9".parse().unwrap()), ..UnitPrices::default() },
+            ..PriceRow::default()
+        };
+        let book = PriceBook::new(Catalog::default(), Catalog::new([row]));
+        let scope = RepricingScope {
+            from: START.date(),
+            to: store.clock.now().date(),
+            provider: None,
+            model: None,
+            merchant_id: None,
+        };
+        let mut told = Vec::new();
+        store.store.reprice(&scope, &book, false, |one| told.push(one)).await.unwrap();
+        assert!(told.len() <= 1, "{told:?}");
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+    });
+}
+
+#[test]
+fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        let call = store.call(shop.merchant_id, shop.secret_key_id);
+        let id = call.request_id;
+        store.forward(call, 1_000, "0.25").await.unwrap();
+        store.clock.advance_millis(30 * DAY);
+        let new = store.call(shop.merchant_id, shop.secret_key_id);
+        store.forward(new, 1_000, "0.25").await.unwrap();
+        store.store.fold().await.unwrap();
+
+        // A folder that cannot be written.
+        let folder = store.archive();
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "").unwrap();
+        let failed = store.store.archive_months(KEEP).await;
+        assert!(matches!(failed, Err(StoreError::Unavailable(_))), "{failed:?}");
+        assert_eq!(count(&store.store, "requests").await, 2);
+        fs::remove_file(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 1);
+        assert_eq!(count(&store.store, "requests").await, 1);
+
+        let elsewhere = folder.with_extension("elsewhere");
+        let find = async || {
+            let (archive, merchant_id) = (store.store.archive(), shop.merchant_id);
+            let read = move |conn: &mut Conn| requests::find(conn, &archive, merchant_id, id);
+            store.store.read(read).await
+        };
+        assert!(find().await.unwrap().is_some());
+        fs::rename(&folder, &elsewhere).unwrap();
+        let found = find().await;
+        assert!(matches!(found, Err(StoreError::Unavailable(_))), "{found:?}");
+        let filter = ListFilter::default();
+        let (archive, merchant_id) = (store.store.archive(), shop.merchant_id);
+        let page = Page { after: None, limit: 10 };
+        let read =
+            move |conn: &mut Conn| requests::list(conn, &archive, merchant_id, &filter, &page);
+        assert!(store.store.read(read).await.is_err());
+        // The plain audit needs no archive.
+        store.assert_audited().await;
+        assert!(store.store.audit_with_archive().await.is_err());
+        fs::rename(&elsewhere, &folder).unwrap();
+    });
+}
+
+#[test]
+fn a_flipped_byte_of_any_file_is_found_and_the_file_is_named() {
+    each_store(async |store| {
+        let mut random = Random(7);
+        let mut shop = Shop::of(store).await;
+        while store.clock.now() < START.plus_millis(55 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        store.store.fold().await.unwrap();
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
+        let all = files(&store.archive());
+        assert_eq!(all.len(), 6, "{all:?}");
+        for file in all {
+            let content = fs::read(&file).unwrap();
+            let name = file.strip_prefix(store.archive()).unwrap().to_str().unwrap().to_owned();
+            let month = ["2026-11", "2026-12"].into_iter().find(|month| name.contains(month));
+            for _ in 0..5 {
+                let mut flipped = content.clone();
+                let at = random.index(flipped.len());
+                flipped[at] ^= 1 << random.index(8);
+                fs::write(&file, flipped).unwrap();
+                // A process that has read the manifest before keeps it.
+                let options = Options {
+                    clock: store.clock.clone(),
+                    archive: Some(tollgate_store::ArchiveOptions {
+                        url: format!("file://{}", store.archive().display()),
+                        endpoint: None,
+                    }),
+                    ..Options::default()
+                };
+                let node = Store::open(&store.url, &options).unwrap();
+                let found = node.verify_archive(month.unwrap()).await;
+                let found = found.expect_err("a byte is flipped").to_string();
+                assert!(found.contains(&name), "{found} does not name {name}");
+                node.close().await.unwrap();
+            }
+            fs::write(&file, content).unwrap();
+            store.store.verify_archive(month.unwrap()).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_archive_takes_the_months_of_one_database() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        let call = store.call(shop.merchant_id, shop.secret_key_id);
+        store.forward(call, 1_000, "0.25").await.unwrap();
+        store.clock.advance_millis(30 * DAY);
+        store.store.fold().await.unwrap();
+        // Another database has sealed this month in the same place.
+        let manifests = store.archive().join("manifests");
+        fs::create_dir_all(&manifests).unwrap();
+        let foreign = r#"{"schema_version":1,"database":"other","month":"2026-11","previous":null,"files":[],"sums":{}}"#;
+        fs::write(manifests.join("2026-11.json"), foreign).unwrap();
+        let failed = store.store.archive_months(KEEP).await.expect_err("it is another's");
+        assert!(failed.to_string().contains("another database"), "{failed}");
+        assert_eq!(count(&store.store, "requests").await, 1);
+        fs::remove_file(manifests.join("2026-11.json")).unwrap();
+        store.store.archive_months(KEEP).await.unwrap();
+    });
+}
+
+#[test]
+fn one_process_archives_at_a_time_and_its_lease_lapses_within_a_minute() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        let call = store.call(shop.merchant_id, shop.secret_key_id);
+        store.forward(call, 1_000, "0.25").await.unwrap();
+        store.clock.advance_millis(30 * DAY);
+        store.store.fold().await.unwrap();
+        // A process that has died.
+        let until = store.clock.now().plus_millis(60_000).unix_micros();
+        let hold = move |conn: &mut Conn| {
+            let sql = format!(
+                "INSERT INTO archive_state (number, database_id, closed_until, holder, lease_until) \
+                 VALUES (1, 'd', 0, {}, {until})",
+                match conn {
+                    Conn::Sqlite(_) => "x'00112233445566778899aabbccddeeff'",
+                    Conn::Postgres(_) => r"'\x00112233445566778899aabbccddeeff'",
+                }
+            );
+            match conn {
+                Conn::Sqlite(conn) => conn.batch_execute(&sql).map_err(StoreError::from),
+                Conn::Postgres(conn) => conn.batch_execute(&sql).map_err(StoreError::from),
+            }
+        };
+        store.store.write(hold).await.unwrap();
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.waits, Some(ArchivingWait::OtherProcess));
+        store.clock.advance_millis(60_001);
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.sealed.len(), 1, "{archiving:?}");
+    });
+}

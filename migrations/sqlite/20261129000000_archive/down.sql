@@ -1,0 +1,3 @@
+DROP TABLE archived_sums;
+DROP TABLE archive_state;
+DROP TABLE archived_months;
