@@ -254,6 +254,17 @@ fn named(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
+fn the_runbook_has_a_section_for_each_alert() {
+    let alerts = include_str!("../../../docs/observability/alerts.yml");
+    let runbook = include_str!("../../../docs/operate/runbook.md");
+    let names: Vec<_> =
+        alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let sections: Vec<_> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert!(names.len() >= 15, "{names:?}");
+    assert_eq!(names, sections);
+}
+
+#[test]
 fn the_dashboard_and_the_alerts_name_metrics_that_are_exported() {
     let dashboard = include_str!("../../../docs/observability/grafana.json");
     let alerts = include_str!("../../../docs/observability/alerts.yml");

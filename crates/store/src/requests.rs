@@ -1,5 +1,6 @@
 //! Reads of request records.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -177,36 +178,48 @@ pub fn list(
     let mut walk = Page { after, limit: page.limit };
     let (mut list, mut passed) = (RequestList::default(), 0);
     loop {
-        let found = next_records(conn, archive, merchant_id, filter, &walk)?;
-        let is_last = i64::try_from(found.len()).is_ok_and(|count| count < walk.rows());
-        passed += found.len();
-        for record in found {
+        let found = next_records(conn, archive, merchant_id, filter, &walk, passed)?;
+        passed = found.passed;
+        for record in found.records {
             if list.records.len() == limit {
                 list.next = list.records.last().map(|record| record.request_id);
                 return Ok(list);
             }
-            walk.after = Some(record.request_id);
             if filter.passes(&record) {
                 list.records.push(record);
             }
         }
-        if is_last || passed >= PASSED_OVER {
-            list.next = walk.after.filter(|_| !is_last);
+        if found.last.is_none() || passed >= PASSED_OVER {
+            list.next = found.last;
             return Ok(list);
         }
+        walk.after = found.last;
         walk.limit = walk.limit.saturating_mul(4).min(MOST_AT_ONCE).max(page.limit);
     }
 }
 
+/// The next records of a list.
+#[derive(Default)]
+struct NextRecords {
+    /// The newest first.
+    records: Vec<RequestRecord>,
+    /// The id down to which all records were looked at. `None` at the end of the list.
+    last: Option<RequestId>,
+    /// The number of records that the list has passed over, with these.
+    passed: usize,
+}
+
 /// Returns the next records that the index or the archive has, up to one more than the limit. Those of the index meet all
-/// conditions that it has, and those of the archive may meet none.
+/// conditions that it has, and those of the archive meet all. `passed` is the number of records that the list has passed
+/// over.
 fn next_records(
     conn: &mut Conn,
     archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &ListFilter,
     page: &Page<RequestId>,
-) -> Result<Vec<RequestRecord>, StoreError> {
+    passed: usize,
+) -> Result<NextRecords, StoreError> {
     let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
     // A call moves from the open calls to the records and the queue, and from the queue to the index. Reads in this
     // order see each call at least once.
@@ -220,15 +233,32 @@ fn next_records(
     if filter.status != Some(RequestStatus::Pending) {
         let settled = next_settled(conn, merchant_id, filter, page)?.into_iter();
         records.extend(settled.map(|record| (record.request_id, record)));
-        let last = records.keys().rev().nth(rows.saturating_sub(1)).copied();
-        if let Some(until) = archived::until(conn)?
-            && last.is_none_or(|last| Id(last) < until.id)
-        {
-            let old = next_archived(conn, archive, merchant_id, filter, page)?.into_iter();
-            records.extend(old.map(|record| (record.request_id, record)));
-        }
     }
-    Ok(records.into_values().rev().take(rows).collect())
+    let here: Vec<_> = records.into_values().rev().take(rows).collect();
+    let last = here.last().filter(|_| here.len() == rows).map(|record| record.request_id);
+    let here = NextRecords { last, passed: passed.saturating_add(here.len()), records: here };
+    let until = match filter.status {
+        Some(RequestStatus::Pending) => None,
+        _ => archived::until(conn)?,
+    };
+    match until {
+        Some(until) if last.is_none_or(|last| Id(last) < until.id) => {
+            let archived = next_archived(conn, archive, merchant_id, filter, page, here.passed)?;
+            Ok(here.merge(archived))
+        }
+        _ => Ok(here),
+    }
+}
+
+impl NextRecords {
+    /// The records of both, as far down as both were looked at.
+    fn merge(mut self, other: Self) -> Self {
+        let last = self.last.max(other.last);
+        self.records.extend(other.records);
+        self.records.retain(|record| last.is_none_or(|last| record.request_id >= last));
+        self.records.sort_unstable_by_key(|record| Reverse(record.request_id));
+        Self { records: self.records, last, passed: other.passed }
+    }
 }
 
 /// Returns the next settled records that the index and the queue find.
@@ -262,21 +292,49 @@ fn next_settled(
     Ok(settled)
 }
 
-/// Returns the next records of the archive.
+/// Returns the next records of the archive that pass the filter, up to one more than the limit.
 fn next_archived(
     conn: &mut Conn,
     archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &ListFilter,
     page: &Page<RequestId>,
-) -> Result<Vec<RequestRecord>, StoreError> {
+    passed: usize,
+) -> Result<NextRecords, StoreError> {
+    const AT_ONCE: usize = 100;
     let most = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-    let mut rows = Vec::new();
-    archived::walk(conn, archive, merchant_id, page.after.map(Id), filter.oldest(), |_, row| {
+    let mut found = NextRecords { passed, ..NextRecords::default() };
+    let (mut rows, mut is_full) = (Vec::new(), false);
+    let (after, oldest) = (page.after.map(Id), filter.oldest());
+    archived::walk(conn, archive, merchant_id, after, oldest, |conn, row| {
         rows.push(row);
-        Ok(rows.len() < most)
+        if rows.len() >= AT_ONCE.min(most) {
+            found.add(conn, filter, std::mem::take(&mut rows))?;
+            is_full = found.records.len() >= most || found.passed >= PASSED_OVER;
+        }
+        Ok(!is_full)
     })?;
-    to_records(conn, rows)
+    if !is_full {
+        found.add(conn, filter, rows)?;
+        found.last = None;
+    }
+    Ok(found)
+}
+
+impl NextRecords {
+    /// Adds the rows that pass the filter.
+    fn add(
+        &mut self,
+        conn: &mut Conn,
+        filter: &ListFilter,
+        rows: Vec<RequestRow>,
+    ) -> Result<(), StoreError> {
+        self.passed = self.passed.saturating_add(rows.len());
+        self.last = rows.last().map(|row| row.request_id.get());
+        let records = to_records(conn, rows)?.into_iter();
+        self.records.extend(records.filter(|record| filter.passes(record)));
+        Ok(())
+    }
 }
 
 /// Returns the ids of settled calls that are not in the index yet. Also returns the number of calls in the index that
