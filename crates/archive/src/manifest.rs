@@ -28,6 +28,13 @@ pub struct Manifest {
     pub sums: BTreeMap<String, Sums>,
 }
 
+impl Manifest {
+    /// The folder of the month's files of a table. Engines read the month from its name.
+    pub(crate) fn folder(&self, table: &str) -> String {
+        format!("{table}/month={}", self.month)
+    }
+}
+
 /// The sums of the rows of a table, by merchant.
 pub type Sums = BTreeMap<String, MerchantSums>;
 

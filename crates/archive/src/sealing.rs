@@ -26,9 +26,10 @@ pub struct MonthWriter<'a> {
 }
 
 impl Archive {
-    /// Begins to write a month. Files of an attempt that did not end are deleted.
+    /// Begins to write a month.
     ///
-    /// `database` is the id of the database that the month leaves, and `previous` the SHA-256 of the previous manifest.
+    /// `database` is the id of the database that the month leaves, and `previous` the SHA-256 of the previous manifest. The
+    /// same rows give the same files and the same manifest, so an attempt writes what an earlier one wrote.
     ///
     /// # Errors
     /// [`ArchiveError::Foreign`] if another database has sealed this month, and the errors of the location.
@@ -42,8 +43,7 @@ impl Archive {
             Ok((found, _)) if found.database != database => {
                 return Err(ArchiveError::Foreign(manifest_path(month)));
             }
-            Ok(_) => self.0.location.delete(&manifest_path(month))?,
-            Err(ArchiveError::Missing(_)) => {}
+            Ok(_) | Err(ArchiveError::Missing(_)) => {}
             Err(cause) => return Err(cause),
         }
         let manifest = Manifest {
@@ -58,11 +58,6 @@ impl Archive {
     }
 }
 
-/// The folder of a table's files of a month. Engines read the month from its name.
-fn folder<T: Table>(month: &str) -> String {
-    format!("{}/month={month}", T::NAME)
-}
-
 /// A file that is being written on this machine.
 struct OpenFile {
     file: tempfile::NamedTempFile,
@@ -75,17 +70,17 @@ struct OpenFile {
 impl MonthWriter<'_> {
     /// Writes the rows of a table. They must be sorted.
     ///
+    /// `may_write` is asked before each upload, after the rows of the file were read. It fails if another writer may have
+    /// sealed the month meanwhile and deleted its rows: their file would then be replaced by a smaller one.
+    ///
     /// # Errors
-    /// The errors of `rows`, of temporary files and of the location.
+    /// The errors of `rows` and of `may_write`, of temporary files and of the location.
     pub fn write<T: Table, E: From<ArchiveError>>(
         &mut self,
         rows: impl Iterator<Item = Result<T::Row, E>>,
+        mut may_write: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
-        let folder = folder::<T>(&self.manifest.month);
-        for old in self.archive.0.location.list(&folder)? {
-            self.archive.0.metadata.forget(&old);
-            self.archive.0.location.delete(&old)?;
-        }
+        let folder = self.manifest.folder(T::NAME);
         let mut sums = RunningSums::new::<T>();
         let mut open: Option<OpenFile> = None;
         let mut number = 0_u32;
@@ -104,6 +99,7 @@ impl MonthWriter<'_> {
                 }),
             );
             if let Some(full) = open.take_if(|open| open.rows >= self.file_rows) {
+                may_write()?;
                 self.upload::<T>(&folder, number, full)?;
             }
             let file = match &mut open {
@@ -118,6 +114,7 @@ impl MonthWriter<'_> {
             file.last = key;
         }
         if let Some(last) = open {
+            may_write()?;
             self.upload::<T>(&folder, number, last)?;
         }
         self.manifest.sums.insert(T::NAME.to_owned(), sums.finish());
@@ -139,6 +136,7 @@ impl MonthWriter<'_> {
             digest.update(part);
             bytes = bytes.saturating_add(u64::try_from(part.len()).unwrap_or(u64::MAX));
         })?;
+        self.archive.0.metadata.forget(&path);
         self.archive.0.location.upload(&path, file.path())?;
         let table = T::NAME.to_owned();
         let sha256 = hex(&digest.finalize());
@@ -146,15 +144,27 @@ impl MonthWriter<'_> {
         Ok(())
     }
 
-    /// Writes the manifest. The month is sealed when it is there.
+    /// Writes the manifest. The month is sealed when it is there. Files that it does not name are deleted.
     ///
-    /// Returns the manifest, and the SHA-256 of its bytes.
+    /// Returns the manifest, and the SHA-256 of its bytes. `may_write` is asked as by [`MonthWriter::write`].
     ///
     /// # Errors
-    /// The errors of the location.
-    pub fn seal(self) -> Result<(Arc<Manifest>, String), ArchiveError> {
+    /// The errors of `may_write` and of the location.
+    pub fn seal<E: From<ArchiveError>>(
+        self,
+        mut may_write: impl FnMut() -> Result<(), E>,
+    ) -> Result<(Arc<Manifest>, String), E> {
+        may_write()?;
         let digest = self.archive.write_manifest(&self.manifest)?;
-        Ok((Arc::new(self.manifest), digest))
+        let manifest = self.manifest;
+        for table in manifest.sums.keys() {
+            for path in self.archive.0.location.list(&manifest.folder(table))? {
+                if manifest.files.iter().all(|file| file.path != path) {
+                    self.archive.0.location.delete(&path)?;
+                }
+            }
+        }
+        Ok((Arc::new(manifest), digest))
     }
 }
 
@@ -286,8 +296,9 @@ mod tests {
         let archive = Archive::new(Location::open(&url, None).unwrap());
         let mut writer = archive.begin("2026-01", "database", None).unwrap();
         writer.file_rows = 100;
-        writer.write::<Row, ArchiveError>((0..250).map(|number| Ok(Row(number)))).unwrap();
-        let (manifest, _) = writer.seal().unwrap();
+        let rows = (0..250).map(|number| Ok(Row(number)));
+        writer.write::<Row, ArchiveError>(rows, || Ok(())).unwrap();
+        let (manifest, _) = writer.seal::<ArchiveError>(|| Ok(())).unwrap();
         let rows: Vec<_> = manifest.files.iter().map(|file| file.rows).collect();
         assert_eq!(rows, [100, 100, 50]);
         archive.verify::<Row>(&manifest).unwrap();

@@ -83,8 +83,8 @@ fn archive(folder: &std::path::Path) -> Archive {
 
 fn write(archive: &Archive, month: &str, previous: Option<&str>) -> (Arc<Manifest>, String) {
     let mut writer = archive.begin(month, "database", previous).unwrap();
-    writer.write::<Row, ArchiveError>(rows().into_iter().map(Ok)).unwrap();
-    writer.seal().unwrap()
+    writer.write::<Row, ArchiveError>(rows().into_iter().map(Ok), || Ok(())).unwrap();
+    writer.seal::<ArchiveError>(|| Ok(())).unwrap()
 }
 
 #[test]
@@ -161,6 +161,20 @@ fn an_attempt_that_did_not_end_leaves_no_file_behind() {
     let (_, first) = write(&archive, "2026-01", None);
     let (manifest, again) = write(&archive, "2026-01", None);
     assert_eq!(first, again);
+    archive.verify::<Row>(&manifest).unwrap();
+}
+
+#[test]
+fn a_writer_that_may_not_go_on_replaces_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let mut late = archive.begin("2026-01", "database", None).unwrap();
+    let (manifest, digest) = write(&archive, "2026-01", None);
+    let stop = || Err(ArchiveError::Location("another one works".to_owned()));
+    let few = rows().into_iter().take(10).map(Ok);
+    late.write::<Row, ArchiveError>(few, stop).unwrap_err();
+    late.seal::<ArchiveError>(stop).unwrap_err();
+    assert_eq!(*archive.manifest("2026-01", &digest).unwrap(), *manifest);
     archive.verify::<Row>(&manifest).unwrap();
 }
 

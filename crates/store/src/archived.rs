@@ -1,8 +1,7 @@
 //! Reads of records that are in the archive.
 //!
-//! A month leaves the database as a whole, and older months before it. A record is read from the archive if its id is
-//! from before the end of the last such month, except for the few that [stay](stays). This holds from the moment at which
-//! the month is marked, whether its rows are deleted already or not.
+//! A month leaves the database as a whole, and older months before it. From the moment at which it is marked, its records
+//! are read from the archive, except for the few that [stay](stays): also those whose rows are not deleted yet.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -131,18 +130,22 @@ pub(crate) struct ArchivedUntil {
     pub(crate) at: Timestamp,
     /// The least id of that instant.
     pub(crate) id: Id<RequestId>,
+    /// The least id of the last month, while its rows are being deleted.
+    leaving: Option<Id<RequestId>>,
 }
 
 impl ArchivedUntil {
     /// The end of a month of UTC.
     pub(crate) fn end_of(month: Month) -> Self {
         let at = month.range(&TimeZone::UTC).end;
-        Self { at, id: Id(RequestId::least(at)) }
+        Self { at, id: Id(RequestId::least(at)), leaving: None }
     }
 
-    /// Whether a record is read from the archive. The row must be as it was settled first, without a correction.
-    pub(crate) fn includes(&self, row: &RequestRow) -> bool {
-        row.request_id < self.id && !stays(row)
+    /// Whether the row of a record is about to be deleted, and the record is read from the archive. The row must be as it
+    /// was settled first, without a correction.
+    pub(crate) fn is_leaving(&self, row: &RequestRow) -> bool {
+        let is_of_month = |first| (first..self.id).contains(&row.request_id);
+        self.leaving.is_some_and(is_of_month) && !stays(row)
     }
 }
 
@@ -188,13 +191,16 @@ pub(crate) fn months(conn: &mut Conn) -> Result<Vec<ArchivedMonthRow>, StoreErro
 
 /// The end of the months that are in the archive. `None` if there are none.
 pub(crate) fn until(conn: &mut Conn) -> Result<Option<ArchivedUntil>, StoreError> {
-    let last: Option<String> = archived_months::table
+    let last: Option<ArchivedMonthRow> = archived_months::table
         .order(archived_months::month.desc())
-        .select(archived_months::month)
+        .select(ArchivedMonthRow::as_select())
         .first(conn)
         .optional()?;
-    let last = last.map(|month| parse(&month)).transpose()?;
-    Ok(last.map(ArchivedUntil::end_of))
+    let Some(last) = last else { return Ok(None) };
+    let month = parse(&last.month)?;
+    let first = Id(RequestId::least(month.range(&TimeZone::UTC).start));
+    let leaving = last.deleted_at.is_none().then_some(first);
+    Ok(Some(ArchivedUntil { leaving, ..ArchivedUntil::end_of(month) }))
 }
 
 /// Parses the month of a row.

@@ -158,7 +158,11 @@ impl Store {
     /// Writes the files of a month, verifies them, and marks the month.
     async fn seal_month(&self, node_id: NodeId, month: Month) -> Result<SealedMonth, StoreError> {
         let archive = self.archive();
-        let write = self.read(move |conn| writing::write(conn, &archive, MonthIds::of(month)));
+        let clock = self.0.context.clock.clone();
+        let write = self.read(move |conn| {
+            let check = |conn: &mut Conn| lease::check(conn, node_id, clock.now());
+            writing::write(conn, &archive, MonthIds::of(month), check)
+        });
         let mut write = pin!(write);
         let (manifest, digest, sums) = loop {
             match tokio::time::timeout(EXTEND_EVERY, &mut write).await {

@@ -81,7 +81,7 @@ impl RecordWalk {
             self.after = Some((last.merchant_id, last.request_id));
         }
         let is_last = rows.is_empty();
-        let is_archived = |row: &RequestRow| self.until.is_some_and(|until| until.includes(row));
+        let is_archived = |row: &RequestRow| self.until.is_some_and(|until| until.is_leaving(row));
         let (archived, mut rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_archived);
         correct(conn, &mut rows)?;
         Ok(WalkedRecords { rows, archived, is_last })

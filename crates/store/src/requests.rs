@@ -284,7 +284,7 @@ fn next_settled(
     let mut settled = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
     if let Some(until) = archived::until(conn)? {
         // These are about to be deleted.
-        settled.retain(|row| !until.includes(row));
+        settled.retain(|row| !until.is_leaving(row));
     }
     let mut settled = to_records(conn, settled)?;
     // The index may not contain the correction of a record yet.
@@ -544,7 +544,7 @@ pub(crate) fn for_each_settled(
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
         let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
         // Rows that are about to be deleted were read from the archive.
-        rows.retain(|row| until.is_none_or(|until| !until.includes(row)));
+        rows.retain(|row| until.is_none_or(|until| !until.is_leaving(row)));
         each(conn, rows)
     };
     let queued = rollups::queued(conn)?.into_iter();

@@ -52,6 +52,21 @@ pub(super) fn extend(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result
     }
 }
 
+/// Fails unless this process has the lease, and has it for a while.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] if it has not.
+pub(super) fn check(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<(), StoreError> {
+    let held: Option<i64> = archive_state::table
+        .filter(archive_state::holder.eq(Some(Id(node_id))))
+        .filter(archive_state::lease_until.gt(now.plus_millis(LEASE_MS / 4).unix_micros()))
+        .select(archive_state::lease_until)
+        .first(conn)
+        .optional()?;
+    held.map(drop)
+        .ok_or_else(|| StoreError::Unavailable("the lease of the archive has lapsed".to_owned()))
+}
+
 /// Gives the lease back.
 pub(super) fn release(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
     diesel::update(archive_state::table.filter(archive_state::holder.eq(Some(Id(node_id)))))

@@ -1,5 +1,6 @@
 //! The files of a month: its rows are written and read back.
 
+use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,11 +29,14 @@ const CHUNK: i64 = 2_000;
 
 /// Writes the files of a month and its manifest, and compares them with the rows of the database.
 ///
+/// `check` fails if another process may have begun to do the same.
+///
 /// Returns the manifest, its SHA-256, and the sums for the audit.
 pub(super) fn write(
     conn: &mut Conn,
     archive: &RecordArchive,
     ids: MonthIds,
+    check: impl Fn(&mut Conn) -> Result<(), StoreError>,
 ) -> Result<(Arc<Manifest>, String, Vec<ArchivedSumRow>), StoreError> {
     let files = archive.files()?;
     let month = ids.month.to_string();
@@ -42,19 +46,18 @@ pub(super) fn write(
     let mut writer = files.begin(&month, &database, previous.as_deref())?;
     let mut sums =
         OwnerSums { month: month.clone(), sums: BTreeMap::new(), meters: BTreeMap::new() };
-    writer.write::<ArchivedRow, StoreError>(Rows {
-        merchants: merchants.iter().copied().collect(),
-        last: None,
-        rows: VecDeque::new(),
-        read: |merchant_id, last| read_requests(conn, ids, merchant_id, last, &mut sums),
-    })?;
-    writer.write::<RefusalRow, StoreError>(Rows {
-        merchants: merchants.iter().copied().collect(),
-        last: None,
-        rows: VecDeque::new(),
-        read: |merchant_id, last| read_refusals(conn, ids, merchant_id, last),
-    })?;
-    let (manifest, digest) = writer.seal()?;
+    // Rows are read and the lease is checked by turns.
+    let shared = RefCell::new(conn);
+    let may_write = || check(&mut shared.borrow_mut());
+    let of = || merchants.iter().copied().collect();
+    let read = |merchant_id, last| {
+        read_requests(&mut shared.borrow_mut(), ids, merchant_id, last, &mut sums)
+    };
+    writer.write::<ArchivedRow, StoreError>(Rows::new(of(), read), may_write)?;
+    let read = |merchant_id, last| read_refusals(&mut shared.borrow_mut(), ids, merchant_id, last);
+    writer.write::<RefusalRow, StoreError>(Rows::new(of(), read), may_write)?;
+    let (manifest, digest) = writer.seal(may_write)?;
+    let conn = shared.into_inner();
     let read_back = files.verify::<ArchivedRow>(&manifest)?;
     files.verify::<RefusalRow>(&manifest)?;
     for merchant_id in merchants {
@@ -71,6 +74,12 @@ struct Rows<T, L, F> {
     rows: VecDeque<T>,
     /// Reads the next rows of a merchant, and returns the last id among them.
     read: F,
+}
+
+impl<T, L, F> Rows<T, L, F> {
+    const fn new(merchants: VecDeque<MerchantId>, read: F) -> Self {
+        Self { merchants, last: None, rows: VecDeque::new(), read }
+    }
 }
 
 impl<T, L: Copy, F> Iterator for Rows<T, L, F>
