@@ -36,6 +36,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[actix_web::main]
 async fn main() -> ExitCode {
+    // Files are for the user of the process alone: the database, the journal and the archive.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     match run(Cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

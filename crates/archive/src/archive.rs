@@ -51,6 +51,39 @@ impl Archive {
         Ok(manifest)
     }
 
+    /// The manifest that is there for a month, sealed or not. `None` without one.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Foreign`] if another database wrote it, and the errors of reading.
+    pub fn earlier_manifest(
+        &self,
+        month: &str,
+        database: &str,
+    ) -> Result<Option<Manifest>, ArchiveError> {
+        match self.read_manifest(month) {
+            Ok((found, _)) if found.database != database => {
+                Err(ArchiveError::Foreign(manifest_path(month)))
+            }
+            Ok((found, _)) => Ok(Some(found)),
+            Err(ArchiveError::Missing(_)) => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// Verifies that the manifest of a month is there and has this SHA-256. It is read again.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Damaged`] if it has another one, and the errors of reading.
+    pub fn verify_manifest(&self, month: &str, sha256: &str) -> Result<(), ArchiveError> {
+        match self.read_manifest(month)? {
+            (_, found) if found == sha256 => Ok(()),
+            (_, found) => {
+                let why = format!("its SHA-256 is {found}, and not {sha256}");
+                Err(ArchiveError::damaged(manifest_path(month), why))
+            }
+        }
+    }
+
     /// The manifest of a month, with the SHA-256 of its bytes.
     pub(crate) fn read_manifest(&self, month: &str) -> Result<(Manifest, String), ArchiveError> {
         let path = manifest_path(month);

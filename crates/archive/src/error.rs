@@ -21,6 +21,8 @@ pub enum ArchiveError {
     },
     /// The month was sealed from another database.
     Foreign(String),
+    /// The month was sealed with other rows.
+    OtherRows(String),
     /// A temporary file cannot be written.
     Io(std::io::Error),
 }
@@ -44,6 +46,11 @@ impl fmt::Display for ArchiveError {
             Self::Foreign(path) => write!(
                 f,
                 "{path} of the archive belongs to another database: each needs an `archive_url` of its own"
+            ),
+            Self::OtherRows(path) => write!(
+                f,
+                "{path} of the archive was sealed with other records: this database is older than the archive, or \
+                 a copy"
             ),
             Self::Io(cause) => write!(f, "a temporary file cannot be written: {cause}"),
         }

@@ -32,19 +32,15 @@ impl Archive {
     /// same rows give the same files and the same manifest, so an attempt writes what an earlier one wrote.
     ///
     /// # Errors
-    /// [`ArchiveError::Foreign`] if another database has sealed this month, and the errors of the location.
+    /// The errors of the location. Its folder is created for the first month only.
     pub fn begin(
         &self,
         month: &str,
         database: &str,
         previous: Option<&str>,
     ) -> Result<MonthWriter<'_>, ArchiveError> {
-        match self.read_manifest(month) {
-            Ok((found, _)) if found.database != database => {
-                return Err(ArchiveError::Foreign(manifest_path(month)));
-            }
-            Ok(_) | Err(ArchiveError::Missing(_)) => {}
-            Err(cause) => return Err(cause),
+        if previous.is_none() {
+            self.0.location.create()?;
         }
         let manifest = Manifest {
             schema_version: SCHEMA_VERSION,
@@ -158,7 +154,7 @@ impl MonthWriter<'_> {
         let digest = self.archive.write_manifest(&self.manifest)?;
         let manifest = self.manifest;
         for table in manifest.sums.keys() {
-            for path in self.archive.0.location.list(&manifest.folder(table))? {
+            for (path, _) in self.archive.0.location.list(&manifest.folder(table))? {
                 if manifest.files.iter().all(|file| file.path != path) {
                     self.archive.0.location.delete(&path)?;
                 }
@@ -195,6 +191,16 @@ impl Archive {
     /// # Errors
     /// [`ArchiveError::Damaged`] or [`ArchiveError::Missing`] with the path of the first file that differs.
     pub fn verify<T: Table>(&self, manifest: &Manifest) -> Result<Sums, ArchiveError> {
+        for (path, length) in self.0.location.list(&manifest.folder(T::NAME))? {
+            match manifest.files.iter().find(|file| file.path == path) {
+                Some(file) if file.bytes == length => {}
+                Some(file) => {
+                    let why = format!("it has {length} bytes, and not {}", file.bytes);
+                    return Err(ArchiveError::damaged(path, why));
+                }
+                None => return Err(ArchiveError::damaged(path, "no manifest names it")),
+            }
+        }
         let mut sums = RunningSums::new::<T>();
         let mut last_key: Option<[String; 2]> = None;
         for file in manifest.files.iter().filter(|file| file.table == T::NAME) {
@@ -293,7 +299,7 @@ mod tests {
     fn a_large_month_has_several_files() {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("file://{}", folder.path().display());
-        let archive = Archive::new(Location::open(&url, None).unwrap());
+        let archive = Archive::new(Location::new(&url, None).unwrap());
         let mut writer = archive.begin("2026-01", "database", None).unwrap();
         writer.file_rows = 100;
         let rows = (0..250).map(|number| Ok(Row(number)));

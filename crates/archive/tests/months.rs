@@ -78,7 +78,7 @@ fn rows() -> Vec<Row> {
 }
 
 fn archive(folder: &std::path::Path) -> Archive {
-    Archive::new(Location::open(&format!("file://{}", folder.display()), None).unwrap())
+    Archive::new(Location::new(&format!("file://{}", folder.display()), None).unwrap())
 }
 
 fn write(archive: &Archive, month: &str, previous: Option<&str>) -> (Arc<Manifest>, String) {
@@ -153,10 +153,17 @@ fn an_attempt_that_did_not_end_leaves_no_file_behind() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive(folder.path());
     let rest = folder.path().join("rows/month=2026-01/00007.parquet");
-    fs::create_dir_all(rest.parent().unwrap()).unwrap();
-    fs::write(&rest, "half a file").unwrap();
-    write(&archive, "2026-01", None);
+    let add = || {
+        fs::create_dir_all(rest.parent().unwrap()).unwrap();
+        fs::write(&rest, "half a file").unwrap();
+    };
+    add();
+    let (manifest, _) = write(&archive, "2026-01", None);
     assert!(!rest.exists());
+    // A file that comes later is found.
+    add();
+    let found = archive.verify::<Row>(&manifest).unwrap_err().to_string();
+    assert!(found.contains("00007.parquet"), "{found}");
     // A month that is written again is the same.
     let (_, first) = write(&archive, "2026-01", None);
     let (manifest, again) = write(&archive, "2026-01", None);
@@ -195,9 +202,19 @@ fn manifests_form_a_chain() {
 
 #[test]
 fn a_location_is_a_folder_or_a_bucket() {
-    for url in ["archive", "ftp://host/archive", "file://host/archive", "file:archive"] {
-        let wrong = Location::open(url, None).unwrap_err();
+    for url in [
+        "archive",
+        "ftp://host/archive",
+        "file://host/archive",
+        "file:archive",
+        "file:///",
+        "file:///a?b=c",
+        "s3://",
+        "s3:///prefix",
+        "s3://user:password@bucket/prefix",
+    ] {
+        let wrong = Location::new(url, None).unwrap_err();
         assert!(matches!(wrong, ArchiveError::Location(_)), "{url}: {wrong}");
     }
-    assert!(Location::open("s3://bucket/prefix", Some("http://127.0.0.1:1")).is_ok());
+    assert!(Location::new("s3://bucket/prefix", Some("http://127.0.0.1:1")).is_ok());
 }

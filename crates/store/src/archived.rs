@@ -3,6 +3,7 @@
 //! A month leaves the database as a whole, and older months before it. From the moment at which it is marked, its records
 //! are read from the archive, except for the few that [stay](stays): also those whose rows are not deleted yet.
 
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,41 +43,53 @@ struct SharedArchive {
     turns: Turns,
 }
 
-/// The reads of the archive at once. The others wait, so that an archive that is slow does not take all connections
-/// of the readers.
+/// The reads of the archive at once. Each has a connection of the readers, also while it waits, so their number is bounded:
+/// an archive that is slow leaves connections for everything else.
 #[derive(Debug)]
 struct Turns {
-    free: Mutex<u32>,
+    state: Mutex<TurnState>,
     changed: Condvar,
+}
+
+#[derive(Debug)]
+struct TurnState {
+    free: u32,
+    waiting: u32,
 }
 
 const NOT_CONFIGURED: &str =
     "records of this database are in an archive, and `archive_url` is not set";
 /// The most reads of the archive at once.
 const AT_ONCE: u32 = 2;
+/// The most reads that wait for a turn. SQLite has four connections for readers.
+const MOST_WAITING: u32 = 1;
 /// The longest wait for a turn.
-const TURN_TIMEOUT: Duration = Duration::from_secs(4);
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A turn to read the archive.
 struct Turn<'a>(&'a Turns);
 
 impl Turns {
     fn take(&self) -> Result<Turn<'_>, StoreError> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(free, TURN_TIMEOUT, |free| *free == 0);
-        let (mut free, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        if waited.timed_out() {
-            return Err(StoreError::Unavailable("the archive is busy".to_owned()));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.free == 0 && state.waiting < MOST_WAITING {
+            state.waiting += 1;
+            let is_taken = |state: &mut TurnState| state.free == 0;
+            let waited = self.changed.wait_timeout_while(state, TURN_TIMEOUT, is_taken);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
-        *free = free.saturating_sub(1);
+        let busy = || StoreError::Unavailable("the archive is busy".to_owned());
+        state.free = state.free.checked_sub(1).ok_or_else(busy)?;
         Ok(Turn(self))
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
-        *free = free.saturating_add(1);
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.free += 1;
+        drop(state);
         self.0.changed.notify_one();
     }
 }
@@ -90,7 +103,8 @@ impl From<ArchiveError> for StoreError {
 impl RecordArchive {
     /// The records of an archive.
     pub(crate) fn new(archive: Archive) -> Self {
-        let turns = Turns { free: Mutex::new(AT_ONCE), changed: Condvar::new() };
+        let state = Mutex::new(TurnState { free: AT_ONCE, waiting: 0 });
+        let turns = Turns { state, changed: Condvar::new() };
         Self(Access::Open(Arc::new(SharedArchive { archive, turns })))
     }
 
@@ -139,6 +153,12 @@ impl ArchivedUntil {
     pub(crate) fn end_of(month: Month) -> Self {
         let at = month.range(&TimeZone::UTC).end;
         Self { at, id: Id(RequestId::least(at)), leaving: None }
+    }
+
+    /// The ids of the refusals of the month whose rows are being deleted.
+    pub(crate) fn leaving_refusals(&self) -> Option<Range<Id<RefusalId>>> {
+        let of = |id: Id<RequestId>| Id(RefusalId::from_bytes(*id.get().as_bytes()));
+        self.leaving.map(|first| of(first)..of(self.id))
     }
 
     /// Whether the row of a record is about to be deleted, and the record is read from the archive. The row must be as it

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use diesel::prelude::*;
 use tollgate_archive::{ArchivedFile, Manifest};
-use tollgate_domain::{Id as _, Month, NodeId, RequestId, Timestamp};
+use tollgate_domain::{Month, NodeId, RefusalId, RequestId, Timestamp};
 
 mod deleting;
 mod lease;
@@ -31,7 +31,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups;
 use crate::rows::{ArchivedMonthRow, ArchivedSumRow, RefusalRow};
-use crate::schema::{archived_months, open_calls, requests};
+use crate::schema::{archived_months, open_calls, refusals, requests};
 use crate::store::Store;
 use crate::{dialect, merchants};
 
@@ -284,21 +284,30 @@ fn sealed_month(row: &ArchivedMonthRow, manifest: &Manifest) -> SealedMonth {
     }
 }
 
-/// The month of the oldest record that is not in the archive.
+/// The month of the oldest record or refusal after the months that are in the archive.
 fn oldest_month(conn: &mut Conn) -> Result<Option<Month>, StoreError> {
-    let from = archived::until(conn)?.map_or(Id(RequestId::from_bytes([0; 16])), |until| until.id);
-    let mut oldest: Option<Id<RequestId>> = None;
+    let from = archived::until(conn)?.map_or(Timestamp::from_unix_micros(0), |until| until.at);
+    let mut oldest: Option<Month> = None;
     for merchant_id in merchants::ids(conn)? {
-        let first = requests::table
+        let record: Option<Id<RequestId>> = requests::table
             .filter(requests::merchant_id.eq(Id(merchant_id)))
-            .filter(requests::request_id.ge(from))
+            .filter(requests::request_id.ge(Id(RequestId::least(from))))
             .order(requests::request_id)
             .select(requests::request_id)
             .first(conn)
             .optional()?;
-        oldest = [oldest, first].into_iter().flatten().min();
+        let refusal: Option<Id<RefusalId>> = refusals::table
+            .filter(refusals::merchant_id.eq(Id(merchant_id)))
+            .filter(refusals::refusal_id.ge(Id(RefusalId::least(from))))
+            .order(refusals::refusal_id)
+            .select(refusals::refusal_id)
+            .first(conn)
+            .optional()?;
+        let record = record.map(|id| archived::month_of(id.get()));
+        let refusal = refusal.map(|id| archived::month_of(id.get()));
+        oldest = [oldest, record, refusal].into_iter().flatten().min();
     }
-    Ok(oldest.map(|oldest| archived::month_of(oldest.get())))
+    Ok(oldest)
 }
 
 /// Closes a month if all of its calls have ended and are in the roll-ups. Returns whether it did.

@@ -248,7 +248,8 @@ fn compare_counters(
     mut counters: RecomputedCounters,
     archived: Option<&ArchivedSums>,
 ) {
-    if let Some(archived) = archived {
+    let began_later = |until: Timestamp| counters.first_at.is_some_and(|first| first >= until);
+    if let Some(archived) = archived.filter(|archived| !began_later(archived.until.at)) {
         let RecomputedCounters {
             kept, recomputed, spend_calendar, request_calendar, first_at, ..
         } = &mut counters;

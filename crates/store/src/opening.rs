@@ -63,6 +63,16 @@ pub struct ArchiveOptions {
     pub endpoint: Option<String>,
 }
 
+impl ArchiveOptions {
+    /// The location. Nothing is opened.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Location`] for a URL that is none of an archive.
+    pub fn location(&self) -> Result<Location, ArchiveError> {
+        Location::new(&self.url, self.endpoint.as_deref())
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -237,10 +247,8 @@ impl Store {
 
 /// The archive of the options. Nothing is read from it yet.
 fn archive(options: &Options) -> Result<RecordArchive, OpenError> {
-    let Some(ArchiveOptions { url, endpoint }) = &options.archive else {
-        return Ok(RecordArchive::default());
-    };
-    let location = Location::open(url, endpoint.as_deref()).map_err(OpenError::Archive)?;
+    let Some(archive) = &options.archive else { return Ok(RecordArchive::default()) };
+    let location = archive.location().map_err(OpenError::Archive)?;
     Ok(RecordArchive::new(Archive::new(location)))
 }
 

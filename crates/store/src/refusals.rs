@@ -1,5 +1,6 @@
 //! Refused calls: why a call did not go out.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use diesel::dsl::sql;
@@ -82,7 +83,7 @@ pub fn list(
     page: &Page<RefusalId>,
 ) -> Result<Vec<RefusalRecord>, StoreError> {
     let RefusalFilter { start, end, code, spend_key_id, connection_id, model, run_id } = filter;
-    let until = archived::until(conn)?.map(|until| Id(RefusalId::least(until.at)));
+    let until = archived::until(conn)?;
     let mut rows: Vec<RefusalRow> = each_database!(conn, conn => {
         let mut query = refusals::table
             .filter(refusals::merchant_id.eq(Id(merchant_id)))
@@ -93,8 +94,9 @@ pub fn list(
         if let Some(after) = page.after {
             query = query.filter(refusals::refusal_id.lt(Id(after)));
         }
-        if let Some(until) = until {
-            query = query.filter(refusals::refusal_id.ge(until));
+        if let Some(leaving) = until.and_then(|until| until.leaving_refusals()) {
+            let is_before = refusals::refusal_id.lt(leaving.start);
+            query = query.filter(is_before.or(refusals::refusal_id.ge(leaving.end)));
         }
         if let Some(start) = start {
             query = query.filter(refusals::last_at.ge(start.unix_micros()));
@@ -120,16 +122,22 @@ pub fn list(
         query.load(conn)
     })?;
     let most = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-    if let Some(until) = until.filter(|_| rows.len() < most) {
+    let until = until.map(|until| Id(RefusalId::least(until.at)));
+    let last = rows.last().filter(|_| rows.len() == most).map(|row| row.refusal_id);
+    if let Some(until) = until.filter(|until| last.is_none_or(|last| last < *until)) {
         let below = page.after.map_or(until, |after| until.min(Id(after)));
-        let oldest =
-            start.map(|start| Id(RefusalId::least(start.plus_millis(-CLOCK_DIFFERENCE_MS))));
+        let oldest = start.map(|start| start.plus_millis(-CLOCK_DIFFERENCE_MS));
+        let oldest = oldest.map(|oldest| Id(RefusalId::least(oldest)));
+        let mut archived = Vec::new();
         archived::walk_refusals(conn, archive, merchant_id, Some(below), oldest, |row| {
             if filter.passes(&row) {
-                rows.push(row);
+                archived.push(row);
             }
-            Ok(rows.len() < most)
+            Ok(archived.len() < most)
         })?;
+        rows.extend(archived);
+        rows.sort_unstable_by_key(|row| Reverse(row.refusal_id));
+        rows.truncate(most);
     }
     rows.into_iter().map(RefusalRecord::try_from).collect()
 }

@@ -486,13 +486,11 @@ fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
 
         // A folder that cannot be written.
         let folder = store.archive();
-        fs::remove_dir_all(&folder).unwrap();
         fs::write(&folder, "").unwrap();
         let failed = store.store.archive_months(KEEP).await;
         assert!(matches!(failed, Err(StoreError::Unavailable(_))), "{failed:?}");
         assert_eq!(count(&store.store, "requests").await, 2);
         fs::remove_file(&folder).unwrap();
-        fs::create_dir(&folder).unwrap();
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 1);
         assert_eq!(count(&store.store, "requests").await, 1);
 
@@ -515,7 +513,14 @@ fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
         // The plain audit needs no archive.
         store.assert_audited().await;
         assert!(store.store.audit_with_archive().await.is_err());
+
+        // Further months wait until the folder is there again, and it is not made anew.
+        store.clock.advance_millis(60 * DAY);
+        assert!(store.store.archive_months(KEEP).await.is_err());
+        assert!(!folder.exists());
+        assert_eq!(count(&store.store, "requests").await, 1);
         fs::rename(&elsewhere, &folder).unwrap();
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 1);
     });
 }
 
@@ -579,6 +584,76 @@ fn an_archive_takes_the_months_of_one_database() {
         assert_eq!(count(&store.store, "requests").await, 1);
         fs::remove_file(manifests.join("2026-11.json")).unwrap();
         store.store.archive_months(KEEP).await.unwrap();
+    });
+}
+
+#[test]
+fn an_older_database_does_not_replace_a_month_that_is_in_the_archive() {
+    use diesel::prelude::*;
+    use diesel::sql_types::Text;
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        let call = store.call(shop.merchant_id, shop.secret_key_id);
+        store.forward(call, 1_000, "0.25").await.unwrap();
+        store.clock.advance_millis(10 * DAY);
+        store.store.fold().await.unwrap();
+        store.store.archive_months(KEEP).await.unwrap();
+        let id = |conn: &mut Conn| {
+            let id = diesel::dsl::sql::<Text>("database_id FROM archive_state");
+            diesel::select(id).get_result::<String>(conn).map_err(StoreError::from)
+        };
+        let id = store.store.read(id).await.unwrap();
+        // The month was sealed from this database with two records, one of which a backup lacks.
+        store.clock.advance_millis(20 * DAY);
+        let file = store.archive().join("manifests/2026-11.json");
+        let sums = format!(
+            r#"{{"requests":{{"{}":{{"rows":2,"booked_merchant_cost":"0.5000000000"}}}}}}"#,
+            shop.merchant_id
+        );
+        let manifest = format!(
+            r#"{{"schema_version":1,"database":"{id}","month":"2026-11","previous":null,"files":[],"sums":{sums}}}"#
+        );
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, &manifest).unwrap();
+        let failed = store.store.archive_months(KEEP).await.expect_err("it has other records");
+        assert!(failed.to_string().contains("older than the archive"), "{failed}");
+        assert_eq!(files(&store.archive()), [file.clone()]);
+        assert_eq!(fs::read_to_string(&file).unwrap(), manifest);
+        assert_eq!(count(&store.store, "requests").await, 1);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 1);
+    });
+}
+
+#[test]
+fn refusals_of_a_month_without_records_leave_and_are_listed() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        for month in 0..4 {
+            let cause = RefusalCause {
+                merchant_id: shop.merchant_id,
+                key: CallKey::Secret(shop.secret_key_id),
+                connection_id: None,
+                model: Some("large"),
+                run_id: None,
+                code: "rate_limited",
+                at: store.clock.now(),
+            };
+            store.store.record_refusal(&cause, RefusedCall::default);
+            store.store.write_refusals().await.unwrap();
+            if month == 2 {
+                let call = store.call(shop.merchant_id, shop.secret_key_id);
+                store.forward(call, 1_000, "0.25").await.unwrap();
+            }
+            store.clock.advance_millis(31 * DAY);
+        }
+        store.store.fold().await.unwrap();
+        let before = shop.refused(&store.store, &RefusalFilter::default()).await;
+        assert_eq!(before.len(), 4);
+        let archiving = store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(archiving.sealed.len(), 4, "{archiving:?}");
+        assert_eq!(shop.refused(&store.store, &RefusalFilter::default()).await, before);
+        assert_eq!(count(&store.store, "refusals").await, 0);
     });
 }
 

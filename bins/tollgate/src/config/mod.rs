@@ -225,14 +225,18 @@ fn archive(root: &mut Section<'_>) -> (Option<u32>, Option<ArchiveOptions>) {
     if keep_days.is_some() && url.is_none() {
         root.add_error(URL, "is missing: records leave for it after `records_keep_days`");
     }
-    if url.as_ref().is_some_and(|url| !url.starts_with("file:///") && !url.starts_with("s3://")) {
-        root.add_error(URL, "must be file:///FOLDER or s3://BUCKET/PREFIX");
-    }
     let is_http = |url: &String| url.starts_with("http://") || url.starts_with("https://");
     if endpoint.as_ref().is_some_and(|endpoint| !is_http(endpoint)) {
         root.add_error("archive_endpoint", "must be a URL that begins with http:// or https://");
     }
-    (keep_days, url.map(|url| ArchiveOptions { url, endpoint }))
+    let archive = url.map(|url| ArchiveOptions { url, endpoint });
+    if archive.as_ref().is_some_and(|archive| archive.location().is_err()) {
+        root.add_error(
+            URL,
+            "must be file:///FOLDER or s3://BUCKET/PREFIX, without a user or parameters",
+        );
+    }
+    (keep_days, archive)
 }
 
 /// The position and the cause of a TOML error. The text itself, which the parser would show, is left

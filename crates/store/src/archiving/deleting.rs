@@ -117,11 +117,14 @@ pub(super) fn detach(
             Err(cause) if cause.is_lock_timeout() && attempt < ATTEMPTS => {
                 std::thread::sleep(PAUSE);
             }
-            Err(cause) if cause.is_lock_timeout() => {
-                log::warn!("the partitions of {} are in use: its rows are deleted", ids.month);
+            Err(cause) => {
+                let month = ids.month;
+                log::warn!(
+                    "the partitions of {month} are not dropped, so its rows are deleted: {cause}"
+                );
                 return Ok(());
             }
-            done => return done,
+            Ok(()) => return Ok(()),
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use diesel::dsl::{count_star, sql};
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
-use tollgate_archive::{ArchiveError, Manifest, Sums, decimal};
+use tollgate_archive::{ArchiveError, Manifest, Sums, Table as _, decimal};
 use tollgate_domain::{MerchantId, MeterId, MeterVersion, RefusalId, RequestId};
 
 use super::lease;
@@ -41,9 +41,21 @@ pub(super) fn write(
     let files = archive.files()?;
     let month = ids.month.to_string();
     let database = lease::database_id(conn)?;
-    let previous = archived::months(conn)?.into_iter().next().map(|last| last.manifest);
     let merchants = merchants_in_order(conn)?;
-    let mut writer = files.begin(&month, &database, previous.as_deref())?;
+    let last = archived::months(conn)?.into_iter().next();
+    let mut writer =
+        files.begin(&month, &database, last.as_ref().map(|last| last.manifest.as_str()))?;
+    if let Some(last) = last {
+        // A folder that is not mounted, or another place, has no earlier month.
+        files.verify_manifest(&last.month, &last.manifest)?;
+    }
+    if let Some(earlier) = files.earlier_manifest(&month, &database)? {
+        // An attempt that did not end had the same rows. An older database must not replace a whole month.
+        let sums = earlier.sums.get(ArchivedRow::NAME).cloned().unwrap_or_default();
+        if !have_sums(conn, ids, &merchants, &sums)? {
+            return Err(ArchiveError::OtherRows(format!("manifests/{month}.json")).into());
+        }
+    }
     let mut sums =
         OwnerSums { month: month.clone(), sums: BTreeMap::new(), meters: BTreeMap::new() };
     // Rows are read and the lease is checked by turns.
@@ -60,8 +72,9 @@ pub(super) fn write(
     let conn = shared.into_inner();
     let read_back = files.verify::<ArchivedRow>(&manifest)?;
     files.verify::<RefusalRow>(&manifest)?;
-    for merchant_id in merchants {
-        compare(conn, ids, merchant_id, &read_back)?;
+    if !have_sums(conn, ids, &merchants, &read_back)? {
+        let why = "its sums are not those of the records";
+        return Err(ArchiveError::damaged(format!("manifests/{month}.json"), why).into());
     }
     Ok((manifest, digest, sums.rows()))
 }
@@ -243,13 +256,30 @@ impl OwnerSums {
     }
 }
 
-/// Compares the sums of a merchant's files with those of the rows.
-fn compare(
+/// Whether the records of a month have these sums.
+fn have_sums(
+    conn: &mut Conn,
+    ids: MonthIds,
+    merchants: &[MerchantId],
+    sums: &Sums,
+) -> Result<bool, StoreError> {
+    let mut known = 0;
+    for merchant_id in merchants {
+        known += usize::from(sums.contains_key(&merchant_id.to_string()));
+        if !has_sums(conn, ids, *merchant_id, sums)? {
+            return Ok(false);
+        }
+    }
+    Ok(known == sums.len())
+}
+
+/// Whether a merchant's records of a month have these sums.
+fn has_sums(
     conn: &mut Conn,
     ids: MonthIds,
     merchant_id: MerchantId,
-    read_back: &Sums,
-) -> Result<(), StoreError> {
+    sums: &Sums,
+) -> Result<bool, StoreError> {
     let range = ids.requests();
     let sum = |column: &str, part: &str| {
         sql::<BigInt>(&format!("CAST(COALESCE(sum({column} {part} {HIGH}), 0) AS BIGINT)"))
@@ -283,17 +313,9 @@ fn compare(
         merchant += i128::from(row.merchant_cost);
     }
     let count = u64::try_from(count).unwrap_or_default() + u64::try_from(swept.len()).unwrap_or(0);
-    let found = read_back.get(&merchant_id.to_string()).cloned().unwrap_or_default();
+    let found = sums.get(&merchant_id.to_string()).cloned().unwrap_or_default();
     let of_column = |name: &str| found.amounts.get(name).cloned().unwrap_or_else(|| decimal(0));
-    let is_same = found.rows == count
+    Ok(found.rows == count
         && of_column("booked_wallet_cost") == decimal(wallet)
-        && of_column("booked_merchant_cost") == decimal(merchant);
-    match is_same {
-        true => Ok(()),
-        false => Err(ArchiveError::damaged(
-            format!("manifests/{}.json", ids.month),
-            format!("its sums are not those of the records of {merchant_id}"),
-        )
-        .into()),
-    }
+        && of_column("booked_merchant_cost") == decimal(merchant))
 }
