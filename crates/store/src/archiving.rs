@@ -22,7 +22,7 @@ mod lease;
 mod month;
 mod writing;
 
-use deleting::Place;
+use deleting::DeletionPlace;
 use month::MonthIds;
 
 use crate::archived::{self, ArchivedRow, ArchivedUntil};
@@ -203,7 +203,7 @@ impl Store {
             self.read(move |conn| deleting::detach(conn, node_id, ids, now)).await?;
         }
         for merchant_id in self.read(merchants::ids).await? {
-            let mut next = Some(Place::Requests(None));
+            let mut next = Some(DeletionPlace::Requests(None));
             while let Some(place) = next {
                 let (begun, now) = (Instant::now(), self.0.context.clock.now());
                 let delete = move |conn: &mut Conn| {

@@ -514,7 +514,7 @@ fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
         store.assert_audited().await;
         assert!(store.store.audit_with_archive().await.is_err());
 
-        // Further months wait until the folder is there again, and it is not made anew.
+        // Further months wait until the folder is there again, and none is created.
         store.clock.advance_millis(60 * DAY);
         assert!(store.store.archive_months(KEEP).await.is_err());
         assert!(!folder.exists());
@@ -617,7 +617,7 @@ fn an_older_database_does_not_replace_a_month_that_is_in_the_archive() {
         fs::write(&file, &manifest).unwrap();
         let failed = store.store.archive_months(KEEP).await.expect_err("it has other records");
         assert!(failed.to_string().contains("older than the archive"), "{failed}");
-        assert_eq!(files(&store.archive()), [file.clone()]);
+        assert_eq!(files(&store.archive()).len(), 1);
         assert_eq!(fs::read_to_string(&file).unwrap(), manifest);
         assert_eq!(count(&store.store, "requests").await, 1);
         fs::remove_file(&file).unwrap();

@@ -20,7 +20,7 @@ const AT_ONCE: i64 = 100;
 
 /// The place of the deletion among a merchant's rows of a month.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum DeletionPlace {
     /// At the records after this id, or at the first one.
     Requests(Option<Id<RequestId>>),
     /// At the refusals.
@@ -32,14 +32,16 @@ pub(super) fn some(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: MonthIds,
-    place: Place,
-) -> Result<Option<Place>, StoreError> {
+    place: DeletionPlace,
+) -> Result<Option<DeletionPlace>, StoreError> {
     match place {
-        Place::Requests(after) => Ok(Some(
+        DeletionPlace::Requests(after) => Ok(Some(
             some_requests(conn, merchant_id, ids, after)?
-                .map_or(Place::Refusals, |last| Place::Requests(Some(last))),
+                .map_or(DeletionPlace::Refusals, |last| DeletionPlace::Requests(Some(last))),
         )),
-        Place::Refusals => Ok(some_refusals(conn, merchant_id, ids)?.then_some(Place::Refusals)),
+        DeletionPlace::Refusals => {
+            Ok(some_refusals(conn, merchant_id, ids)?.then_some(DeletionPlace::Refusals))
+        }
     }
 }
 
