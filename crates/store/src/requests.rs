@@ -16,7 +16,7 @@ mod ids;
 
 use ids::{IndexCondition, NthRequestQuery, RequestIdsQuery};
 
-use crate::archived::{self, RecordArchive};
+use crate::archived::{self, ArchivedUntil, RecordArchive};
 use crate::conn::{Conn, each_database};
 use crate::dialect::RowLock;
 use crate::error::StoreError;
@@ -230,17 +230,16 @@ fn next_records(
     let open = open_records(conn, &open)?;
     let mut records: BTreeMap<_, _> =
         open.into_iter().map(|record| (record.request_id, record)).collect();
+    let (mut until, mut last) = (None, None);
     if filter.status != Some(RequestStatus::Pending) {
-        let settled = next_settled(conn, merchant_id, filter, page)?.into_iter();
-        records.extend(settled.map(|record| (record.request_id, record)));
+        until = archived::until(conn)?;
+        let settled = next_settled(conn, merchant_id, filter, page, until)?;
+        records.extend(settled.records.into_iter().map(|record| (record.request_id, record)));
+        last = settled.last;
     }
     let here: Vec<_> = records.into_values().rev().take(rows).collect();
-    let last = here.last().filter(|_| here.len() == rows).map(|record| record.request_id);
+    last = last.max(here.last().filter(|_| here.len() == rows).map(|record| record.request_id));
     let here = NextRecords { last, passed: passed.saturating_add(here.len()), records: here };
-    let until = match filter.status {
-        Some(RequestStatus::Pending) => None,
-        _ => archived::until(conn)?,
-    };
     match until {
         Some(until) if last.is_none_or(|last| Id(last) < until.id) => {
             let archived = next_archived(conn, archive, merchant_id, filter, page, here.passed)?;
@@ -261,13 +260,22 @@ impl NextRecords {
     }
 }
 
-/// Returns the next settled records that the index and the queue find.
+/// The settled records that the index and the queue find.
+struct SettledRecords {
+    records: Vec<RequestRecord>,
+    /// The id down to which the index was read. There are more below. `None` at its end.
+    last: Option<RequestId>,
+}
+
+/// Returns the next settled records that the index and the queue find, without those that are about to be deleted: the
+/// archive has them.
 fn next_settled(
     conn: &mut Conn,
     merchant_id: MerchantId,
     filter: &ListFilter,
     page: &Page<RequestId>,
-) -> Result<Vec<RequestRecord>, StoreError> {
+    until: Option<ArchivedUntil>,
+) -> Result<SettledRecords, StoreError> {
     let conditions = conditions(filter);
     let (mut ids, corrected) = match conditions.is_empty() {
         true => (Vec::new(), 0),
@@ -281,15 +289,13 @@ fn next_settled(
     let most = usize::try_from(more.rows()).unwrap_or(usize::MAX);
     let skipped = ids.len().saturating_sub(most);
     let ids = ids.get(skipped..).unwrap_or_default();
-    let mut settled = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
-    if let Some(until) = archived::until(conn)? {
-        // These are about to be deleted.
-        settled.retain(|row| !until.is_leaving(row));
-    }
-    let mut settled = to_records(conn, settled)?;
+    let last = ids.first().filter(|_| ids.len() == most).map(|id| id.get());
+    let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
+    rows.retain(|row| until.is_none_or(|until| !until.is_leaving(row)));
+    let mut records = to_records(conn, rows)?;
     // The index may not contain the correction of a record yet.
-    settled.retain(|record| filter.has_wanted_outcome(record));
-    Ok(settled)
+    records.retain(|record| filter.has_wanted_outcome(record));
+    Ok(SettledRecords { records, last })
 }
 
 /// Returns the next records of the archive that pass the filter, up to one more than the limit.

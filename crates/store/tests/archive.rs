@@ -301,6 +301,19 @@ impl Answers {
     }
 }
 
+/// Executes statements on the database of a store.
+async fn execute(store: &TestStore, sql: impl Into<String>) {
+    let sql = sql.into();
+    let write = move |conn: &mut Conn| {
+        let done = match conn {
+            Conn::Sqlite(conn) => conn.batch_execute(&sql),
+            Conn::Postgres(conn) => conn.batch_execute(&sql),
+        };
+        done.map_err(StoreError::from)
+    };
+    store.store.write(write).await.unwrap();
+}
+
 /// The number of rows of a table.
 async fn count(store: &Store, table: &'static str) -> i64 {
     use diesel::prelude::*;
@@ -375,6 +388,66 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(archiving.sealed, []);
+    });
+}
+
+/// A month is marked, and then its rows are deleted. In between, reads find each record once, also those of earlier months
+/// that stay.
+#[test]
+fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
+    const TABLES: [(&str, &str); 3] =
+        [("requests", "request_id"), ("request_index", "request_id"), ("refusals", "refusal_id")];
+    each_store(async |store| {
+        let mut random = Random(20_261_128);
+        let mut shop = Shop::of(store).await;
+        // This record of November stays, because December has its settlement.
+        let december = START.plus_millis(10 * DAY);
+        store.clock.advance_millis(10 * DAY - 1_800_000);
+        let call = Call {
+            connection_id: Some(shop.customers[0].connection_id),
+            ..store.call(shop.merchant_id, shop.secret_key_id)
+        };
+        let stays = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        store.clock.advance_millis(3_600_000);
+        store.store.settle(stays, answered(1_000, "7")).await;
+        while store.clock.now() < december.plus_millis(45 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        let dear = ListFilter { min_cost: Some(amount("6")), ..ListFilter::default() };
+        let before = shop.answers(store).await;
+        for (table, _) in TABLES {
+            execute(store, format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
+        }
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
+        let left = count(&store.store, "requests").await;
+        let first: String = RequestId::least(december)
+            .as_bytes()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let first = match store.database {
+            None => format!("x'{first}'"),
+            Some(_) => format!(r"'\x{first}'"),
+        };
+        for (table, id) in TABLES {
+            let restore = format!(
+                "INSERT INTO {table} SELECT * FROM saved_{table} WHERE {id} >= {first} \
+                 ON CONFLICT DO NOTHING; DROP TABLE saved_{table}"
+            );
+            execute(store, restore).await;
+        }
+        let mark = "UPDATE archived_months SET deleted_at = NULL WHERE month = '2026-12'";
+        execute(store, mark).await;
+        assert!(count(&store.store, "requests").await > left + 20);
+        before.assert_same(&shop.answers(store).await);
+        let found = shop.list(&store.store, &dear, 3).await;
+        assert_eq!(found.iter().map(|one| one.request_id).collect::<Vec<_>>(), [stays]);
+        store.assert_audited().await;
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+        store.store.archive_months(KEEP).await.unwrap();
+        assert_eq!(count(&store.store, "requests").await, left);
+        before.assert_same(&shop.answers(store).await);
     });
 }
 
@@ -667,21 +740,15 @@ fn one_process_archives_at_a_time_and_its_lease_lapses_within_a_minute() {
         store.store.fold().await.unwrap();
         // A process that has died.
         let until = store.clock.now().plus_millis(60_000).unix_micros();
-        let hold = move |conn: &mut Conn| {
-            let sql = format!(
-                "INSERT INTO archive_state (number, database_id, closed_until, holder, lease_until) \
-                 VALUES (1, 'd', 0, {}, {until})",
-                match conn {
-                    Conn::Sqlite(_) => "x'00112233445566778899aabbccddeeff'",
-                    Conn::Postgres(_) => r"'\x00112233445566778899aabbccddeeff'",
-                }
-            );
-            match conn {
-                Conn::Sqlite(conn) => conn.batch_execute(&sql).map_err(StoreError::from),
-                Conn::Postgres(conn) => conn.batch_execute(&sql).map_err(StoreError::from),
-            }
+        let holder = match store.database {
+            None => "x'00112233445566778899aabbccddeeff'",
+            Some(_) => r"'\x00112233445566778899aabbccddeeff'",
         };
-        store.store.write(hold).await.unwrap();
+        let hold = format!(
+            "INSERT INTO archive_state (number, database_id, closed_until, holder, lease_until) \
+             VALUES (1, 'd', 0, {holder}, {until})"
+        );
+        execute(store, hold).await;
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(archiving.waits, Some(ArchivingWait::OtherProcess));
         store.clock.advance_millis(60_001);

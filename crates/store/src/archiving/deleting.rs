@@ -52,19 +52,7 @@ fn some_requests(
     ids: MonthIds,
     after: Option<Id<RequestId>>,
 ) -> Result<Option<Id<RequestId>>, StoreError> {
-    let range = ids.requests();
-    let mut query = requests::table
-        .filter(requests::merchant_id.eq(Id(merchant_id)))
-        .filter(requests::request_id.ge(range.start))
-        .filter(requests::request_id.lt(range.end))
-        .order(requests::request_id)
-        .limit(AT_ONCE)
-        .select(RequestRow::as_select())
-        .into_boxed();
-    if let Some(after) = after {
-        query = query.filter(requests::request_id.gt(after));
-    }
-    let rows: Vec<RequestRow> = query.load(conn)?;
+    let rows = ids.records_after(conn, merchant_id, after, AT_ONCE)?;
     let last = rows.last().map(|row| row.request_id);
     let leaving: Vec<_> = rows.into_iter().filter(|row| !archived::stays(row)).collect();
     for row in &leaving {

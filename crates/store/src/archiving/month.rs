@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
+use diesel::prelude::*;
 use tollgate_domain::{MerchantId, Month, RefusalId, RequestId, TimeZone, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::merchants;
+use crate::rows::RequestRow;
+use crate::schema::requests;
 
 /// The ids of the calls and refusals of a month.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +30,29 @@ impl MonthIds {
 
     pub(super) fn requests(&self) -> Range<Id<RequestId>> {
         Id(RequestId::least(self.from))..Id(RequestId::least(self.to))
+    }
+
+    /// The next records of a merchant after an id, as they were settled first.
+    pub(super) fn records_after(
+        &self,
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        after: Option<Id<RequestId>>,
+        most: i64,
+    ) -> Result<Vec<RequestRow>, StoreError> {
+        let range = self.requests();
+        let mut query = requests::table
+            .filter(requests::merchant_id.eq(Id(merchant_id)))
+            .filter(requests::request_id.ge(range.start))
+            .filter(requests::request_id.lt(range.end))
+            .order(requests::request_id)
+            .limit(most)
+            .select(RequestRow::as_select())
+            .into_boxed();
+        if let Some(after) = after {
+            query = query.filter(requests::request_id.gt(after));
+        }
+        Ok(query.load(conn)?)
     }
 
     pub(super) fn refusals(&self) -> Range<Id<RefusalId>> {

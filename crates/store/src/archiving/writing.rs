@@ -130,19 +130,7 @@ fn read_requests(
     last: Option<Id<RequestId>>,
     sums: &mut OwnerSums,
 ) -> Result<(Vec<ArchivedRequest>, Option<Id<RequestId>>), StoreError> {
-    let range = ids.requests();
-    let mut query = requests::table
-        .filter(requests::merchant_id.eq(Id(merchant_id)))
-        .filter(requests::request_id.ge(range.start))
-        .filter(requests::request_id.lt(range.end))
-        .order(requests::request_id)
-        .limit(CHUNK)
-        .select(RequestRow::as_select())
-        .into_boxed();
-    if let Some(last) = last {
-        query = query.filter(requests::request_id.gt(last));
-    }
-    let mut rows: Vec<RequestRow> = query.load(conn)?;
+    let mut rows = ids.records_after(conn, merchant_id, last, CHUNK)?;
     let last = rows.last().map(|row| row.request_id);
     let stay: Vec<bool> = rows.iter().map(archived::stays).collect();
     let records = to_records(conn, rows.clone())?;
