@@ -188,9 +188,13 @@ async fn fill(store: &Store, shops: &[BenchShop], shares: &[u64], count: usize) 
         let request_id = call.request_id;
         let admitted = store.admit(Box::new(call)).await?;
         admitted.map_err(|refused| anyhow::anyhow!("{refused:?}"))?;
-        match store.settle(request_id, report).await {
-            SettleOutcome::Settled(_) => Ok(()),
-            other => bail!("{other:?}"),
+        // On a busy machine, a settlement can take longer than the store waits for it.
+        loop {
+            match store.settle(request_id, report.clone()).await {
+                SettleOutcome::Settled(_) | SettleOutcome::AlreadySettled => return Ok(()),
+                SettleOutcome::NotSettled => {}
+                other => bail!("{other:?}"),
+            }
         }
     });
     let made = made.buffer_unordered(CALLERS).enumerate();
