@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use diesel::connection::{AnsiTransactionManager, SimpleConnection, TransactionManager};
 use diesel::pg::PgConnection;
@@ -15,6 +16,7 @@ use crate::error::StoreError;
 use crate::files::{canonical, private};
 use crate::postgres_url::{ParseDatabaseUrlError, PostgresUrl, TlsMode};
 use crate::tls_tunnel::TlsTunnel;
+use crate::watchdog::Watchdog;
 
 /// A connection to SQLite or PostgreSQL.
 #[derive(diesel::MultiConnection)]
@@ -233,9 +235,9 @@ pub(crate) struct ConnManager {
 enum DatabaseLocation {
     Sqlite(PathBuf),
     /// A URL.
-    Postgres(String),
-    /// The way to its servers, and the URL without encryption if that will do.
-    PostgresOverTls(Arc<TlsTunnel>, Option<String>),
+    Postgres(Watchdog, String),
+    /// The way to its servers, its URL, and the URL without encryption if that will do.
+    PostgresOverTls(Watchdog, Arc<TlsTunnel>, String, Option<String>),
 }
 
 impl ConnManager {
@@ -243,24 +245,31 @@ impl ConnManager {
         Self::new(DatabaseLocation::Sqlite(canonical(path)))
     }
 
+    /// A connection on which no answer comes is closed after `timeout`.
+    ///
     /// # Errors
     /// [`StoreError::Unavailable`] if the encryption that the URL asks for cannot be set up.
-    pub(crate) fn postgres(url: &str) -> Result<Self, StoreError> {
+    pub(crate) fn postgres(url: &str, timeout: Duration) -> Result<Self, StoreError> {
+        let plainly = |url: String| {
+            let watchdog = Watchdog::start(&url, timeout)?;
+            Ok(Self::new(DatabaseLocation::Postgres(watchdog, url)))
+        };
         let parsed = PostgresUrl::parse(url);
         let parsed = parsed.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
-        let Some(tls) = &parsed.tls else {
-            return Ok(Self::new(DatabaseLocation::Postgres(with_timeouts(url))));
-        };
+        let Some(tls) = &parsed.tls else { return plainly(with_timeouts(url, timeout)) };
         // What is preferred and cannot be had is not needed.
         let is_preferred = tls.mode == TlsMode::Prefer;
-        let plain = is_preferred.then(|| with_timeouts(&without_tls(url)));
+        let plain = is_preferred.then(|| with_timeouts(&without_tls(url), timeout));
         match (TlsTunnel::start(&parsed, tls), plain) {
             (Ok(tunnel), plain) => {
-                Ok(Self::new(DatabaseLocation::PostgresOverTls(Arc::new(tunnel), plain)))
+                let url = with_timeouts(tunnel.url(), timeout);
+                let watchdog = Watchdog::start(&url, timeout)?;
+                let tunnel = Arc::new(tunnel);
+                Ok(Self::new(DatabaseLocation::PostgresOverTls(watchdog, tunnel, url, plain)))
             }
             (Err(cause), Some(plain)) => {
                 log::warn!("no encrypted connections to PostgreSQL: {cause}");
-                Ok(Self::new(DatabaseLocation::Postgres(plain)))
+                plainly(plain)
             }
             (Err(cause), None) => Err(cause),
         }
@@ -270,8 +279,8 @@ impl ConnManager {
     pub(crate) fn is_encrypted(&self) -> Option<bool> {
         match &self.place {
             DatabaseLocation::Sqlite(_) => None,
-            DatabaseLocation::Postgres(_) => Some(false),
-            DatabaseLocation::PostgresOverTls(tunnel, _) => Some(tunnel.is_encrypted()),
+            DatabaseLocation::Postgres(..) => Some(false),
+            DatabaseLocation::PostgresOverTls(_, tunnel, ..) => Some(tunnel.is_encrypted()),
         }
     }
 
@@ -283,7 +292,7 @@ impl ConnManager {
     pub(crate) fn file(&self) -> Option<&Path> {
         match &self.place {
             DatabaseLocation::Sqlite(path) => Some(path),
-            DatabaseLocation::Postgres(_) | DatabaseLocation::PostgresOverTls(..) => None,
+            DatabaseLocation::Postgres(..) | DatabaseLocation::PostgresOverTls(..) => None,
         }
     }
 
@@ -313,18 +322,14 @@ impl ConnManager {
                 })?;
                 Ok(Conn::Sqlite(conn))
             }
-            DatabaseLocation::Postgres(url) => {
-                with_settings(PgConnection::establish(url).map_err(unreachable)?)
-            }
-            DatabaseLocation::PostgresOverTls(tunnel, plain) => {
-                let over_tls = PgConnection::establish(&with_timeouts(tunnel.url()));
-                let opened = match (over_tls, plain) {
+            DatabaseLocation::Postgres(watchdog, url) => with_settings(watchdog.connect(url)?),
+            DatabaseLocation::PostgresOverTls(watchdog, tunnel, url, plain) => {
+                with_settings(match (watchdog.connect(url), plain) {
                     (Err(_), Some(plain)) => {
-                        PgConnection::establish(plain).inspect(|_| tunnel.note_plain())
+                        watchdog.connect(plain).inspect(|_| tunnel.note_plain())?
                     }
-                    (opened, _) => opened,
-                };
-                with_settings(opened.map_err(unreachable)?)
+                    (opened, _) => opened?,
+                })
             }
         }
     }
@@ -383,10 +388,11 @@ impl r2d2::ManageConnection for ConnManager {
 }
 
 /// Adds timeouts, so that a silent server is noticed. The operator's own settings stay.
-fn with_timeouts(url: &str) -> String {
+fn with_timeouts(url: &str, timeout: Duration) -> String {
     let mut url = url.to_owned();
+    let opens_within = timeout.as_millis().div_ceil(1_000).to_string();
     for (name, value) in [
-        ("connect_timeout", "5"),
+        ("connect_timeout", &*opens_within),
         ("tcp_user_timeout", "10000"),
         // A server that vanishes before it has answered is noticed within 20 s.
         ("keepalives_idle", "5"),

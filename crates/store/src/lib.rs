@@ -68,6 +68,7 @@ mod tls_tunnel;
 pub mod upkeep;
 pub mod usage;
 pub mod wallets;
+mod watchdog;
 pub mod webhooks;
 mod write_set;
 

@@ -44,6 +44,8 @@ pub struct Options {
     /// The folder of settlements that wait while PostgreSQL is away. It must survive restarts. SQLite has
     /// none.
     pub journal: Option<PathBuf>,
+    /// The longest wait for an answer of PostgreSQL while it works on no statement of the connection.
+    pub timeout: Duration,
     /// The lease in milliseconds: after that silence, other nodes end this process's calls.
     pub lease_ms: u32,
     /// The days for which refused calls are kept.
@@ -81,6 +83,7 @@ impl Default for Options {
             service_charge_rate: Rate::ZERO,
             clock: Clock::system(),
             journal: None,
+            timeout: Duration::from_secs(5),
             lease_ms: 10_000,
             refusals_keep_days: 30,
             records_keep_days: None,
@@ -173,7 +176,7 @@ impl Store {
     pub fn open(url: &DatabaseUrl, options: &Options) -> Result<Self, OpenError> {
         let mut temporary = None;
         let (manager, writers, readers) = match url {
-            DatabaseUrl::Postgres(url) => (ConnManager::postgres(url)?, 2, 8),
+            DatabaseUrl::Postgres(url) => (ConnManager::postgres(url, options.timeout)?, 2, 8),
             DatabaseUrl::Sqlite(path) => (ConnManager::sqlite(path), 1, 4),
             DatabaseUrl::SqliteTemporary => {
                 let folder = temporary.insert(tempfile::tempdir()?);
@@ -235,7 +238,7 @@ impl Store {
     /// [`OpenError`], whose text names the remedy.
     pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
         let manager = match url {
-            DatabaseUrl::Postgres(url) => ConnManager::postgres(url)?,
+            DatabaseUrl::Postgres(url) => ConnManager::postgres(url, Options::default().timeout)?,
             DatabaseUrl::Sqlite(path) => ConnManager::sqlite(path),
             DatabaseUrl::SqliteTemporary => return Ok(0),
         };

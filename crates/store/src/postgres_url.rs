@@ -156,10 +156,6 @@ impl<'a> PostgresUrl<'a> {
         }
         url.push_str(self.database);
         url.push_str("?sslmode=disable");
-        if !self.parameters.iter().any(|(name, _)| *name == "connect_timeout") {
-            // The tunnel tries each address, and says what is wrong.
-            url.push_str("&connect_timeout=12");
-        }
         let is_kept = |name: &str| !name.starts_with("ssl") && name != "host" && name != "port";
         for (name, value) in self.parameters.iter().filter(|(name, _)| is_kept(name)) {
             // Writing to a string does not fail.
@@ -171,8 +167,15 @@ impl<'a> PostgresUrl<'a> {
 
 impl PostgresServer {
     /// Whether it is a Unix socket, as it is without a host.
-    fn is_socket(&self) -> bool {
+    pub(crate) fn is_socket(&self) -> bool {
         self.host.is_empty() || self.host.starts_with(['/', '@'])
+    }
+
+    /// Whether its Unix socket is this file. Without a host, libpq knows the folder.
+    pub(crate) fn is_at(&self, socket: &Path) -> bool {
+        let folder = socket.parent().filter(|_| !self.host.is_empty());
+        socket.ends_with(format!(".s.PGSQL.{}", self.port))
+            && folder.is_none_or(|folder| folder == Path::new(&self.host))
     }
 
     /// Whether it is on this machine.
@@ -427,7 +430,7 @@ mod tests {
         assert_eq!(
             url.through(Path::new("/tmp/x")),
             "postgres://u:p%40@%2Ftmp%2Fx%2F0:9,%2Ftmp%2Fx%2F1:9/t%20t?sslmode=disable\
-             &connect_timeout=12&target_session_attrs=read-write"
+             &target_session_attrs=read-write"
         );
     }
 }

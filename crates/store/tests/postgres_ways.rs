@@ -1,15 +1,19 @@
-//! The ways to PostgreSQL: encrypted as `sslmode` demands, and through a pooler.
+//! The ways to PostgreSQL: encrypted as `sslmode` demands, through a pooler, and silent.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use diesel::prelude::*;
 use diesel::sql_types::Bool;
+use futures_util::future::join_all;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tollgate_store::{Conn, DatabaseUrl, OpenError, Options, Store, StoreError};
-use tollgate_testkit::postgres::{self, PgBouncer, PoolMode, TcpProxy, TestServer};
+use tollgate_testkit::postgres::{
+    self, FaultProxy, PgBouncer, PoolMode, StatementFault, TcpProxy, TestServer,
+};
 
 /// An authority for certificates.
 struct Authority {
@@ -183,5 +187,103 @@ fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
                 assert_eq!(open(&pooler.url()), Ok(false));
             }
         }
+    }
+}
+
+/// The longest wait for an answer in these tests.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+fn open_impatient(url: &str) -> Store {
+    let options = Options { timeout: ANSWERS_WITHIN, ..Options::default() };
+    Store::open(&url.parse().unwrap(), &options).unwrap()
+}
+
+async fn sleeps(store: &Store, time: Duration) -> Result<(), StoreError> {
+    let seconds = time.as_secs_f64();
+    store
+        .write(move |conn| {
+            let Conn::Postgres(conn) = conn else { unreachable!("it is PostgreSQL") };
+            diesel::sql_query(format!("SELECT pg_sleep({seconds})")).execute(conn)?;
+            Ok(())
+        })
+        .await
+}
+
+/// Uses all connections for writing, and some for reading.
+async fn uses_connections(store: &Store) -> Vec<Result<(), StoreError>> {
+    let writes = (0..8).map(|_| sleeps(store, Duration::from_millis(20)));
+    let reads = (0..4).map(|_| store.read(Conn::ping));
+    let (mut ended, reads) = tokio::join!(join_all(writes), join_all(reads));
+    ended.extend(reads);
+    ended
+}
+
+/// Fails unless reads and writes end in time, and soon work again.
+async fn is_not_held_by_silence(store: &Store) {
+    let began = Instant::now();
+    let ended = uses_connections(store).await;
+    let took = began.elapsed();
+    assert!(took > ANSWERS_WITHIN / 2, "nothing was silent: {ended:?} after {took:?}");
+    assert!(took < 3 * ANSWERS_WITHIN, "{took:?}");
+    while sleeps(store, Duration::ZERO).await.is_err() || store.read(Conn::ping).await.is_err() {
+        assert!(began.elapsed() < 10 * ANSWERS_WITHIN);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_go_silent_are_closed_and_opened_again() {
+    let Some(database) = postgres::database() else { return };
+    // From another machine.
+    let proxy = TcpProxy::to(&database);
+    let store = open_impatient(proxy.url());
+    uses_connections(&store).await.into_iter().for_each(Result::unwrap);
+    proxy.silence();
+    is_not_held_by_silence(&store).await;
+    store.close().await.unwrap();
+
+    // By a Unix socket.
+    let proxy = FaultProxy::to(&database);
+    let store = open_impatient(proxy.url());
+    uses_connections(&store).await.into_iter().for_each(Result::unwrap);
+    proxy.set_plan(|number| (number <= 2).then_some(StatementFault::Silent));
+    is_not_held_by_silence(&store).await;
+    store.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_works_is_not_silent() {
+    let Some(database) = postgres::database() else { return };
+    let proxy = TcpProxy::to(&database);
+    let store = open_impatient(proxy.url());
+    sleeps(&store, 3 * ANSWERS_WITHIN).await.unwrap();
+    sleeps(&store, 2 * ANSWERS_WITHIN).await.unwrap();
+    store.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_suspended_holds_no_thread() {
+    let Some((server, database)) = postgres::server() else { return };
+    let authority = Authority::new("Known");
+    let address = own_address(3);
+    let (certificate, key) = authority.certificate(&address.to_string());
+    server.listen_with_tls(address, (&certificate, &key), None);
+    let encrypted = format!(
+        "postgres://postgres@{address}:5432/{}?sslmode=require",
+        database_name(database.url())
+    );
+    for url in [database.url(), &encrypted] {
+        let store = open_impatient(url);
+        uses_connections(&store).await.into_iter().for_each(Result::unwrap);
+        let suspended = server.suspend();
+        let began = Instant::now();
+        let ended = uses_connections(&store).await;
+        assert!(ended.iter().all(Result::is_err), "{ended:?}");
+        let took = began.elapsed();
+        assert!(took < 8 * ANSWERS_WITHIN, "{took:?}");
+        drop(suspended);
+        while sleeps(&store, Duration::ZERO).await.is_err() {
+            assert!(began.elapsed() < 10 * ANSWERS_WITHIN);
+        }
+        store.close().await.unwrap();
     }
 }

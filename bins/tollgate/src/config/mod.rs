@@ -52,6 +52,7 @@ pub(crate) struct TollgateConfig {
     /// The days after which the records of a month leave for the archive; without it they are kept.
     pub(crate) records_keep_days: Option<u32>,
     pub(crate) archive: Option<ArchiveOptions>,
+    pub(crate) store_timeout: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     /// Whether a line is logged for each request.
@@ -160,6 +161,7 @@ impl TollgateConfig {
             database_url,
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
+            store_timeout: time_limit(root, "store_timeout_ms", 5_000),
             drain_timeout: millis(root, "drain_timeout_ms", 30_000),
             log_format: root
                 .take_word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
@@ -205,6 +207,7 @@ impl TollgateConfig {
             migrate: self.migrate_on_start,
             service_charge_rate: self.service_charge_rate,
             journal: self.journal_dir.clone().filter(|_| serve),
+            timeout: self.store_timeout,
             refusals_keep_days: self.refusals_keep_days,
             records_keep_days: self.records_keep_days,
             archive: self.archive.clone(),

@@ -35,6 +35,8 @@ pub(super) struct Writer {
     last_used: Instant,
     /// Whether the database was away at the last attempt.
     is_unavailable: bool,
+    /// The reason that there is no connection for this batch. An attempt can take seconds, so it is made once.
+    unreachable: Option<String>,
     context: Arc<LedgerContext>,
     database: WriterBackend,
     /// The database that this writer reached last, by the database's own identity.
@@ -63,6 +65,7 @@ impl Writer {
             conn: None,
             last_used: Instant::now(),
             is_unavailable: false,
+            unreachable: None,
             context: Arc::clone(context),
             database: match manager.file() {
                 Some(_) => WriterBackend::SingleWriter(None),
@@ -96,6 +99,7 @@ impl Writer {
     }
 
     fn process(&mut self, jobs: Vec<Job>) {
+        self.unreachable = None;
         let mut commands = Vec::with_capacity(jobs.len());
         let mut replies = Vec::with_capacity(jobs.len());
         let mut works = Vec::new();
@@ -286,7 +290,14 @@ impl Writer {
             self.disconnect();
         }
         if self.conn.is_none() {
-            let mut conn = self.manager.connect()?;
+            if let Some(why) = &self.unreachable {
+                return Err(StoreError::Unavailable(why.clone()));
+            }
+            let opened = self.manager.connect();
+            if let Err(StoreError::Unavailable(why)) = &opened {
+                self.unreachable = Some(why.clone());
+            }
+            let mut conn = opened?;
             dialect::prepare_for_ledger(&mut conn).map_err(StoreError::from)?;
             let reached = dialect::identity(&mut conn);
             if let Some(before) = mem::replace(&mut self.reached, reached)

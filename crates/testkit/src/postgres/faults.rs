@@ -25,6 +25,8 @@ pub enum StatementFault {
     /// The server runs the statement, and the connection is lost before its answer. The client does not know
     /// whether it was done, which matters for a commit.
     LostAfter,
+    /// The statement does not arrive, and the connection stays open.
+    Silent,
     /// The connection is lost, and after this time the server runs the statement all the same.
     Late(Duration),
 }
@@ -181,6 +183,10 @@ impl ProxyState {
                     thread::sleep(time);
                     server.write_all(&statement)?;
                     return relay(&mut server, None).map(drop);
+                }
+                // Until the client leaves.
+                Some(StatementFault::Silent) => {
+                    return io::copy(&mut client, &mut io::sink()).map(drop);
                 }
                 Some(StatementFault::Delayed(time)) => thread::sleep(time),
                 None => {}
