@@ -34,6 +34,10 @@ deploy:
 engines:
     bins/tollgate/tests/engines/run
 
+# Kill the primary of a replicated PostgreSQL under load; needs python3, and Debian's patroni and etcd-server.
+failover seconds="10":
+    bins/tollgate/tests/failover/run {{seconds}}
+
 # Lint the OpenAPI document, and call the program with clients that are generated from it; needs python3 and node.
 generated:
     bins/tollgate/tests/generated/run

@@ -79,7 +79,7 @@ start() {
     pid=$!
     pids+=("$pid")
     for _ in $(seq 300); do
-        url="$(grep -om1 'http://[^ ]*' "$folder/$name.out" || true)"
+        url="$(grep -som1 'http://[^ ]*' "$folder/$name.out" || true)"
         [ -n "$url" ] && return
         kill -0 "$pid" 2>/dev/null || break
         sleep 0.1

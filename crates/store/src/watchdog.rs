@@ -91,7 +91,7 @@ impl Watchdog {
         self.0.add(&watched);
         conn.set_instrumentation(Waits(Arc::clone(&watched)));
         // A statement without a name, which a pooler may give to any session.
-        let session: Session =
+        let session: BackendSession =
             diesel::sql_query("SELECT pg_backend_pid() AS session").get_result(&mut conn)?;
         watched.lock().session = Some(session.session);
         Ok(conn)
@@ -99,7 +99,7 @@ impl Watchdog {
 }
 
 #[derive(QueryableByName)]
-struct Session {
+struct BackendSession {
     #[diesel(sql_type = Integer)]
     session: i32,
 }
@@ -159,7 +159,7 @@ impl WatchedConnection {
     }
 }
 
-/// Closes the connections that have waited too long, until nobody needs that any more.
+/// Closes the connections that have waited too long, until the watchdog ends.
 fn close_silent(watched: &Weak<Watched>, timeout: Duration) {
     while let Some(watched) = watched.upgrade() {
         for connection in watched.connections() {
@@ -180,7 +180,7 @@ fn close_silent(watched: &Weak<Watched>, timeout: Duration) {
     }
 }
 
-/// Asks the server for the sessions that work, while a connection waits.
+/// Asks the server for the sessions that work, while a connection waits, until the watchdog ends.
 fn ask(watched: &Weak<Watched>, url: &str, timeout: Duration) {
     let mut conn = None;
     while let Some(watched) = watched.upgrade().map(Watchdog) {
@@ -220,7 +220,7 @@ fn ask(watched: &Weak<Watched>, url: &str, timeout: Duration) {
 
 /// Those of some sessions that have no statement, or have ended.
 fn idle_sessions(conn: &mut PgConnection, sessions: &[i32]) -> QueryResult<HashSet<i32>> {
-    let idle: Vec<Session> = diesel::sql_query(
+    let idle: Vec<BackendSession> = diesel::sql_query(
         "SELECT session FROM unnest($1) session LEFT JOIN pg_stat_activity ON pid = session \
          WHERE pid IS NULL OR state LIKE 'idle%'",
     )

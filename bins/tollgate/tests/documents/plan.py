@@ -36,7 +36,7 @@ SESSIONS = {
             f"docs/operate/{page}.md"
             for page in (
                 *("commands", "configuration", "configure-providers", "repricing", "metrics", "databases"),
-                *("capacity", "run", "logs"),
+                *("postgresql", "capacity", "run", "logs"),
             )
         ),
     ],

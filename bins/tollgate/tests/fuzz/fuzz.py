@@ -163,7 +163,7 @@ def main():
         ok.append(fuzz("a secret key", longer, ids, secret_key, OPERATOR, secret_key))
         good, asked = succeeded()
         print(f"== {len(good)} of {len(asked)} operations succeeded; not {sorted(asked - good)}", flush=True)
-        enough = len(good) * 10 >= len(asked) * 8
+        enough = len(good) * 10 >= len(asked) * 7
         if enough:
             break
     ok.append(enough)
