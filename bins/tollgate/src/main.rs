@@ -13,6 +13,7 @@ mod import;
 mod init;
 mod logging;
 mod output;
+mod price_lists;
 mod prices;
 mod progress;
 mod quote;
@@ -94,7 +95,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             commands::restore(&TollgateConfig::read(file)?, &from, cli.json)
         }
         Command::Quote(what) => quote::run(&TollgateConfig::read(file)?, *what, cli.json).await,
-        Command::Prices { command } => prices::run(&TollgateConfig::read(file)?, command, cli.json),
+        Command::Prices { command } => {
+            prices::run(&TollgateConfig::read(file)?, command, cli.json).await
+        }
         Command::Reprice(what) => reprice::run(&TollgateConfig::read(file)?, *what, cli.json).await,
         Command::Usage(what) => report::usage(&TollgateConfig::read(file)?, *what, cli.json).await,
         Command::Requests(what) => {

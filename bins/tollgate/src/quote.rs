@@ -178,7 +178,7 @@ pub(crate) async fn run(
     };
     let tariff = Tariff {
         providers: &config.providers,
-        prices: &config.prices,
+        prices: config.prices.clone(),
         unpriced: config.settings.calls.unpriced,
         at: Clock::system().now(),
     };

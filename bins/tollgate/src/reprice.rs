@@ -13,6 +13,7 @@ use tollgate_store::repricings::{Repricing, RepricingChange, RepricingOutcome, R
 use crate::config::{DateArgument, TollgateConfig};
 use crate::database::open;
 use crate::output;
+use crate::price_lists::prices_of;
 use crate::progress::Progress;
 
 /// The records to reprice, and whether to book the differences.
@@ -162,6 +163,7 @@ pub(crate) async fn run(
     let mut first = None;
     let (mut report, mut progress) = (RepricingReport::default(), Progress::new());
     let store = open(config)?;
+    let prices = prices_of(config, &store).await?;
     // A closed standard output must not stop the booking, so its error is kept until the end.
     let mut written = Ok(());
     let mut print = |line: &dyn Display| {
@@ -169,7 +171,7 @@ pub(crate) async fn run(
             written = output::print_line(line);
         }
     };
-    let walk = store.reprice(&scope, &config.prices, what.dry_run, |one| {
+    let walk = store.reprice(&scope, &prices, what.dry_run, |one| {
         report.add(&one);
         let RepricingSums { records, differ, .. } = report.all;
         let at = one.created_at.unix_micros();

@@ -21,6 +21,7 @@ use tollgate_store::{Store, upkeep};
 use crate::config::TollgateConfig;
 use crate::logging;
 use crate::output::print;
+use crate::price_lists::CurrentPrices;
 
 /// The time within which the store must close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -36,6 +37,7 @@ pub(crate) struct Service {
     upkeep: JoinHandle<()>,
     poller: JoinHandle<()>,
     socket_keys: JoinHandle<()>,
+    prices: JoinHandle<()>,
     dispatcher: WebhookDispatcher,
 }
 
@@ -124,11 +126,13 @@ impl Service {
             commit: env!("BUILD_COMMIT"),
             ..config.settings.clone()
         };
+        let mut prices = CurrentPrices::new(config);
+        let current = prices.changed(&store).await?.unwrap_or_else(|| config.prices.clone());
         let gateway = Arc::new(Gateway::new(
             store.clone(),
             settings.calls.clone(),
             config.providers.clone(),
-            config.prices.clone(),
+            current,
             Clock::system(),
         ));
         let app = web::Data::new(App::new(Arc::clone(&gateway), settings));
@@ -145,6 +149,7 @@ impl Service {
             ProviderClient::with_resolver(app.settings.calls.timeouts, &app.settings.resolver);
         let poller = actix_web::rt::spawn(poll_jobs(Arc::clone(&gateway), client));
         let socket_keys = actix_web::rt::spawn(watch_socket_keys(Arc::clone(&gateway)));
+        let gateway_of_prices = Arc::clone(&gateway);
         let dispatcher = WebhookDispatcher::start(app).context("cannot start a thread")?;
         Ok(Self {
             address: main.address,
@@ -154,6 +159,7 @@ impl Service {
             servers: [Some(main), dashboard].into_iter().flatten().map(RunningServer::of).collect(),
             poller,
             socket_keys,
+            prices: actix_web::rt::spawn(prices.watch(gateway_of_prices)),
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
             store,
         })
@@ -180,6 +186,7 @@ impl Service {
         }
         self.poller.abort();
         self.socket_keys.abort();
+        self.prices.abort();
         self.upkeep.abort();
         let closed = tokio::time::timeout(CLOSE_WITHIN, self.store.close()).await;
         let Ok(closed) = closed else {

@@ -16,6 +16,7 @@ mod nodes;
 mod observability;
 mod outage;
 mod pages;
+mod price_lists;
 mod prices;
 mod quote;
 mod reports;

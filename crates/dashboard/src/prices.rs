@@ -74,7 +74,8 @@ pub(crate) async fn show(
     let search = Query::of(&http).get("q").unwrap_or_default().trim().to_owned();
     let words: Vec<_> = search.to_lowercase().split_whitespace().map(str::to_owned).collect();
     // Prices are by days in UTC.
-    let rows = app.gateway.prices.rows_on(visitor.clock.now.date());
+    let prices = app.gateway.prices();
+    let rows = prices.rows_on(visitor.clock.now.date());
     let mut prices: Vec<_> = rows.map(|(row, list)| PriceItem::of(row, list)).collect();
     prices.retain(|price| price.has(&words));
     let found = prices.len();

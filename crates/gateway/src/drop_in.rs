@@ -23,7 +23,7 @@ use crate::inbound::InboundCall;
 use crate::objects::owned_objects;
 use crate::outbound::{OutboundCall, PassthroughQuery, metadata};
 use crate::request::RequestHead;
-use crate::tariff::is_priced;
+use crate::tariff::{Tariff, is_priced};
 
 /// The SDK that a route is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,11 +239,12 @@ impl DropInRoute {
             let allowed = |endpoint: &Arc<Endpoint>| rules.allows_provider(&endpoint.provider.name);
             match &model {
                 Some(model) => {
+                    let tariff = gateway.tariff(gateway.clock.now());
                     let serves = |endpoint: &Arc<Endpoint>| {
-                        !match_model(&endpoint.provider, model, gateway).is_empty()
+                        !match_model(&endpoint.provider, model, &tariff).is_empty()
                     };
                     let ranked = all.filter(serves).filter(allowed).min_by_key(|endpoint| {
-                        let ranks = match_model(&endpoint.provider, model, gateway);
+                        let ranks = match_model(&endpoint.provider, model, &tariff);
                         ranks.into_iter().map(|(rank, ..)| rank).min()
                     });
                     ranked.ok_or(CallError::ModelNotServed)
@@ -268,9 +269,9 @@ impl DropInRoute {
         managed: bool,
         gateway: &Gateway,
     ) -> Result<Arc<Endpoint>, CallError> {
-        let best = match_model(&endpoint.provider, model, gateway)
-            .into_iter()
-            .min_by_key(|(rank, ..)| *rank);
+        let tariff = gateway.tariff(gateway.clock.now());
+        let ranks = match_model(&endpoint.provider, model, &tariff).into_iter();
+        let best = ranks.min_by_key(|(rank, ..)| *rank);
         let (_, known, _) = best.ok_or(CallError::ModelNotServed)?;
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         let query = query.append_pair(parameter, known).finish();
@@ -286,9 +287,10 @@ impl DropInRoute {
     /// Longer patterns go before shorter, and equals stay in the configured order.
     fn endpoints_for(&self, model: &str, managed: bool, gateway: &Gateway) -> Vec<ModelEndpoint> {
         let mut found: Vec<(MatchRank, ModelEndpoint)> = Vec::new();
+        let tariff = gateway.tariff(gateway.clock.now());
         for provider in gateway.providers.iter().filter(|one| !managed || one.takes_managed_calls())
         {
-            let ranks = match_model(provider, model, gateway);
+            let ranks = match_model(provider, model, &tariff);
             if ranks.is_empty() {
                 continue;
             }
@@ -396,15 +398,14 @@ impl DropInRoute {
 
 /// The ways in which the name of a model can mean this provider. Each has the model as the provider knows it,
 /// and its price.
-pub fn match_model<'a>(
+pub fn match_model<'a, 'p>(
     provider: &Provider,
     model: &'a str,
-    gateway: &'a Gateway,
-) -> Vec<(MatchRank, &'a str, Option<PriceMatch<'a>>)> {
-    let now = gateway.clock.now();
+    tariff: &'p Tariff<'_>,
+) -> Vec<(MatchRank, &'a str, Option<PriceMatch<'p>>)> {
     let prefixed = model.strip_prefix(provider.name.as_str());
     let named = prefixed.and_then(|rest| rest.strip_prefix('/'));
-    let price = |model| gateway.prices.find(&provider.name, model, now);
+    let price = |model: &str| tariff.find(&provider.name, Some(model));
     // An id that matches only without the provider's name is sent without it. An id in another provider's
     // list needs the provider's name.
     let as_it_stands = |listed: &PriceMatch<'_>| {

@@ -1,6 +1,6 @@
 //! The gateway: the state that all calls share.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, Timestamp};
@@ -24,8 +24,6 @@ pub struct Gateway {
     pub store: Store,
     /// The providers that calls may go to.
     pub providers: ProviderTable,
-    /// Their prices.
-    pub prices: PriceBook,
     /// The clock of calls.
     pub clock: Clock,
     /// The operator's choices.
@@ -36,6 +34,7 @@ pub struct Gateway {
     pub sockets: OpenSockets,
     /// The figures of calls.
     pub metrics: CallMetrics,
+    prices: RwLock<PriceBook>,
     known_keys: KnownKeys,
     pub(crate) answer_memory: Arc<ResponseMemory>,
     /// The memory of answers that wait for their cost.
@@ -60,16 +59,26 @@ impl Gateway {
             known_keys: KnownKeys::default(),
             store,
             providers,
-            prices,
+            prices: RwLock::new(prices),
             clock,
             settings,
         }
     }
 
+    /// The prices of the providers, as they are now.
+    pub fn prices(&self) -> PriceBook {
+        self.prices.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the prices, for calls in flight as well. A call is priced by the prices of the moment when it came in.
+    pub fn set_prices(&self, prices: PriceBook) {
+        *self.prices.write().unwrap_or_else(PoisonError::into_inner) = prices;
+    }
+
     /// The prices of calls that come in at this instant.
     pub fn tariff(&self, at: Timestamp) -> Tariff<'_> {
         let unpriced = self.settings.unpriced;
-        Tariff { providers: &self.providers, prices: &self.prices, unpriced, at }
+        Tariff { providers: &self.providers, prices: self.prices(), unpriced, at }
     }
 
     /// The owner of the key of a credential. The key may have been deleted or rotated a moment ago: each admission

@@ -21,22 +21,22 @@ const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
 const STATED_MAXIMUM_BYTES: u64 = 40;
 
 /// The providers and prices of calls at a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Tariff<'a> {
     /// The providers that calls may go to.
     pub providers: &'a ProviderTable,
     /// The prices of the providers.
-    pub prices: &'a PriceBook,
+    pub prices: PriceBook,
     /// The handling of calls without a price.
     pub unpriced: UnpricedPolicy,
     /// The time. Its day and hour, in UTC, select the prices.
     pub at: Timestamp,
 }
 
-impl<'a> Tariff<'a> {
+impl Tariff<'_> {
     /// The price row of a model. An endpoint may have no model by nature; then only a row for all models
     /// matches.
-    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<PriceMatch<'a>> {
+    pub fn find(&self, provider: &str, model: Option<&str>) -> Option<PriceMatch<'_>> {
         self.prices.find(provider, model.unwrap_or_default(), self.at)
     }
 

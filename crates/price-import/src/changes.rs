@@ -80,11 +80,11 @@ type RowKey = (String, String);
 ///
 /// Figures that the list names are taken. Others stay, except in rows that are from this list alone. A
 /// price that changes ends the day before [`ImportOptions::from`], and a row from that day on has the new one.
-/// Models that the list no longer names keep their prices; they are reported as [`ChangeKind::Removed`].
+/// Models that the list no longer names keep their prices. Those of a `format` are reported as [`ChangeKind::Removed`].
 pub fn import_into(
     file: &CatalogFile,
     list: ImportedPrices,
-    format: ImportFormat,
+    format: Option<ImportFormat>,
     update: &ImportOptions,
 ) -> (CatalogFile, Vec<PriceChange>) {
     let before = file;
@@ -94,7 +94,7 @@ pub fn import_into(
         fill(&mut file, list, update.from);
         tidy::group(&mut file.rows);
     } else {
-        gone = no_longer_listed(before, &list, format);
+        gone = format.map_or_else(Vec::new, |format| no_longer_listed(before, &list, format));
         let mut rows = single(&file.rows);
         let new = single(&list.rows);
         for (provider, others) in list.fallbacks {

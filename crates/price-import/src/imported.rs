@@ -26,7 +26,7 @@ impl ImportedPrices {
     /// The import as a price list file, its rows grouped by equal prices and sorted.
     pub fn into_file(self) -> CatalogFile {
         let mut file =
-            CatalogFile { sources: Vec::new(), fallbacks: self.fallbacks, rows: self.rows };
+            CatalogFile { fallbacks: self.fallbacks, rows: self.rows, ..CatalogFile::default() };
         tidy::group(&mut file.rows);
         file
     }

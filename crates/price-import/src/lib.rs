@@ -13,6 +13,7 @@ mod litellm;
 mod note;
 mod number;
 mod patterns;
+mod signature;
 mod tidy;
 mod time_of_day;
 mod write;
@@ -27,6 +28,7 @@ pub use fill::fill;
 pub use format::ImportFormat;
 pub use imported::ImportedPrices;
 pub use note::ImportNote;
+pub use signature::{ParseSigningKeyError, SigningPublicKey};
 pub use write::to_text;
 
 impl ImportFormat {

@@ -28,6 +28,9 @@ fn spaced(json: &str) -> String {
 pub fn to_text(file: &CatalogFile) -> String {
     let mut text = String::from("{");
     let json = |value: serde_json::Result<String>| spaced(&value.unwrap_or_default());
+    if let Some(released) = &file.released {
+        let _ = write!(text, "\"released\": {},\n ", json(serde_json::to_string(released)));
+    }
     if !file.sources.is_empty() {
         let _ = write!(text, "\"sources\": {},\n ", json(serde_json::to_string(&file.sources)));
     }

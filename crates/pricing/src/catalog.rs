@@ -44,6 +44,9 @@ struct ProviderIndex {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogFile {
+    /// The day on which the list was released.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<Date>,
     /// The sources of the figures, and their days.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
@@ -282,6 +285,17 @@ impl PriceBook {
     pub fn with_stand_ins(mut self, stand_ins: BTreeMap<String, String>) -> Self {
         self.stand_ins = Arc::new(stand_ins);
         self
+    }
+
+    /// The catalogue behind the operator's own list.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The book with another catalogue.
+    #[must_use]
+    pub fn with_catalog(self, catalog: Catalog) -> Self {
+        Self { catalog, ..self }
     }
 
     /// The provider whose prices apply to models that `provider` does not list.

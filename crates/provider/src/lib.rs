@@ -42,11 +42,11 @@ pub mod http {
 }
 
 pub use client::{
-    BodyError, CloseCode, CloseReason, FileBody, MessageDecoder, MessageEncoder, NameServer,
-    NotSentReason, ProviderClient, ProviderSocket, RequestBody, Resolver, SendError, SocketFault,
-    SocketMessage, SocketOpenError, SocketReader, SocketWriter, Timeouts, UpstreamRequest,
-    UpstreamResponse, UpstreamSocket, WebhookClient, WebhookResponse, WebhookUrl, WebhookUrlError,
-    WebhookUrlPolicy,
+    BodyError, CloseCode, CloseReason, FetchError, FileBody, MessageDecoder, MessageEncoder,
+    NameServer, NotSentReason, ProviderClient, ProviderSocket, RequestBody, Resolver, SendError,
+    SocketFault, SocketMessage, SocketOpenError, SocketReader, SocketWriter, Timeouts,
+    UpstreamRequest, UpstreamResponse, UpstreamSocket, WebhookClient, WebhookResponse, WebhookUrl,
+    WebhookUrlError, WebhookUrlPolicy, fetch,
 };
 pub use headers::{AnswerHeaders, ProviderKey, request_headers, response_headers};
 pub use table::{

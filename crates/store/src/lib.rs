@@ -44,6 +44,7 @@ mod partitions;
 mod pooler;
 mod postgres_url;
 mod prepared;
+pub mod price_lists;
 pub mod provider_objects;
 mod readers;
 mod records;

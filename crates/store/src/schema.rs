@@ -589,6 +589,16 @@ diesel::table! {
 }
 
 diesel::table! {
+    price_lists (number) {
+        number -> BigInt,
+        released -> Text,
+        source -> Text,
+        accepted_at -> BigInt,
+        list -> Text,
+    }
+}
+
+diesel::table! {
     archived_months (month) {
         month -> Text,
         manifest -> Text,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use tollgate_api::{ClientLimits, InterfaceShape, Settings, Tls, TlsError};
 use tollgate_gateway::{CallSettings, OnDisconnect, SocketLimits, UnpricedPolicy};
+use tollgate_price_import::SigningPublicKey;
 use tollgate_pricing::{Amount, PriceBook, Rate};
 use tollgate_provider::{ProviderSettings, ProviderTable, Timeouts, WebhookUrlPolicy};
 use tollgate_store::{ArchiveOptions, DatabaseUrl, Options};
@@ -20,7 +21,7 @@ use toml::Table;
 
 use self::environment::{line, overlay};
 use self::prices::prices;
-pub(crate) use self::prices::{DateArgument, read_catalog};
+pub(crate) use self::prices::{DateArgument, check_catalog, read_catalog};
 use self::section::{Section, is_near};
 
 /// The mode bit of a file that every user of the machine may read.
@@ -62,6 +63,10 @@ pub(crate) struct TollgateConfig {
     pub(crate) prices: PriceBook,
     /// The catalogue file that replaces the built-in catalogue.
     pub(crate) catalog: Option<PathBuf>,
+    /// The key by which price lists are signed. Without it none is accepted.
+    pub(crate) prices_public_key: Option<SigningPublicKey>,
+    /// The place of the price list.
+    pub(crate) prices_url: Option<String>,
     /// Whether every user of the machine may read the configuration file.
     is_readable_by_all: bool,
 }
@@ -171,6 +176,8 @@ impl TollgateConfig {
             providers,
             prices: prices?,
             catalog,
+            prices_public_key: root.take("prices_public_key"),
+            prices_url: root.take("prices_url"),
         };
         Some(config)
     }

@@ -183,7 +183,12 @@ pub(crate) fn read_catalog(file: &Path) -> Result<CatalogFile, Vec<String>> {
     let name = file.display();
     let text =
         std::fs::read_to_string(file).map_err(|why| vec![format!("cannot read {name}: {why}")])?;
-    let catalog = CatalogFile::from_json(&text).map_err(|why| vec![format!("{name}: {why}")])?;
+    check_catalog(&name.to_string(), &text)
+}
+
+/// The catalogue in the text of a file, or all of its errors, with the name of the file.
+pub(crate) fn check_catalog(name: &str, text: &str) -> Result<CatalogFile, Vec<String>> {
+    let catalog = CatalogFile::from_json(text).map_err(|why| vec![format!("{name}: {why}")])?;
     let errors = catalog.row_errors();
     match errors.is_empty() {
         true => Ok(catalog),

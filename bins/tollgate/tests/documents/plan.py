@@ -185,6 +185,15 @@ END
         MERCHANT=$(tollgate merchant create Acme --json | grep -o 'mch_[0-9A-Z]*')
         cp {REPOSITORY}/crates/litellm-import/tests/data/*.json .
     """,
+    ("docs/operate/price-updates.md", "openssl genpkey"): """
+        export TOLLGATE_DATABASE_URL=sqlite:tollgate.db
+        tollgate migrate
+    """,
+    ("docs/operate/price-updates.md", "-rawin"): """
+        export TOLLGATE_PRICES_PUBLIC_KEY=$(openssl pkey -in prices.key -pubout | sed -n 2p)
+        echo '{"released": "2026-11-27", "rows":
+            [{"provider": "openai", "models": ["m-next"], "prices": {"input": "3", "output": "12"}}]}' >prices.json
+    """,
     ("docs/operate/archive.md", "tollgate archive run"): """
         export TOLLGATE_DATABASE_URL=sqlite:tollgate.db TOLLGATE_ARCHIVE_URL=file://$PWD/archive
         export TOLLGATE_RECORDS_KEEP_DAYS=90

@@ -165,8 +165,9 @@ fn providers<'a>(
 
 /// A model that may be called by this id. The id is listed, has its provider's name, or matches a pattern.
 fn model(app: &App, key: Option<&SpendKey>, id: &str) -> Option<ModelView> {
+    let tariff = app.gateway.tariff(app.clock.now());
     let found = providers(app, key).flat_map(|provider| {
-        let ranks = match_model(provider, id, &app.gateway).into_iter();
+        let ranks = match_model(provider, id, &tariff).into_iter();
         let allowed = ranks.filter(|(_, model, listed)| {
             listed.is_some() && key.is_none_or(|key| key.rules.allows_model(model))
         });
@@ -195,9 +196,10 @@ impl ModelView {
 /// Every model that may be called, in the order in which providers are configured.
 fn models(app: &App, key: Option<&SpendKey>) -> Vec<ModelView> {
     let today = app.clock.now().date();
+    let prices = app.gateway.prices();
     let (mut models, mut seen): (Vec<ModelView>, HashSet<&str>) = Default::default();
     for provider in providers(app, key) {
-        for (id, since) in app.gateway.prices.models(&provider.name, today) {
+        for (id, since) in prices.models(&provider.name, today) {
             if key.is_none_or(|key| key.rules.allows_model(id)) && seen.insert(id) {
                 let created_at = since.map(Timestamp::at_midnight).unwrap_or_default();
                 models.push(ModelView::of(id, provider, created_at));

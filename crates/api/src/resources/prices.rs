@@ -68,21 +68,20 @@ pub(crate) async fn list(
         return Err(ApiError::invalid(issues));
     }
     let provider = query.get("provider");
+    let prices = app.gateway.prices();
     // A provider may be priced by another provider's list.
     let stand_in = provider
         .and_then(|name| app.gateway.providers.get(name))
         .map(|known| &known.traits.price_list);
     let wanted = |row: &PriceRow| match query.get("model") {
-        Some(model) => app
-            .gateway
-            .prices
+        Some(model) => prices
             .find_all(provider.unwrap_or(&row.provider), model, on)
             .iter()
             .any(|listed| std::ptr::eq(listed.row, row)),
         None => provider.is_none_or(|name| row.provider == name || Some(&row.provider) == stand_in),
     };
-    // The list of a day does not change while the process runs, so places in it serve as cursors.
-    let rows = app.gateway.prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));
+    // The list of a day seldom changes, so places in it serve as cursors.
+    let rows = prices.rows_on(on).enumerate().filter(|(_, (row, _))| wanted(row));
     let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
     let rows = rows.filter(|(place, _)| page.after.is_none_or(|after| *place > after));
     let found: Vec<_> = rows.take(limit.saturating_add(1)).collect();

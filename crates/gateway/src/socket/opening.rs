@@ -131,14 +131,14 @@ impl SocketCaller {
         &self,
         endpoint: &Endpoint,
         model: &'a str,
-        gateway: &'a Gateway,
+        gateway: &Gateway,
     ) -> Result<Option<&'a str>, CallError> {
         if !self.names_providers {
             return Ok(None);
         }
-        let best = match_model(&endpoint.provider, model, gateway)
-            .into_iter()
-            .min_by_key(|(rank, ..)| *rank);
+        let tariff = gateway.tariff(gateway.clock.now());
+        let ranks = match_model(&endpoint.provider, model, &tariff).into_iter();
+        let best = ranks.min_by_key(|(rank, ..)| *rank);
         match best {
             Some((_, known, _)) => Ok(Some(known).filter(|known| *known != model)),
             None if self.credential.is_managed() => Err(CallError::ModelNotServed),

@@ -52,7 +52,7 @@ pub(crate) fn import(
 ) -> (CatalogFile, Vec<PriceChange>) {
     let from = date!(2026 - 11 - 21);
     let options = ImportOptions { from, max_factor: Rate::from(3), only_missing: false };
-    let (updated, changes) = import_into(file, list, format, &options);
+    let (updated, changes) = import_into(file, list, Some(format), &options);
     assert_eq!(updated.row_errors(), [], "{}", to_text(&updated));
     (updated, changes)
 }

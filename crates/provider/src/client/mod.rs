@@ -12,6 +12,7 @@
 mod awc_workarounds;
 mod connect;
 mod error;
+mod fetch;
 mod mask;
 mod request_body;
 mod resolver;
@@ -37,6 +38,7 @@ use self::awc_workarounds::{CleanClose, CountedBody};
 use self::connect::{ConnectionClass, client};
 use self::error::send_error;
 pub use self::error::{BodyError, NotSentReason, SendError};
+pub use self::fetch::{FetchError, fetch};
 use self::mask::KeyMask;
 pub use self::request_body::{FileBody, RequestBody};
 pub use self::resolver::{NameServer, Resolver};

@@ -1,6 +1,9 @@
 //! `tollgate prices`: lists, imports and compares the prices of providers.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod changes;
+mod update;
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -10,16 +13,18 @@ use serde_json::{Value, json};
 use time::Date;
 use tollgate_domain::Clock;
 use tollgate_price_import::{
-    ChangeKind, ImportFormat, ImportOptions, ImportedPrices, PriceChange, disagreements,
-    import_into, to_text,
+    ImportFormat, ImportOptions, ImportedPrices, disagreements, import_into, to_text,
 };
 use tollgate_pricing::{
-    Catalog, CatalogFile, PriceBand, PriceMatch, PriceRow, PriceScale, PriceSource, Rate,
-    TierPrices, Unit, UnitPrices,
+    Catalog, CatalogFile, PriceBand, PriceBook, PriceMatch, PriceRow, PriceScale, PriceSource,
+    Rate, TierPrices, Unit, UnitPrices,
 };
 
+use self::changes::{refuse_unreviewed, report};
+use self::update::UpdateMode;
 use crate::config::{DateArgument, TollgateConfig, read_catalog};
 use crate::output;
+use crate::price_lists::configured_prices;
 use crate::progress::Progress;
 
 /// A parser of the formats of price lists; shells complete them.
@@ -73,6 +78,26 @@ pub(crate) enum PricesCommand {
         #[arg(long)]
         notes: bool,
     },
+    /// Read a signed price list into the database: all nodes use it within 30 seconds. It needs
+    /// `prices_public_key` in the configuration.
+    Update {
+        /// A URL or a file, whose signature has the same name and `.sig`; default: `prices_url` of the
+        /// configuration.
+        place: Option<String>,
+        /// Refuse a list that makes a price higher or lower by more than this factor, or that changes a price
+        /// from or to 0.
+        #[arg(long, default_value = "3", value_name = "FACTOR")]
+        max_factor: Rate,
+        /// Accept such changes.
+        #[arg(long)]
+        accept: bool,
+        /// Write nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// The first day (UTC) of changed prices; default: today.
+        #[arg(long, value_name = "DATE")]
+        from: Option<DateArgument>,
+    },
     /// Compare two lists: `embedded`, a catalogue file, `genai-prices:FILE` or `litellm:FILE`.
     Check {
         /// The first list.
@@ -85,7 +110,7 @@ pub(crate) enum PricesCommand {
     },
 }
 
-pub(crate) fn run(
+pub(crate) async fn run(
     config: &TollgateConfig,
     command: PricesCommand,
     json: bool,
@@ -95,7 +120,12 @@ pub(crate) fn run(
     };
     match command {
         PricesCommand::List { provider, model, on } => {
-            list(config, provider.as_deref(), model.as_deref(), day(on), json)
+            let book = configured_prices(config).await?;
+            list(&book, provider.as_deref(), model.as_deref(), day(on), json)
+        }
+        PricesCommand::Update { place, max_factor, accept, dry_run, from } => {
+            let options = ImportOptions { from: day(from), max_factor, only_missing: false };
+            update::run(config, place, &options, UpdateMode { accept, dry_run, json }).await
         }
         PricesCommand::Check { first, second, on } => check(&first, &second, day(on), json),
         PricesCommand::Import {
@@ -125,20 +155,14 @@ pub(crate) fn run(
                 Some(path) if path.exists() => read_file(path)?,
                 _ => tollgate_prices::catalog()?.file().clone(),
             };
-            let (mut updated, changes) = import_into(&catalog, list, format, &update);
+            let (mut updated, changes) = import_into(&catalog, list, Some(format), &update);
             report(&changes, json)?;
-            let refused = changes.iter().filter(|change| change.refused).count();
-            if refused > 0 && !accept {
-                eprintln!(
-                    "{refused} prices change by more than {max_factor} times, or from or to 0: nothing \
-                     is written without --accept."
-                );
-                std::process::exit(1)
-            }
+            refuse_unreviewed(&changes, max_factor, accept);
             let Some(path) = into.filter(|_| !dry_run) else { return Ok(()) };
             if updated.rows != catalog.rows {
                 updated.sources.push(format!("{} of {}", format.name(), update.from));
                 updated.sources.dedup();
+                updated.released = Some(Clock::system().now().date());
             }
             write(&path, &updated)
         }
@@ -178,67 +202,21 @@ fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints changes: one line for each model and kind of change.
-fn report(changes: &[PriceChange], json: bool) -> anyhow::Result<()> {
-    if json {
-        let lines: Vec<_> = changes.iter().map(|change| json!(change).to_string()).collect();
-        return output::print_lines(&lines);
-    }
-    type Line<'a> = (ChangeKind, &'a str, &'a str, Option<Date>, bool);
-    let mut lines: BTreeMap<Line<'_>, Vec<String>> = BTreeMap::new();
-    for change in changes {
-        let key = (change.kind, &*change.provider, &*change.model, change.from, change.refused);
-        let text = match (change.old, change.new) {
-            (Some(old), Some(new)) if change.kind == ChangeKind::Changed => {
-                format!("{} {old} -> {new}", change.figure)
-            }
-            (_, Some(new)) if change.kind == ChangeKind::Added => {
-                format!("{} {new}", change.figure)
-            }
-            (Some(old), None) => format!("{} {old}", change.figure),
-            _ => "no longer listed; its prices stay".to_owned(),
-        };
-        lines.entry(key).or_default().push(text);
-    }
-    let mut text = Vec::new();
-    for ((kind, provider, model, from, refused), figures) in &lines {
-        let kind = match kind {
-            ChangeKind::Added => "added  ",
-            ChangeKind::Changed => "changed",
-            ChangeKind::Removed => "removed",
-        };
-        let from = from.map(|day| format!(" from {day}")).unwrap_or_default();
-        let mark = if *refused { "! " } else { "  " };
-        text.push(format!("{mark}{kind}  {provider} {model}{from}: {}", figures.join(", ")));
-    }
-    let models = |kind: ChangeKind| {
-        let of = lines.keys().filter(|key| key.0 == kind);
-        of.map(|key| (key.1, key.2)).collect::<BTreeSet<_>>().len()
-    };
-    text.push(format!(
-        "Models with figures added: {}, changed: {}, removed: {}.",
-        models(ChangeKind::Added),
-        models(ChangeKind::Changed),
-        models(ChangeKind::Removed)
-    ));
-    output::print_lines(&text)
-}
-
 fn list(
-    config: &TollgateConfig,
+    book: &PriceBook,
     provider: Option<&str>,
     model: Option<&str>,
     on: Date,
     json: bool,
 ) -> anyhow::Result<()> {
-    let stand_in = provider.and_then(|name| config.prices.stand_in(name));
+    let stand_in = provider.and_then(|name| book.stand_in(name));
     let of_provider = |row: &PriceRow| {
         provider.is_none_or(|name| name == row.provider || stand_in == Some(&*row.provider))
     };
     let Some(model) = model else {
-        let mut rows = config.prices.rows_on(on).filter(|(row, _)| of_provider(row)).peekable();
+        let mut rows = book.rows_on(on).filter(|(row, _)| of_provider(row)).peekable();
         if rows.peek().is_none() {
-            let known: BTreeSet<_> = config.prices.rows().map(|(row, _)| &*row.provider).collect();
+            let known: BTreeSet<_> = book.rows().map(|(row, _)| &*row.provider).collect();
             let known = Vec::from_iter(known).join(", ");
             eprintln!("There is no price of that provider on {on}. There are prices of {known}.");
         }
@@ -248,13 +226,13 @@ fn list(
     let providers: BTreeSet<&str> = match provider {
         Some(provider) => [provider].into(),
         None => {
-            let named = config.prices.rows().map(|(row, _)| &*row.provider);
-            named.chain(config.prices.providers_with_stand_in()).collect()
+            let named = book.rows().map(|(row, _)| &*row.provider);
+            named.chain(book.providers_with_stand_in()).collect()
         }
     };
     let mut is_listed = false;
     for provider in providers {
-        for PriceMatch { row, pattern, source } in config.prices.find_all(provider, model, on) {
+        for PriceMatch { row, pattern, source } in book.find_all(provider, model, on) {
             // A price that is taken from another provider is shown with that provider.
             output::print_lines(&row_lines(row, source, Some((provider, pattern.as_str())), json))?;
             is_listed = true;
