@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use diesel::connection::{Instrumentation, InstrumentationEvent};
+use diesel::connection::{Instrumentation, InstrumentationEvent, get_default_instrumentation};
 use diesel::pg::PgConnection;
 use diesel::prelude::*;
 use diesel::sql_types::{Array, Integer};
@@ -89,7 +89,8 @@ impl Watchdog {
         let watched = WatchedConnection { sockets, session: None, waits_since: None };
         let watched = Arc::new(Mutex::new(watched));
         self.0.add(&watched);
-        conn.set_instrumentation(Waits(Arc::clone(&watched)));
+        let others = get_default_instrumentation();
+        conn.set_instrumentation(WaitInstrumentation { watched: Arc::clone(&watched), others });
         // A statement without a name, which a pooler may give to any session.
         let session: BackendSession =
             diesel::sql_query("SELECT pg_backend_pid() AS session").get_result(&mut conn)?;
@@ -105,16 +106,23 @@ struct BackendSession {
 }
 
 /// Notes when the thread of a connection waits.
-struct Waits(Arc<Mutex<WatchedConnection>>);
+struct WaitInstrumentation {
+    watched: Arc<Mutex<WatchedConnection>>,
+    /// What every connection of the process has.
+    others: Option<Box<dyn Instrumentation>>,
+}
 
-impl Instrumentation for Waits {
+impl Instrumentation for WaitInstrumentation {
     fn on_connection_event(&mut self, event: InstrumentationEvent<'_>) {
         match event {
             InstrumentationEvent::StartQuery { .. } => {
-                self.0.lock().waits_since = Some(Instant::now());
+                self.watched.lock().waits_since = Some(Instant::now());
             }
-            InstrumentationEvent::FinishQuery { .. } => self.0.lock().waits_since = None,
+            InstrumentationEvent::FinishQuery { .. } => self.watched.lock().waits_since = None,
             _ => {}
+        }
+        if let Some(others) = &mut self.others {
+            others.on_connection_event(event);
         }
     }
 }

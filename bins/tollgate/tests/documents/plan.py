@@ -461,6 +461,7 @@ PARTS = {
         CATALOGUE,
     ),
     ("pricing", '"source": "a contract"'): ('{"rows": [%s]}', CATALOGUE),
+    ("docs/operate/price-updates.md", '"released"'): ("%s", CATALOGUE),
 }
 
 # What does not end but serves, and what waits until it does.
