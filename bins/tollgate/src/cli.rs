@@ -225,7 +225,11 @@ pub(crate) enum Command {
         set: Vec<String>,
     },
     /// Bring the database schema up to date.
-    Migrate,
+    Migrate {
+        /// Also make the changes that older versions of Tollgate cannot work with. No node of an older version may run.
+        #[arg(long)]
+        contract: bool,
+    },
     /// Recompute balances, counters and holds from the ledger; exit with 1 if they differ.
     #[command(after_help = examples::AUDIT)]
     Audit {

@@ -14,11 +14,11 @@ use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::backup;
 use tollgate_store::merchants::{self, SecretKeyDeletion};
 use tollgate_store::wallets::{self, MovementOutcome, WalletMovement};
-use tollgate_store::{DatabaseUrl, Options, Page, Store, StoreError};
+use tollgate_store::{DatabaseUrl, MigrationSteps, Options, Page, Store, StoreError};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::TollgateConfig;
-use crate::database::{open, open_or_create};
+use crate::database::{open, open_newer, open_or_create};
 use crate::output::{self, print, print_list, print_secret};
 use crate::progress::Progress;
 
@@ -68,8 +68,9 @@ fn client_address(listen: &str) -> String {
 }
 
 /// Brings the schema up to date.
-pub(crate) fn migrate(config: &TollgateConfig, json: bool) -> anyhow::Result<()> {
-    let ran = Store::migrate(&config.database_url)
+pub(crate) fn migrate(config: &TollgateConfig, contract: bool, json: bool) -> anyhow::Result<()> {
+    let steps = if contract { MigrationSteps::Contract } else { MigrationSteps::Expand };
+    let ran = Store::migrate(&config.database_url, steps)
         .with_context(|| format!("cannot migrate {:?}", config.database_url))?;
     let database = format!("{:?}", config.database_url);
     let text = format!("{database} is up to date; {ran} migrations ran.");
@@ -128,7 +129,7 @@ pub(crate) async fn audit(
 ) -> anyhow::Result<()> {
     let mut progress = Progress::new();
     progress.update("recomputing everything from the ledger …");
-    let store = open(config)?;
+    let store = open_newer(config)?;
     let audit = match with_archive {
         true => store.audit_with_archive().await?,
         false => store.audit().await?,

@@ -9,6 +9,15 @@ use crate::config::TollgateConfig;
 /// Opens the store, also beside a running service. A missing SQLite file is an error, because its name is
 /// probably wrong: a new, empty database would hide that.
 pub(crate) fn open(config: &TollgateConfig) -> anyhow::Result<Store> {
+    open_existing(config, false)
+}
+
+/// As [`open`], also if a newer version of the program has changed the schema in a way that this one does not know.
+pub(crate) fn open_newer(config: &TollgateConfig) -> anyhow::Result<Store> {
+    open_existing(config, true)
+}
+
+fn open_existing(config: &TollgateConfig, accept_newer: bool) -> anyhow::Result<Store> {
     if let DatabaseUrl::Sqlite(file) = &config.database_url
         && !file.exists()
     {
@@ -19,7 +28,8 @@ pub(crate) fn open(config: &TollgateConfig) -> anyhow::Result<Store> {
         );
     }
     // The schema may belong to a running service or to another program, so it is not changed.
-    open_with(config, Options { migrate: false, ..config.store_options(false) })
+    let options = Options { migrate: false, accept_newer, ..config.store_options(false) };
+    open_with(config, options)
 }
 
 /// As [`open`], and checks that the store has the merchant.

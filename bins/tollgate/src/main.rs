@@ -80,7 +80,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let config = TollgateConfig::read(file)?;
             commands::health(&config, address, timeout_ms, cli.json)
         }
-        Command::Migrate => commands::migrate(&TollgateConfig::read(file)?, cli.json),
+        Command::Migrate { contract } => {
+            commands::migrate(&TollgateConfig::read(file)?, contract, cli.json)
+        }
         Command::Audit { archive } => {
             commands::audit(&TollgateConfig::read(file)?, archive, cli.json).await
         }

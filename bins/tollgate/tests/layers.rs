@@ -132,6 +132,74 @@ fn both_databases_have_the_same_migrations() {
     assert_eq!(names("sqlite"), names("postgres"));
 }
 
+/// Nodes of the version before work with the schema until they are stopped. A migration whose name ends with `_contract`
+/// runs only after that.
+#[test]
+fn a_migration_only_adds_unless_it_contracts() {
+    // Those of the first release.
+    const FIRST: &str = "20261130000001";
+    for database in ["sqlite", "postgres"] {
+        for entry in fs::read_dir(root().join("migrations").join(database)).unwrap() {
+            let folder = entry.unwrap().path();
+            let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+            let (version, _) = name.split_once('_').unwrap();
+            if version <= FIRST {
+                continue;
+            }
+            let sql = fs::read_to_string(folder.join("up.sql")).unwrap();
+            let faults = faults_of_migration(version, &sql, name.ends_with("_contract"));
+            assert_eq!(faults, Vec::<String>::new(), "{}", folder.display());
+        }
+    }
+}
+
+/// The statements that a migration may not have.
+fn faults_of_migration(version: &str, sql: &str, contracts: bool) -> Vec<String> {
+    let lines = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+    let text = lines.collect::<Vec<_>>().join(" ");
+    let statements =
+        text.split(';').map(|one| one.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mut statements = statements.filter(|statement| !statement.is_empty());
+    if contracts {
+        let note = format!("INSERT INTO breaking_migrations (version) VALUES ('{version}')");
+        return match statements.any(|statement| statement == note) {
+            true => Vec::new(),
+            false => vec![format!("must have {note}")],
+        };
+    }
+    let only_adds = |statement: &String| {
+        let is_column = statement.starts_with("ALTER TABLE ")
+            && statement.contains(" ADD COLUMN ")
+            && (!statement.contains("NOT NULL") || statement.contains("DEFAULT"));
+        is_column
+            || ["CREATE TABLE ", "CREATE INDEX ", "INSERT INTO "]
+                .iter()
+                .any(|begin| statement.starts_with(begin))
+    };
+    statements.filter(|statement| !only_adds(statement)).collect()
+}
+
+#[test]
+fn a_migration_that_breaks_older_programs_is_found() {
+    let version = "20270101000000";
+    let adds = "CREATE TABLE a (b TEXT); -- DROP TABLE a;\nALTER TABLE a ADD COLUMN c BIGINT NOT NULL DEFAULT 0;";
+    assert_eq!(faults_of_migration(version, adds, false), Vec::<String>::new());
+    for sql in [
+        "DROP TABLE a",
+        "ALTER TABLE a DROP COLUMN b",
+        "ALTER TABLE a ADD COLUMN b TEXT NOT NULL",
+        "ALTER TABLE a RENAME TO b",
+        "UPDATE a SET b = 1",
+        "CREATE UNIQUE INDEX a_b ON a (b)",
+    ] {
+        assert_eq!(faults_of_migration(version, sql, false), [sql]);
+    }
+    assert_eq!(faults_of_migration(version, "DROP TABLE a", true).len(), 1);
+    let noted =
+        "DROP TABLE a; INSERT INTO breaking_migrations (version) VALUES ('20270101000000');";
+    assert_eq!(faults_of_migration(version, noted, true), Vec::<String>::new());
+}
+
 /// A file that `all.rs` does not name would silently run no test.
 #[test]
 fn every_file_of_tests_is_part_of_a_program() {

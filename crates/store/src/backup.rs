@@ -187,7 +187,7 @@ fn check(path: &Path) -> Result<(), BackupError> {
     if let Some(what) = dialect::find_damage(&mut conn).map_err(StoreError::from)? {
         return Err(BackupError::Damaged(path.to_owned(), what));
     }
-    match migrations::check(&mut conn) {
+    match migrations::check(&mut conn, false) {
         Ok(()) | Err(MigrationError::Pending(_)) => Ok(()),
         Err(cause) => Err(BackupError::Schema(cause)),
     }

@@ -79,7 +79,7 @@ pub use conn::{Conn, DatabaseUrl};
 pub use error::StoreError;
 pub use ledger::{ReportOutcome, ReportedUsage, SettleOutcome, SettledRecord};
 pub use ledger_metrics::LedgerMetrics;
-pub use migrations::MigrationError;
+pub use migrations::{MigrationError, MigrationSteps};
 pub use opening::{ArchiveOptions, OpenError, Options};
 pub use page::Page;
 pub use postgres_url::ParseDatabaseUrlError;

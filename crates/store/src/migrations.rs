@@ -4,14 +4,15 @@ mod series;
 
 use std::fmt;
 
-use diesel::RunQueryDsl;
 use diesel::dsl::sql;
 use diesel::migration::{Migration, MigrationSource, MigrationVersion};
+use diesel::prelude::*;
 use diesel::sql_types::Bool;
 use diesel_migrations::{EmbeddedMigrations, MigrationHarness, embed_migrations};
 
 use crate::conn::{Conn, advisory_lock};
 use crate::error::StoreError;
+use crate::schema::breaking_migrations;
 
 const SQLITE: EmbeddedMigrations = embed_migrations!("../../migrations/sqlite");
 const POSTGRES: EmbeddedMigrations = embed_migrations!("../../migrations/postgres");
@@ -24,7 +25,7 @@ pub enum MigrationError {
     Store(StoreError),
     /// A migration failed; it was rolled back.
     Failed(String),
-    /// The store has a migration that this program does not know: a newer version wrote it.
+    /// The store has a breaking migration that this program does not know: a newer version wrote it.
     Unknown(String),
     /// Migrations are missing and the operator runs them by hand.
     Pending(usize),
@@ -60,29 +61,47 @@ impl From<StoreError> for MigrationError {
     }
 }
 
+/// The steps of a change of the schema. Older programs work with all that expands it. They do not work with what contracts
+/// it, which is breaking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrationSteps {
+    /// Additions to the schema.
+    Expand,
+    /// Also removals from it. No older program may use the database any more.
+    Contract,
+}
+
+/// The end of the names of migrations that contract.
+const CONTRACT: &str = "_contract";
+
 /// Migrates the schema, one process at a time. Returns the number of migrations that ran.
-pub(crate) fn run(conn: &mut Conn) -> Result<usize, MigrationError> {
+pub(crate) fn run(conn: &mut Conn, steps: MigrationSteps) -> Result<usize, MigrationError> {
     advisory_lock(conn, true).map_err(StoreError::from)?;
-    let ran = match conn {
-        Conn::Sqlite(conn) => run_on(conn, SQLITE),
-        Conn::Postgres(conn) => run_on(conn, POSTGRES),
-    };
+    let ran = refuse_unknown(conn).and_then(|()| match conn {
+        Conn::Sqlite(conn) => run_on(conn, SQLITE, steps),
+        Conn::Postgres(conn) => run_on(conn, POSTGRES, steps),
+    });
     let completed = ran.is_ok().then(|| series::complete(conn));
     advisory_lock(conn, false).map_err(StoreError::from)?;
     completed.transpose()?;
     ran
 }
 
-/// Fails unless the schema is exactly the one that this program knows. Changes nothing.
-pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
+/// Fails unless the schema is one that this program can use. Changes nothing. If it `accepts_newer`, it does not look for
+/// breaking migrations.
+pub(crate) fn check(conn: &mut Conn, accepts_newer: bool) -> Result<(), MigrationError> {
     // A query for migrations would create the table in which they are noted.
     if !is_noted(conn).map_err(StoreError::from)? {
         return Err(MigrationError::Untouched);
     }
+    if !accepts_newer {
+        refuse_unknown(conn)?;
+    }
+    let steps = MigrationSteps::Expand;
     let mut pending = match conn {
-        Conn::Sqlite(conn) => pending_on(conn, SQLITE),
-        Conn::Postgres(conn) => pending_on(conn, POSTGRES),
-    }?;
+        Conn::Sqlite(conn) => pending(conn, SQLITE, steps)?.len(),
+        Conn::Postgres(conn) => pending(conn, POSTGRES, steps)?.len(),
+    };
     // A process may end between the last migration and the sums that it leaves to the program.
     if pending == 0 && !series::are_complete(conn)? {
         pending = 1;
@@ -95,7 +114,7 @@ pub(crate) fn check(conn: &mut Conn) -> Result<(), MigrationError> {
 /// # Errors
 /// [`MigrationError::Unknown`] when the database has one that this program does not know.
 pub(crate) fn are_missing(conn: &mut Conn) -> Result<bool, MigrationError> {
-    match check(conn) {
+    match check(conn, false) {
         Ok(()) => Ok(false),
         Err(MigrationError::Pending(_) | MigrationError::Untouched) => Ok(true),
         Err(cause) => Err(cause),
@@ -113,46 +132,77 @@ fn is_noted(conn: &mut Conn) -> diesel::QueryResult<bool> {
     diesel::select(sql::<Bool>(there)).get_result(conn)
 }
 
+/// The migrations that are missing, without those of a later step unless they are asked for.
+fn pending<DB: diesel::backend::Backend>(
+    conn: &mut impl MigrationHarness<DB>,
+    source: EmbeddedMigrations,
+    steps: MigrationSteps,
+) -> Result<Vec<Box<dyn Migration<DB>>>, MigrationError>
+where
+    EmbeddedMigrations: MigrationSource<DB>,
+{
+    let mut pending = conn.pending_migrations(source).map_err(failed)?;
+    if steps == MigrationSteps::Expand {
+        pending.retain(|migration| !migration.name().to_string().ends_with(CONTRACT));
+    }
+    Ok(pending)
+}
+
 fn run_on<DB: diesel::backend::Backend>(
     conn: &mut impl MigrationHarness<DB>,
     source: EmbeddedMigrations,
+    steps: MigrationSteps,
 ) -> Result<usize, MigrationError>
 where
     EmbeddedMigrations: MigrationSource<DB>,
 {
-    refuse_unknown(conn, &source)?;
-    let failed =
-        |cause: Box<dyn std::error::Error + Send + Sync>| MigrationError::Failed(cause.to_string());
-    Ok(conn.run_pending_migrations(source).map_err(failed)?.len())
+    let pending = pending(conn, source, steps)?;
+    Ok(conn.run_migrations(&pending).map_err(failed)?.len())
 }
 
-fn pending_on<DB: diesel::backend::Backend>(
-    conn: &mut impl MigrationHarness<DB>,
-    source: EmbeddedMigrations,
-) -> Result<usize, MigrationError>
-where
-    EmbeddedMigrations: MigrationSource<DB>,
-{
-    refuse_unknown(conn, &source)?;
-    let pending = conn.pending_migrations(source);
-    Ok(pending.map_err(|cause| MigrationError::Failed(cause.to_string()))?.len())
-}
-
-fn refuse_unknown<DB: diesel::backend::Backend>(
-    conn: &mut impl MigrationHarness<DB>,
-    source: &EmbeddedMigrations,
-) -> Result<(), MigrationError>
-where
-    EmbeddedMigrations: MigrationSource<DB>,
-{
-    let failed =
-        |cause: Box<dyn std::error::Error + Send + Sync>| MigrationError::Failed(cause.to_string());
-    let known = MigrationSource::<DB>::migrations(source).map_err(failed)?;
-    let known: Vec<MigrationVersion<'_>> =
-        known.iter().map(|migration| migration.name().version().as_owned()).collect();
-    let applied = conn.applied_migrations().map_err(failed)?;
-    match applied.iter().find(|version| !known.contains(version)) {
-        Some(version) => Err(MigrationError::Unknown(version.to_string())),
+/// Refuses a schema with a breaking migration that this program does not know.
+fn refuse_unknown(conn: &mut Conn) -> Result<(), MigrationError> {
+    let unknown = match conn {
+        Conn::Sqlite(conn) => unknown(conn, SQLITE),
+        Conn::Postgres(conn) => unknown(conn, POSTGRES),
+    }?;
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let breaking = breaking_migrations::table.select(breaking_migrations::version);
+    let breaking: Result<Vec<String>, StoreError> = breaking.load(conn).map_err(StoreError::from);
+    let is_breaking = |version: &String| match &breaking {
+        Ok(breaking) => breaking.contains(version),
+        // Another program's schema has no such table.
+        Err(_) => true,
+    };
+    if let Err(cause) = &breaking
+        && cause.is_unavailable()
+    {
+        return breaking.map(drop).map_err(MigrationError::from);
+    }
+    match unknown.iter().find(|version| is_breaking(version)) {
+        Some(version) => Err(MigrationError::Unknown(version.clone())),
         None => Ok(()),
     }
+}
+
+/// The migrations of the database that this program does not know.
+fn unknown<DB: diesel::backend::Backend>(
+    conn: &mut impl MigrationHarness<DB>,
+    source: EmbeddedMigrations,
+) -> Result<Vec<String>, MigrationError>
+where
+    EmbeddedMigrations: MigrationSource<DB>,
+{
+    let known = MigrationSource::<DB>::migrations(&source).map_err(failed)?;
+    let known: Vec<MigrationVersion<'_>> =
+        known.iter().map(|migration| migration.name().version().as_owned()).collect();
+    let applied = conn.applied_migrations().map_err(failed)?.into_iter();
+    let unknown = applied.filter(|version| !known.contains(version));
+    Ok(unknown.map(|version| version.to_string()).collect())
+}
+
+fn failed(cause: Box<dyn std::error::Error + Send + Sync>) -> MigrationError {
+    MigrationError::Failed(cause.to_string())
 }

@@ -21,7 +21,7 @@ use crate::files::{beside, private};
 use crate::journal::Journal;
 use crate::ledger::{Ledger, LedgerContext, RecentSettlements};
 use crate::ledger_metrics::LedgerMetrics;
-use crate::migrations::{self, MigrationError};
+use crate::migrations::{self, MigrationError, MigrationSteps};
 use crate::missing_prices::ReportedPrices;
 use crate::readers::Readers;
 use crate::refusal_queue::RefusalQueue;
@@ -37,6 +37,8 @@ pub struct Options {
     pub serve: bool,
     /// Whether to migrate the schema. Otherwise one that is not up to date is refused.
     pub migrate: bool,
+    /// Whether a newer schema is used as far as this program knows it, if it does not migrate.
+    pub accept_newer: bool,
     /// The service charge as a fraction of the fee.
     pub service_charge_rate: Rate,
     /// The source of the time.
@@ -80,6 +82,7 @@ impl Default for Options {
         Self {
             serve: false,
             migrate: true,
+            accept_newer: false,
             service_charge_rate: Rate::ZERO,
             clock: Clock::system(),
             journal: None,
@@ -236,7 +239,7 @@ impl Store {
     ///
     /// # Errors
     /// [`OpenError`], whose text names the remedy.
-    pub fn migrate(url: &DatabaseUrl) -> Result<usize, OpenError> {
+    pub fn migrate(url: &DatabaseUrl, steps: MigrationSteps) -> Result<usize, OpenError> {
         let manager = match url {
             DatabaseUrl::Postgres(url) => ConnManager::postgres(url, Options::default().timeout)?,
             DatabaseUrl::Sqlite(path) => ConnManager::sqlite(path),
@@ -244,7 +247,7 @@ impl Store {
         };
         let mut conn = manager.connect()?;
         check_pooler(&manager, &mut conn)?;
-        migrate(&manager, &mut conn, false)
+        migrate(&manager, &mut conn, steps, false)
     }
 }
 
@@ -289,7 +292,12 @@ fn lock_file_soon(
 /// Migrates the schema, but not of a SQLite file that another process serves from.
 ///
 /// That process would not know the new schema.
-fn migrate(manager: &ConnManager, conn: &mut Conn, is_locked: bool) -> Result<usize, OpenError> {
+fn migrate(
+    manager: &ConnManager,
+    conn: &mut Conn,
+    steps: MigrationSteps,
+    is_locked: bool,
+) -> Result<usize, OpenError> {
     let mut lock = None;
     if let Some(file) = manager.file()
         && !is_locked
@@ -297,7 +305,7 @@ fn migrate(manager: &ConnManager, conn: &mut Conn, is_locked: bool) -> Result<us
         // The process that holds the lock may be migrating the schema now.
         lock = lock_file_soon(file, || Ok(migrations::are_missing(conn)?))?;
     }
-    let ran = migrations::run(conn)?;
+    let ran = migrations::run(conn, steps)?;
     drop(lock);
     Ok(ran)
 }
@@ -342,12 +350,12 @@ fn prepare(
         check_pooler(manager, &mut conn)?;
     }
     if options.migrate {
-        let ran = migrate(manager, &mut conn, lock.is_some())?;
+        let ran = migrate(manager, &mut conn, MigrationSteps::Expand, lock.is_some())?;
         if ran > 0 {
             log::info!("the schema is up to date after {ran} migrations");
         }
     } else {
-        migrations::check(&mut conn)?;
+        migrations::check(&mut conn, options.accept_newer)?;
     }
     if options.serve {
         make_partitions(&mut conn, options);

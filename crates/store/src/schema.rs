@@ -589,6 +589,12 @@ diesel::table! {
 }
 
 diesel::table! {
+    breaking_migrations (version) {
+        version -> Text,
+    }
+}
+
+diesel::table! {
     price_lists (number) {
         number -> BigInt,
         released -> Text,

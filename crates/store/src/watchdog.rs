@@ -108,7 +108,7 @@ struct BackendSession {
 /// Notes when the thread of a connection waits.
 struct WaitInstrumentation {
     watched: Arc<Mutex<WatchedConnection>>,
-    /// What every connection of the process has.
+    /// The default instrumentation of the process.
     others: Option<Box<dyn Instrumentation>>,
 }
 

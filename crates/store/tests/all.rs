@@ -17,6 +17,7 @@ mod reference;
 mod refusals;
 mod repricings;
 mod runs;
+mod schema_changes;
 mod sessions;
 mod single_writer;
 mod spend_keys;

@@ -10,7 +10,7 @@ use diesel::prelude::*;
 use diesel::sql_types::Bool;
 use futures_util::future::join_all;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-use tollgate_store::{Conn, DatabaseUrl, OpenError, Options, Store, StoreError};
+use tollgate_store::{Conn, DatabaseUrl, MigrationSteps, OpenError, Options, Store, StoreError};
 use tollgate_testkit::postgres::{
     self, FaultProxy, PgBouncer, PoolMode, StatementFault, TcpProxy, TestServer,
 };
@@ -168,7 +168,7 @@ fn a_server_without_tls_is_used_only_where_it_may_be() {
 fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
     let Some(database) = postgres::database() else { return };
     let url: DatabaseUrl = database.url().parse().unwrap();
-    Store::migrate(&url).unwrap();
+    Store::migrate(&url, MigrationSteps::Expand).unwrap();
     for (mode, is_fair) in
         [(PoolMode::Transaction, false), (PoolMode::Transaction, true), (PoolMode::Session, false)]
     {
@@ -179,7 +179,10 @@ fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
         match mode {
             PoolMode::Transaction => {
                 assert!(matches!(opened, Err(OpenError::Pooler)), "{mode:?}, {is_fair}");
-                assert!(matches!(Store::migrate(&url), Err(OpenError::Pooler)));
+                assert!(matches!(
+                    Store::migrate(&url, MigrationSteps::Expand),
+                    Err(OpenError::Pooler)
+                ));
             }
             PoolMode::Session => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

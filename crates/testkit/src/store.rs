@@ -15,8 +15,8 @@ use tollgate_store::merchants::NewMerchant;
 use tollgate_store::spend_keys::SpendKeyUpdate;
 use tollgate_store::wallets::{MovementOutcome, WalletMovement};
 use tollgate_store::{
-    ArchiveOptions, DatabaseUrl, Options, Store, StoreError, budgets, connections, merchants,
-    meters, spend_keys, wallets,
+    ArchiveOptions, DatabaseUrl, MigrationSteps, Options, Store, StoreError, budgets, connections,
+    merchants, meters, spend_keys, wallets,
 };
 
 use crate::postgres::{self, TestDatabase, TestServer};
@@ -96,7 +96,7 @@ static MIGRATED: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 fn migrate(url: &DatabaseUrl) {
-    Store::migrate(url).unwrap();
+    Store::migrate(url, MigrationSteps::Expand).unwrap();
 }
 
 fn journal(folder: &Path) -> PathBuf {
