@@ -26,7 +26,7 @@ site:
 prose *options:
     bins/tollgate/tests/prose/run {{options}}
 
-# Validate the Kubernetes manifests; needs python3, and PyPI once.
+# Validate the Kubernetes manifests, and run the compose file's nodes; needs python3, nginx, and PyPI once.
 deploy:
     bins/tollgate/tests/deploy/run
 
