@@ -290,3 +290,32 @@ async fn a_server_that_is_suspended_holds_no_thread() {
         store.close().await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_are_for_the_values_of_a_statement_where_citus_is_present() {
+    #[derive(QueryableByName)]
+    struct PlanMode {
+        #[diesel(sql_type = diesel::sql_types::Text)]
+        plan_cache_mode: String,
+    }
+    let Some(database) = postgres::database() else { return };
+    let url: DatabaseUrl = database.url().parse().unwrap();
+    for (install, expected) in [
+        ("SELECT 1", "force_generic_plan"),
+        (
+            "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) \
+             VALUES (99999, 'citus', 10, 11, false, '13.0')",
+            "auto",
+        ),
+    ] {
+        database.execute(install);
+        let store = Store::open(&url, &Options::default()).unwrap();
+        let mode = store.write(|conn| {
+            let Conn::Postgres(conn) = conn else { unreachable!("it is PostgreSQL") };
+            let mode: PlanMode = diesel::sql_query("SHOW plan_cache_mode").get_result(conn)?;
+            Ok::<_, StoreError>(mode.plan_cache_mode)
+        });
+        assert_eq!(mode.await.unwrap(), expected);
+        store.close().await.unwrap();
+    }
+}
