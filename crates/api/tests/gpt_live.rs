@@ -243,7 +243,10 @@ fn responses_of_a_session_are_calls_of_their_model() {
         });
         let of_response = ("m-1", "completed", "reported", USED);
         let of_session = ("voice-1", "completed", "reported", "0.0200000000");
-        assert_eq!(seen.collect::<Vec<_>>(), [of_session, of_response, of_response]);
+        // A response has begun a moment before or after the last time of the session is reported.
+        let mut seen: Vec<_> = seen.collect();
+        seen.sort();
+        assert_eq!(seen, [of_response, of_response, of_session]);
         let socket_ids: Vec<_> = records.iter().map(|record| &record["socket_id"]).collect();
         assert!(socket_ids[0].is_string() && socket_ids.iter().all(|id| *id == socket_ids[0]));
     });
