@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::Payer;
@@ -528,6 +529,51 @@ fn what_a_dead_process_left_is_swept_to_the_merchant_and_corrected_by_who_knows_
         assert_eq!(shop.own_wallet(store).await.balance, Amount::ZERO);
         let again = next.settle(request_id, answered(100_000, "0.5")).await;
         assert_eq!(again, SettleOutcome::AlreadySettled);
+        next.close().await.unwrap();
+    });
+}
+
+/// Both may be in one group, as after a connection that was silent.
+#[test]
+fn a_call_that_is_swept_and_reported_at_once_releases_its_hold_once() {
+    each_store(async |store| {
+        let shop = shop(store, "20").await;
+        let call = shop.call(store);
+        let request_id = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        store.store.close().await.unwrap();
+        let next = store.open_again();
+        store.expire_other_leases(&next).await;
+        next.admit(Box::new(shop.call(store))).await.unwrap().unwrap();
+        let held = shop.wallet(store).await.held;
+        // A new connection for reading would wait for the writers.
+        next.read(Conn::ping).await.unwrap();
+        // The writers are busy until both settlements wait.
+        let busy = || {
+            next.write(|_| {
+                std::thread::sleep(Duration::from_millis(700));
+                Ok::<_, StoreError>(())
+            })
+        };
+        let after = async |millis| tokio::time::sleep(Duration::from_millis(millis)).await;
+        let (one, other, swept, settled) = tokio::join!(
+            busy(),
+            busy(),
+            async {
+                after(100).await;
+                next.sweep().await
+            },
+            async {
+                after(300).await;
+                next.settle(request_id, answered(100_000, "0.5")).await
+            }
+        );
+        one.and(other).unwrap();
+        assert_eq!(swept.unwrap(), 1);
+        assert!(matches!(settled, SettleOutcome::Settled(_)), "{settled:?}");
+        let left = shop.wallet(store).await.held;
+        assert!(left.is_positive() && left < held, "{left} of {held}");
+        assert_eq!(next.audit().await.unwrap().differences, []);
         next.close().await.unwrap();
     });
 }

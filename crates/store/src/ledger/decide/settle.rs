@@ -59,7 +59,9 @@ impl GroupDecision<'_> {
                     return Ok(SettleOutcome::AlreadySettled);
                 };
                 let end = CallEnd { report, swept: false, before: Some(&before) };
+                // Its holds are released. A call of the same group still has them.
                 let call = self.without_forgotten_run(&before.call);
+                let call = Arc::new(PendingRecord::clone(&call).without_holds());
                 let settled = self.book(&call, end)?;
                 self.changes.correct(before, settled.0.clone());
                 settled
