@@ -90,5 +90,22 @@ pub(crate) async fn prices_of(
     store: &Store,
 ) -> Result<PriceBook, StoreError> {
     let changed = CurrentPrices::new(config).changed(store).await?;
+    warn_of_unused(config, store).await?;
     Ok(changed.unwrap_or_else(|| config.prices.clone()))
+}
+
+/// Warns if the database has a list that this configuration does not use.
+pub(crate) async fn warn_of_unused(
+    config: &TollgateConfig,
+    store: &Store,
+) -> Result<(), StoreError> {
+    if config.prices_public_key.is_none()
+        && let Some(list) = store.read(|conn| price_lists::latest(conn, None)).await?
+    {
+        log::warn!(
+            "price list {} of the database is not used, because there is no prices_public_key",
+            list.number
+        );
+    }
+    Ok(())
 }

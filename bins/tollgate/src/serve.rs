@@ -21,7 +21,7 @@ use tollgate_store::{Store, upkeep};
 use crate::config::TollgateConfig;
 use crate::logging;
 use crate::output::print;
-use crate::price_lists::CurrentPrices;
+use crate::price_lists::{CurrentPrices, warn_of_unused};
 
 /// The time within which the store must close.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -126,6 +126,7 @@ impl Service {
             commit: env!("BUILD_COMMIT"),
             ..config.settings.clone()
         };
+        warn_of_unused(config, &store).await?;
         let mut prices = CurrentPrices::new(config);
         let current = prices.changed(&store).await?.unwrap_or_else(|| config.prices.clone());
         let gateway = Arc::new(Gateway::new(

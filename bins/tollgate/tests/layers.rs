@@ -170,7 +170,8 @@ fn faults_of_migration(version: &str, sql: &str, contracts: bool) -> Vec<String>
     let only_adds = |statement: &String| {
         let is_column = statement.starts_with("ALTER TABLE ")
             && statement.contains(" ADD COLUMN ")
-            && (!statement.contains("NOT NULL") || statement.contains("DEFAULT"));
+            // Groups of rows are written whole on PostgreSQL, so an unknown column gets NULL.
+            && !statement.contains("NOT NULL");
         is_column
             || ["CREATE TABLE ", "CREATE INDEX ", "INSERT INTO "]
                 .iter()
@@ -182,12 +183,13 @@ fn faults_of_migration(version: &str, sql: &str, contracts: bool) -> Vec<String>
 #[test]
 fn a_migration_that_breaks_older_programs_is_found() {
     let version = "20270101000000";
-    let adds = "CREATE TABLE a (b TEXT); -- DROP TABLE a;\nALTER TABLE a ADD COLUMN c BIGINT NOT NULL DEFAULT 0;";
+    let adds = "CREATE TABLE a (b TEXT); -- DROP TABLE a;\nALTER TABLE a ADD COLUMN c BIGINT;";
     assert_eq!(faults_of_migration(version, adds, false), Vec::<String>::new());
     for sql in [
         "DROP TABLE a",
         "ALTER TABLE a DROP COLUMN b",
         "ALTER TABLE a ADD COLUMN b TEXT NOT NULL",
+        "ALTER TABLE a ADD COLUMN b BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE a RENAME TO b",
         "UPDATE a SET b = 1",
         "CREATE UNIQUE INDEX a_b ON a (b)",

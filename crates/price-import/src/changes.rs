@@ -162,7 +162,11 @@ fn changes_between(
 
 /// Whether a change of a price needs a review.
 fn is_refused(old: Option<Rate>, new: Option<Rate>, max_factor: Rate) -> bool {
-    let (Some(old), Some(new)) = (old, new) else { return false };
+    old.zip(new).is_some_and(|(old, new)| needs_review(old, new, max_factor))
+}
+
+/// Whether a price rises or falls by more than a factor, or changes from or to 0.
+pub fn needs_review(old: Rate, new: Rate, max_factor: Rate) -> bool {
     let (less, more) = (old.min(new), old.max(new));
     less != more && (less.is_zero() || more > less.times(max_factor))
 }

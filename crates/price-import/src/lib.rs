@@ -22,6 +22,7 @@ use tollgate_pricing::CatalogFile;
 
 pub use changes::{
     ChangeKind, ImportOptions, PriceChange, PriceDisagreement, disagreements, import_into,
+    needs_review,
 };
 pub use error::ImportError;
 pub use fill::fill;

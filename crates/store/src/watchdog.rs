@@ -200,11 +200,19 @@ fn ask(watched: &Weak<Watched>, url: &str, timeout: Duration) {
             .collect();
         let sessions: Vec<i32> =
             waiting.iter().filter_map(|connection| connection.lock().session).collect();
+        let asked = Instant::now();
         conn = match (sessions.is_empty(), conn) {
             (true, _) => None,
             (false, None) => watched.connect(url).ok(),
             (false, conn) => conn,
         };
+        // A server that refuses another connection is not silent.
+        if conn.is_none() && asked.elapsed() < timeout / 2 {
+            for connection in &waiting {
+                let since = &mut connection.lock().waits_since;
+                *since = since.map(|since| asked.max(since));
+            }
+        }
         if let Some(open) = &mut conn {
             let asked = Instant::now();
             match idle_sessions(open, &sessions) {

@@ -166,7 +166,7 @@ impl TollgateConfig {
             database_url,
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
-            store_timeout: time_limit(root, "store_timeout_ms", 5_000),
+            store_timeout: store_timeout(root),
             drain_timeout: millis(root, "drain_timeout_ms", 30_000),
             log_format: root
                 .take_word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
@@ -269,6 +269,16 @@ fn address(root: &mut Section<'_>, key: &str) -> Option<String> {
 
 fn millis(section: &mut Section<'_>, key: &str, default: u64) -> Duration {
     Duration::from_millis(section.take(key).unwrap_or(default))
+}
+
+/// The time for which PostgreSQL may be silent.
+fn store_timeout(root: &mut Section<'_>) -> Duration {
+    const KEY: &str = "store_timeout_ms";
+    let millis = root.take(KEY).unwrap_or(5_000);
+    if !(500..=600_000).contains(&millis) {
+        root.add_error(KEY, "must be from 500 to 600000");
+    }
+    Duration::from_millis(millis)
 }
 
 /// A time limit, which must not be 0.

@@ -60,8 +60,8 @@ pub(super) fn refuse_unreviewed(changes: &[PriceChange], max_factor: Rate, accep
     let refused = changes.iter().filter(|change| change.refused).count();
     if refused > 0 && !accept {
         eprintln!(
-            "{refused} prices change by more than {max_factor} times, or from or to 0: nothing is written without \
-             --accept."
+            "{refused} prices (marked !) need a review, because they change by more than {max_factor} times, from or to 0, \
+             or in another way that may be wrong: nothing is written without --accept."
         );
         std::process::exit(1)
     }

@@ -545,7 +545,7 @@ NOT_RUN = {
     ("docs/operate/archive.md", "spark.read.parquet"): "needs Spark and a bucket",
     ("docs/operate/kubernetes.md", "kubectl apply -k"): "needs a cluster; bins/tollgate/tests/deploy/run validates it",
     ("CONTRIBUTING.md", "--example providers"): TESTS,
-    ("CONTRIBUTING.md", "both_databases_have_the_same_migrations"): TESTS,
+    ("CONTRIBUTING.md", "cargo test -p tollgate migration"): TESTS,
     ("CONTRIBUTING.md", "cargo test -p tollgate-api"): TESTS,
     ("benchmarks", "scripts/instructions"): "needs valgrind; .ci/run runs it",
     ("docs/guides/move-from-litellm.md", "LITELLM_DATABASE_URL"): "needs the database of a LiteLLM",

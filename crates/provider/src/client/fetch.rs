@@ -19,7 +19,7 @@ const READ_WITHIN: Duration = Duration::from_secs(30);
 /// The reason that a file was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchError {
-    /// The URL is none of `http` or `https`.
+    /// The URL is none of `http` or `https`, or has a user.
     Url,
     /// The server answered with this status.
     Status(u16),
@@ -34,7 +34,7 @@ pub enum FetchError {
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url => f.write_str("it is no URL of http or https"),
+            Self::Url => f.write_str("it is no URL of http or https, or has a user"),
             Self::Status(status) => write!(f, "its server answers with status {status}"),
             Self::TooLarge(most) => write!(f, "it has more than {most} bytes"),
             Self::TimedOut => {
@@ -62,7 +62,8 @@ async fn read(url: &str, most: usize) -> Result<Vec<u8>, FetchError> {
         Some("http") => false,
         _ => return Err(FetchError::Url),
     };
-    let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+    let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let (host, target) = host.zip(pool_uri(&uri)).ok_or(FetchError::Url)?;
     let lane = ConnectionClass { tls, private: true, socket: false };
     let client = client(lane, &connect::tls_config(), &Resolver::System, READ_WITHIN);
