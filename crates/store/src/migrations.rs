@@ -170,19 +170,14 @@ fn refuse_unknown(conn: &mut Conn) -> Result<(), MigrationError> {
         return Ok(());
     }
     let breaking = breaking_migrations::table.select(breaking_migrations::version);
-    let breaking: Result<Vec<String>, StoreError> = breaking.load(conn).map_err(StoreError::from);
-    let is_breaking = |version: &String| match &breaking {
-        Ok(breaking) => breaking.contains(version),
+    let breaking = match breaking.load(conn).map_err(StoreError::from) {
+        Ok(breaking) => breaking,
+        Err(cause) if cause.is_unavailable() => return Err(cause.into()),
         // Another program's schema has no such table.
-        Err(_) => true,
+        Err(_) => unknown.clone(),
     };
-    if let Err(cause) = &breaking
-        && cause.is_unavailable()
-    {
-        return breaking.map(drop).map_err(MigrationError::from);
-    }
-    match unknown.iter().find(|version| is_breaking(version)) {
-        Some(version) => Err(MigrationError::Unknown(version.clone())),
+    match unknown.into_iter().find(|version| breaking.contains(version)) {
+        Some(version) => Err(MigrationError::Unknown(version)),
         None => Ok(()),
     }
 }

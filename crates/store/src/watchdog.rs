@@ -206,11 +206,13 @@ fn ask(watched: &Weak<Watched>, url: &str, timeout: Duration) {
             (false, None) => watched.connect(url).ok(),
             (false, conn) => conn,
         };
-        // A server that refuses another connection is not silent.
+        // A server that refuses another connection is not silent. One that has not named a session yet may be.
         if conn.is_none() && asked.elapsed() < timeout / 2 {
             for connection in &waiting {
-                let since = &mut connection.lock().waits_since;
-                *since = since.map(|since| asked.max(since));
+                let mut connection = connection.lock();
+                if connection.session.is_some() {
+                    connection.waits_since = connection.waits_since.map(|since| asked.max(since));
+                }
             }
         }
         if let Some(open) = &mut conn {
