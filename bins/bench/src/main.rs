@@ -17,6 +17,7 @@ mod http;
 mod load;
 mod measurement;
 mod merchant;
+mod metrics;
 mod modes;
 mod nginx;
 mod options;
@@ -70,13 +71,15 @@ async fn measure(
     options: &BenchOptions,
 ) -> anyhow::Result<bool> {
     let mut stand = Testbed::start(matches!(mode, BenchMode::Proxy | BenchMode::Bodies)).await?;
-    let database = server.database(stand.folder(), "tollgate.db").await?;
-    let nodes = if mode == BenchMode::Nodes { nodes::MOST } else { 1 };
-    ensure!(
-        nodes == 1 || database.host != DatabaseHost::Sqlite,
-        "nodes need `--database postgres`"
-    );
-    stand.serve(database, nodes).await?;
+    let services: &[usize] = if mode == BenchMode::Nodes { &nodes::NODES } else { &[1] };
+    for nodes in services {
+        let database = server.database(stand.folder(), "tollgate.db").await?;
+        ensure!(
+            *nodes == 1 || database.host != DatabaseHost::Sqlite,
+            "nodes need `--database postgres`"
+        );
+        stand.serve(database, *nodes).await?;
+    }
     match mode {
         BenchMode::Proxy => proxy::run(&mut stand, options).await?,
         BenchMode::Bodies => bodies::run(&mut stand, options).await?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::database::DatabaseHost;
 use crate::load::{Load, LoadResult, StopCondition, percentile_us};
+use crate::metrics::MetricsPage;
 use crate::options::BenchOptions;
 use crate::process::CpuClock;
 use crate::testbed::{LoadTarget, Testbed};
@@ -36,6 +37,8 @@ pub(crate) struct RoundResult {
     pub(crate) workers_us: f64,
     /// The CPU time of PostgreSQL for a call through Tollgate.
     pub(crate) database_us: f64,
+    /// The admissions and settlements that were booked together, on average.
+    pub(crate) group_size: f64,
     /// The share of its one thread that the generator used; near 1 it measures itself.
     pub(crate) generator: f64,
 }
@@ -72,8 +75,12 @@ pub(crate) async fn drive(
 ) -> anyhow::Result<()> {
     let mut cold: BTreeSet<_> = lines.iter().map(|line| line.target).collect();
     for line in lines.iter() {
-        if cold.remove(&line.target) {
+        let is_cold = cold.remove(&line.target);
+        if is_cold {
             eprintln!("{}: processes {:?}", line.target, stand.processes(line.target));
+        }
+        // A node reads a key from the database when it sees it for the first time.
+        if is_cold || line.load.requests.len() > 1 {
             stand.drive(line.target, &line.load, StopCondition::After(WARM_UP)).await?;
         }
     }
@@ -102,11 +109,39 @@ pub(crate) async fn measure(
     {
         stand.send_through(place, request).await?;
     }
+    let groups_before = GroupCount::of(stand, line.target).await?;
     let before = CpuReading::take(stand, line.target)?;
     let driven = stand.drive(line.target, &line.load, StopCondition::After(time)).await?;
     let after = CpuReading::take(stand, line.target)?;
-    line.rounds.push(RoundResult::of(&driven, &before, &after));
+    let group_size = GroupCount::of(stand, line.target).await?.mean_since(&groups_before);
+    line.rounds.push(RoundResult { group_size, ..RoundResult::of(&driven, &before, &after) });
     Ok(())
+}
+
+/// The groups that the nodes of a target have booked so far.
+#[derive(Default)]
+struct GroupCount {
+    groups: f64,
+    jobs: f64,
+}
+
+impl GroupCount {
+    async fn of(stand: &Testbed, target: LoadTarget) -> anyhow::Result<Self> {
+        let mut count = Self::default();
+        let LoadTarget::Tollgate(place) = target else { return Ok(count) };
+        let service = stand.service(place)?;
+        for node in &service.nodes {
+            let page = MetricsPage::of(node.address, &service.spend_key).await?;
+            count.groups += page.value("tollgate_ledger_batch_calls_count")?;
+            count.jobs += page.value("tollgate_ledger_batch_calls_sum")?;
+        }
+        Ok(count)
+    }
+
+    /// The mean size of the groups since `before`.
+    fn mean_since(&self, before: &Self) -> f64 {
+        (self.jobs - before.jobs) / (self.groups - before.groups)
+    }
 }
 
 /// The CPU time used so far, in µs.
@@ -159,6 +194,7 @@ impl RoundResult {
             ledger_us: per_call(|reading| reading.ledger),
             workers_us: per_call(|reading| reading.workers),
             database_us: per_call(|reading| reading.database),
+            group_size: f64::NAN,
             generator: used(|reading| reading.generator) / seconds / 1e6,
         }
     }

@@ -470,10 +470,19 @@ pub(crate) fn insert_deliveries(conn: &mut Conn, rows: &[DeliveryRow]) -> QueryR
 
 /// Locks the outbox against other nodes until the transaction ends. Returns whether the lock was free.
 pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
+    try_lock_advisory(conn, "outbox")
+}
+
+/// Locks the queue of the roll-ups against other nodes, as [`try_lock_outbox`].
+pub(crate) fn try_lock_rollup_queue(conn: &mut Conn) -> QueryResult<bool> {
+    try_lock_advisory(conn, "rollup_queue")
+}
+
+fn try_lock_advisory(conn: &mut Conn, name: &str) -> QueryResult<bool> {
     match conn {
         Conn::Sqlite(_) => Ok(true),
         Conn::Postgres(conn) => {
-            diesel::select(try_advisory_lock(advisory_number("outbox"))).get_result(conn)
+            diesel::select(try_advisory_lock(advisory_number(name))).get_result(conn)
         }
     }
 }

@@ -22,6 +22,13 @@ pub(crate) fn renew(conn: &mut Conn, node_id: NodeId, until: Timestamp) -> Resul
     Ok(())
 }
 
+/// The number of nodes with a current lease.
+pub(crate) fn count(conn: &mut Conn, now: Timestamp) -> Result<u32, StoreError> {
+    let alive = nodes::table.filter(nodes::lease_until.ge(now.unix_micros()));
+    let alive: i64 = alive.count().get_result(conn)?;
+    Ok(u32::try_from(alive).unwrap_or(u32::MAX))
+}
+
 /// Ends the lease of a node that has no open calls.
 pub(crate) fn retire(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
     diesel::delete(nodes::table.find(Id(node_id))).execute(conn)?;

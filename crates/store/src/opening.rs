@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -201,6 +201,7 @@ impl Store {
         let journal = options.journal.as_deref().filter(|_| manager.file().is_none());
         let context = Arc::new(LedgerContext {
             node_id,
+            nodes: AtomicU32::new(1),
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
             known_series: KnownSeries::default(),

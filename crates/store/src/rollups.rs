@@ -42,10 +42,20 @@ pub(crate) use sums::{RollupKey, slot};
 const REMEMBERED: usize = 65_536;
 /// The most rows of a statement. PostgreSQL takes 65,535 values.
 const AT_ONCE: usize = 3_000;
-/// The calls that are folded in one transaction, apart from the last group: on SQLite calls wait for it.
-const FOLDED_AT_ONCE: usize = 128;
-/// The number of groups that are read at once.
-const GROUPS_AT_ONCE: i64 = 64;
+
+/// The most that is folded in one transaction.
+struct FoldLimits {
+    groups: i64,
+    /// The number of calls, apart from those of the last group.
+    calls: usize,
+}
+
+impl FoldLimits {
+    /// On SQLite calls wait for the transaction.
+    const SQLITE: Self = Self { groups: 64, calls: 128 };
+    /// On PostgreSQL no call waits, and a sum that many calls share is written once for all of them.
+    const POSTGRES: Self = Self { groups: 256, calls: 1_024 };
+}
 
 /// The series that this process knows of, so that it writes each once.
 #[derive(Default)]
@@ -95,14 +105,18 @@ pub(crate) fn fold(
     known: &KnownSeries,
     now: Timestamp,
 ) -> Result<FoldResult, StoreError> {
+    let most = match dialect::has_row_locks(conn) {
+        true => FoldLimits::POSTGRES,
+        false => FoldLimits::SQLITE,
+    };
     let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
     // A group that cannot be read stays in the queue and does not delay the others.
     while numbers.is_empty() {
-        let groups = dialect::lock_queued_calls(conn, last, GROUPS_AT_ONCE)?;
+        let groups = dialect::lock_queued_calls(conn, last, most.groups)?;
         let Some((number, _)) = groups.last() else { break };
         last = Some(*number);
         for (number, group) in groups {
-            if calls.len() >= FOLDED_AT_ONCE {
+            if calls.len() >= most.calls {
                 break;
             }
             if let Some(group) = queue::read(number, &group) {
@@ -137,6 +151,21 @@ pub(crate) fn fold(
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
     Ok(FoldResult { calls: calls.len(), rollups })
+}
+
+/// As [`fold`], but does nothing while another node folds in its turn.
+///
+/// # Errors
+/// As [`fold`].
+pub(crate) fn fold_in_turn(
+    conn: &mut Conn,
+    known: &KnownSeries,
+    now: Timestamp,
+) -> Result<FoldResult, StoreError> {
+    match dialect::try_lock_rollup_queue(conn)? {
+        true => fold(conn, known, now),
+        false => Ok(FoldResult::default()),
+    }
 }
 
 /// Updates the index of records. A corrected call may lose an entry and gain it again.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::mem;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::ledger::{self, Ledger, LedgerContext, ReportOutcome, ReportedUsage, S
 use crate::ledger_metrics::LedgerMetrics;
 use crate::readers::Readers;
 use crate::refusal_queue::{RefusalBatch, RefusalCause};
+use crate::rollups::{FoldResult, KnownSeries};
 use crate::subscriptions::{self, RenewalScope};
 use crate::{audit, nodes, partitions, refusals, rollups, serving};
 
@@ -394,13 +396,21 @@ impl Store {
         let until = context.clock.now().plus_millis(i64::from(self.0.lease_ms));
         // The ledger runs it, so that it has a connection and its turn. No call is decided by it.
         self.ledger()?.write_outside_calls(move |conn| nodes::renew(conn, node_id, until)).await?;
-        let mut renewals = held(&self.0.renewals);
         let now = context.clock.now();
+        self.note_renewal(now);
+        if !self.0.has_one_writer {
+            let nodes = self.read(move |conn| nodes::count(conn, now)).await?;
+            context.nodes.store(nodes.max(1), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn note_renewal(&self, now: Timestamp) {
+        let mut renewals = held(&self.0.renewals);
         if renewals.last.plus_millis(i64::from(self.0.lease_ms)) < now {
             renewals.unbroken_since = now;
         }
         renewals.last = now;
-        Ok(())
     }
 
     /// Fails unless the store can be read and this process's lease is current.
@@ -498,12 +508,24 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when the database fails.
     pub async fn fold(&self) -> Result<usize, StoreError> {
+        self.fold_all(rollups::fold).await
+    }
+
+    /// As [`Store::fold`], but leaves the calls to another node that folds at this moment.
+    pub(crate) async fn fold_in_turn(&self) -> Result<usize, StoreError> {
+        self.fold_all(rollups::fold_in_turn).await
+    }
+
+    async fn fold_all(
+        &self,
+        fold_some: fn(&mut Conn, &KnownSeries, Timestamp) -> Result<FoldResult, StoreError>,
+    ) -> Result<usize, StoreError> {
         let mut calls = 0;
         loop {
             let context = Arc::clone(&self.0.context);
             let fold = move |conn: &mut Conn| {
                 let (known, now) = (&context.known_series, context.clock.now());
-                conn.write_repeatable(|conn| rollups::fold(conn, known, now))
+                conn.write_repeatable(|conn| fold_some(conn, known, now))
             };
             let folded = match self.0.has_one_writer {
                 true => self.ledger()?.run_outside_calls(fold).await?,

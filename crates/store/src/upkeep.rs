@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::StoreError;
 use crate::store::Store;
@@ -21,12 +21,14 @@ const AGAIN: Duration = Duration::from_millis(300);
 const REFUSALS_EVERY: Duration = Duration::from_millis(500);
 /// The interval of the search for subscriptions whose cycle has ended.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// The interval at which calls settled by this process are folded.
+/// The interval at which calls settled by this process are folded into a SQLite file.
 ///
-/// It is short, because on SQLite calls wait for the fold.
-const FOLD_EVERY: Duration = Duration::from_millis(50);
-/// The interval of the search for calls settled by others, in multiples of [`FOLD_EVERY`].
-const FOLD_OTHERS_EVERY: u32 = 20;
+/// It is short, because calls wait for the fold.
+const FOLD_FILE_EVERY: Duration = Duration::from_millis(50);
+/// The interval on PostgreSQL, where a longer one makes the sums of more calls one write.
+const FOLD_EVERY: Duration = Duration::from_millis(100);
+/// The interval of the search for calls settled by others.
+const FOLD_OTHERS_EVERY: Duration = Duration::from_secs(1);
 /// The interval at which old answers and sessions are deleted, and partitions made ahead.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);
 /// The interval at which months are archived. A month is due at the start of a day in UTC.
@@ -39,7 +41,8 @@ const PARTITIONS_AGAIN: Duration = Duration::from_secs(60);
 /// Keeps the lease, ends calls of dead processes, books the journal, folds settled calls into the roll-ups,
 /// renews subscriptions, deletes old answers, archives old months and makes partitions. Work that fails is tried again.
 pub async fn run(store: Store) {
-    let turn = Cell::new(0);
+    let fold_every = if store.0.has_one_writer { FOLD_FILE_EVERY } else { FOLD_EVERY };
+    let folded_all = Cell::new(Instant::now());
     let lease = Duration::from_millis(u64::from(store.0.lease_ms) / 3);
     tokio::join!(
         every_or_soon(lease, AGAIN, "the lease is not renewed", async || store.renew_lease().await),
@@ -51,12 +54,12 @@ pub async fn run(store: Store) {
             log_count(store.replay_journal().await?, "settlements of the journal were booked");
             Ok(())
         }),
-        every(FOLD_EVERY, "the roll-ups are not brought up to date", async || {
-            turn.set((turn.get() + 1) % FOLD_OTHERS_EVERY);
+        every(fold_every, "the roll-ups are not brought up to date", async || {
             let has_unfolded_calls =
                 store.0.context.has_unfolded_calls.swap(false, Ordering::Relaxed);
-            if has_unfolded_calls || turn.get() == 0 {
-                store.fold().await?;
+            if has_unfolded_calls || folded_all.get().elapsed() >= FOLD_OTHERS_EVERY {
+                store.fold_in_turn().await?;
+                folded_all.set(Instant::now());
             }
             Ok(())
         }),

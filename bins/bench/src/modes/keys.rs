@@ -5,6 +5,7 @@ use crate::load::Load;
 use crate::measurement::{self, Measurement};
 use crate::options::BenchOptions;
 use crate::report::{self, Comparison, ReportTable};
+use crate::service::BenchService;
 use crate::testbed::{LoadTarget, Testbed};
 
 const CALLERS: usize = 64;
@@ -19,7 +20,7 @@ pub(crate) async fn run(stand: &mut Testbed, options: &BenchOptions) -> anyhow::
         ("1,000, one wallet", 1_000, false),
         ("1,000, a wallet each", 1_000, true),
     ] {
-        let requests = calls_with_keys(stand, keys, own_wallets).await?.into();
+        let requests = calls_with_keys(stand.service(0)?, keys, own_wallets).await?.into();
         let load = Load { requests, ..stand.load(TARGET, &ChatCall::default(), CALLERS)? };
         lines.push(Measurement::new(name, TARGET, load));
     }
@@ -43,12 +44,11 @@ pub(crate) async fn run(stand: &mut Testbed, options: &BenchOptions) -> anyhow::
 
 /// A call with each of this number of new spend keys.
 pub(super) async fn calls_with_keys(
-    stand: &Testbed,
+    service: &BenchService,
     keys: usize,
     own_wallets: bool,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     eprintln!("making {keys} spend keys");
-    let service = stand.service(0)?;
     let mut calls = Vec::with_capacity(keys);
     for _ in 0..keys {
         let mut wallet_id = service.rich.wallet_id.clone();

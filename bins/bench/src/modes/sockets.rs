@@ -16,8 +16,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::call::ChatCall;
-use crate::http::{self, HttpConnection};
 use crate::load::{StopCondition, percentile_us};
+use crate::metrics::MetricsPage;
 use crate::options::BenchOptions;
 use crate::process::memory_kib;
 use crate::report;
@@ -201,17 +201,8 @@ impl Delays {
             return Ok(None);
         }
         let (address, credential) = stand.address(target)?;
-        let request = http::request("GET", "/metrics", &address.to_string(), &credential, &[], "");
-        let mut connection = HttpConnection::open(address).await?;
-        connection.call(&request, false).await?;
-        let page = String::from_utf8_lossy(connection.received()).into_owned();
-        let bucket = |line: &str| -> Option<(f64, u64)> {
-            let rest = line.strip_prefix("tollgate_socket_message_delay_seconds_bucket{le=\"")?;
-            let (bound, count) = rest.split_once("\"} ")?;
-            let bound = bound.parse().unwrap_or(f64::INFINITY);
-            Some((bound, count.trim().parse().ok()?))
-        };
-        Ok(Some(Self(page.lines().filter_map(bucket).collect())))
+        let page = MetricsPage::of(address, &credential).await?;
+        Ok(Some(Self(page.buckets("tollgate_socket_message_delay_seconds"))))
     }
 
     /// The bound of the bucket with the 99th percentile of the messages since then.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -24,6 +24,8 @@ use crate::write_set::WriteSet;
 /// The settings and the memory that all writers of a process share.
 pub(crate) struct LedgerContext {
     pub(crate) node_id: NodeId,
+    /// The number of nodes that serve from the database, at the last renewal of the lease.
+    pub(crate) nodes: AtomicU32,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
     pub(crate) known_series: KnownSeries,

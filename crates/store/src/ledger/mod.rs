@@ -13,6 +13,7 @@ mod config;
 mod context;
 mod decide;
 mod load;
+mod queue;
 mod recent;
 mod reported;
 mod row_locks;
@@ -20,7 +21,7 @@ mod single_writer;
 mod state;
 mod writer;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -38,6 +39,7 @@ use command::{AdmissionResult, BeginResult, Beginning, Job, Settlement, WriteWor
 pub use command::{SettleOutcome, SettledRecord};
 pub(crate) use context::LedgerContext;
 use context::{ledger_unavailable, overtaken_error};
+use queue::JobQueue;
 pub(crate) use recent::RecentSettlements;
 pub use reported::{ReportOutcome, ReportedUsage};
 pub(crate) use reported::{book as book_reported, find_archived as find_archived_report};
@@ -79,7 +81,7 @@ impl Ledger {
         context: &Arc<LedgerContext>,
     ) -> std::io::Result<(Self, Vec<JoinHandle<()>>)> {
         let (jobs, queue) = mpsc::channel(QUEUE_LENGTH);
-        let queue = Arc::new(Mutex::new(queue));
+        let queue = Arc::new(JobQueue::new(queue));
         let threads = (0..writers).map(|number| {
             let mut writer = Writer::new(&queue, manager, context);
             std::thread::Builder::new()

@@ -2,11 +2,12 @@
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tollgate_domain::PendingRecord;
 use tollgate_domain::settlement::CallReport;
 
@@ -15,6 +16,7 @@ use super::command::{
     WriteWork, not_sent,
 };
 use super::context::{LedgerContext, ledger_unavailable};
+use super::queue::JobQueue;
 use super::recent::SettledReport;
 use super::row_locks::RowLockWriter;
 use super::single_writer::SingleWriter;
@@ -23,13 +25,13 @@ use crate::dialect;
 use crate::error::StoreError;
 use crate::journal::JournalEntry;
 
-/// The most jobs in one transaction. A larger group gains little, and its callers wait longer.
-const MAX_GROUP_SIZE: usize = 128;
+/// The most calls that are settled once more in one transaction.
+const REBOOKED_AT_ONCE: usize = 128;
 /// The number of attempts of a transaction that loses deadlocks.
 const DECIDE_ATTEMPTS: usize = 5;
 
 pub(super) struct Writer {
-    queue: Arc<Mutex<mpsc::Receiver<Job>>>,
+    queue: Arc<JobQueue>,
     manager: ConnManager,
     conn: Option<Conn>,
     last_used: Instant,
@@ -55,7 +57,7 @@ enum WriterBackend {
 
 impl Writer {
     pub(super) fn new(
-        queue: &Arc<Mutex<mpsc::Receiver<Job>>>,
+        queue: &Arc<JobQueue>,
         manager: &ConnManager,
         context: &Arc<LedgerContext>,
     ) -> Self {
@@ -77,25 +79,16 @@ impl Writer {
     }
 
     pub(super) fn serve(&mut self) {
-        while let Some(jobs) = self.next_batch() {
-            // After a panic, the calls of one batch get an error and the writer goes on.
+        let queue = Arc::clone(&self.queue);
+        let context = Arc::clone(&self.context);
+        while let Some(mut group) = queue.next_group(context.nodes.load(Ordering::Relaxed)) {
+            let jobs = mem::take(&mut group.jobs);
+            // After a panic, the calls of one group get an error and the writer goes on.
             if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
-                log::error!("the ledger failed on a batch; its connection is opened again");
+                log::error!("the ledger failed on a group; its connection is opened again");
                 self.disconnect();
             }
         }
-    }
-
-    /// Returns the next job and all that wait behind it, or `None` when the queue is closed.
-    fn next_batch(&self) -> Option<Vec<Job>> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut jobs = vec![queue.blocking_recv()?];
-        while jobs.len() < MAX_GROUP_SIZE
-            && let Ok(job) = queue.try_recv()
-        {
-            jobs.push(job);
-        }
-        Some(jobs)
     }
 
     fn process(&mut self, jobs: Vec<Job>) {
@@ -132,7 +125,7 @@ impl Writer {
     /// Settles calls once more, for a database that may not know them as settled.
     fn rebook(&mut self) {
         let again = mem::take(&mut self.again);
-        for calls in again.chunks(MAX_GROUP_SIZE) {
+        for calls in again.chunks(REBOOKED_AT_ONCE) {
             let entries = calls.iter().map(|(call, report)| JournalEntry {
                 request_id: call.request_id,
                 report: CallReport::clone(report),

@@ -1,0 +1,184 @@
+//! The queue of the ledger's jobs, from which the writers take groups.
+//!
+//! A group costs the database far more than a call in it, so one large group is better than two small ones. The second
+//! writer of a process therefore waits for the first, and the nodes of a database pause between their groups.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::command::Job;
+
+/// The most jobs in one group. A larger group gains little, and its callers wait longer.
+const MAX_GROUP_SIZE: usize = 128;
+/// The time for which a group that is being booked delays the next one. A group that waits for a lock delays it no longer.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The longest pause after a group.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The receiving end of the queue, shared by the writers.
+pub(super) struct JobQueue {
+    jobs: Mutex<mpsc::Receiver<Job>>,
+    bookings: Mutex<Bookings>,
+    ended: Condvar,
+}
+
+struct Bookings {
+    /// The instants at which the groups that are being booked were taken.
+    begun: Vec<Instant>,
+    /// The end of the pause after the last group.
+    pause_until: Instant,
+}
+
+/// The jobs of a group. Its booking ends when this is dropped.
+pub(super) struct JobGroup<'a> {
+    pub(super) jobs: Vec<Job>,
+    queue: &'a JobQueue,
+    begun: Instant,
+    is_alone: bool,
+    nodes: u32,
+}
+
+impl JobQueue {
+    pub(super) fn new(jobs: mpsc::Receiver<Job>) -> Self {
+        let bookings = Bookings { begun: Vec::new(), pause_until: Instant::now() };
+        Self { jobs: Mutex::new(jobs), bookings: Mutex::new(bookings), ended: Condvar::new() }
+    }
+
+    /// Waits for a job, for the group that is being booked, and for the pause after a group. `nodes` is the number of nodes
+    /// that share the database. Returns all jobs that wait then, or `None` when the queue is closed.
+    pub(super) fn next_group(&self, nodes: u32) -> Option<JobGroup<'_>> {
+        let mut queue = held(&self.jobs);
+        let first = queue.blocking_recv()?;
+        let is_full = queue.len() + 1 >= MAX_GROUP_SIZE;
+        let begun = if is_full { Instant::now() } else { self.wait_for_turn() };
+        let mut jobs = vec![first];
+        while jobs.len() < MAX_GROUP_SIZE
+            && let Ok(job) = queue.try_recv()
+        {
+            jobs.push(job);
+        }
+        held(&self.bookings).begun.push(begun);
+        Some(JobGroup { is_alone: jobs.len() == 1, jobs, queue: self, begun, nodes })
+    }
+
+    /// Returns the instant at which the wait has ended.
+    fn wait_for_turn(&self) -> Instant {
+        let mut bookings = held(&self.bookings);
+        while let Some(newest) = bookings.begun.iter().max()
+            && let Some(rest) = PATIENCE.checked_sub(newest.elapsed())
+        {
+            let waited = self.ended.wait_timeout(bookings, rest);
+            (bookings, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let pause = bookings.pause_until.saturating_duration_since(Instant::now());
+        drop(bookings);
+        if !pause.is_zero() {
+            thread::sleep(pause);
+        }
+        Instant::now()
+    }
+}
+
+impl Drop for JobGroup<'_> {
+    fn drop(&mut self) {
+        let pause = match self.is_alone {
+            // There are few calls.
+            true => Duration::ZERO,
+            false => pause_after(self.begun.elapsed(), self.nodes),
+        };
+        let mut bookings = held(&self.queue.bookings);
+        bookings.begun.retain(|begun| *begun != self.begun);
+        bookings.pause_until = Instant::now() + pause;
+        drop(bookings);
+        self.queue.ended.notify_one();
+    }
+}
+
+/// The pause after a group that took so long. Several nodes then book about as many groups together as one would alone.
+fn pause_after(took: Duration, nodes: u32) -> Duration {
+    let share = took.checked_div(nodes).unwrap_or(took);
+    took.saturating_sub(share).min(LONGEST_PAUSE)
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command::WriteWork;
+    use super::*;
+
+    /// A queue with this number of jobs, and its sending end.
+    fn queue(jobs: usize) -> (JobQueue, mpsc::Sender<Job>) {
+        let (sender, receiver) = mpsc::channel(1_000);
+        (0..jobs).for_each(|_| send(&sender));
+        (JobQueue::new(receiver), sender)
+    }
+
+    fn send(sender: &mpsc::Sender<Job>) {
+        let work = WriteWork { run: Box::new(|_| {}), concerns_calls: false };
+        sender.try_send(Job::Write(work)).unwrap_or_else(|_| panic!("the queue is full"));
+    }
+
+    fn sizes(queue: &JobQueue, nodes: u32, count: usize) -> Vec<usize> {
+        (0..count).map(|_| queue.next_group(nodes).unwrap().jobs.len()).collect()
+    }
+
+    #[test]
+    fn a_group_has_all_jobs_that_wait_up_to_its_limit() {
+        let (queue, sender) = queue(300);
+        drop(sender);
+        assert_eq!(sizes(&queue, 1, 3), [128, 128, 44]);
+        assert!(queue.next_group(1).is_none());
+    }
+
+    #[test]
+    fn a_second_writer_waits_for_the_group_of_the_first_and_takes_what_came_meanwhile() {
+        let (queue, sender) = queue(1);
+        let first = queue.next_group(1).unwrap();
+        thread::scope(|scope| {
+            send(&sender);
+            let second = scope.spawn(|| queue.next_group(1).unwrap().jobs.len());
+            thread::sleep(Duration::from_millis(5));
+            send(&sender);
+            drop(first);
+            assert_eq!(second.join().unwrap(), 2);
+        });
+    }
+
+    #[test]
+    fn a_group_that_takes_long_delays_the_others_once() {
+        let (queue, sender) = queue(1);
+        let _slow = queue.next_group(1).unwrap();
+        let begun = Instant::now();
+        send(&sender);
+        drop(queue.next_group(1).unwrap());
+        assert!(begun.elapsed() >= PATIENCE / 2, "{:?}", begun.elapsed());
+        let begun = Instant::now();
+        (0..20).for_each(|_| {
+            send(&sender);
+            drop(queue.next_group(1).unwrap());
+        });
+        assert!(begun.elapsed() < PATIENCE * 20, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn nodes_that_share_a_database_pause_between_groups() {
+        let took = Duration::from_millis(4);
+        let pauses = [1, 2, 4].map(|nodes| pause_after(took, nodes).as_millis());
+        assert_eq!(pauses, [0, 2, 3]);
+        assert_eq!(pause_after(Duration::from_secs(1), 4), LONGEST_PAUSE);
+        let (queue, sender) = queue(2);
+        let group = queue.next_group(4).unwrap();
+        thread::sleep(took);
+        let begun = Instant::now();
+        drop(group);
+        send(&sender);
+        drop(queue.next_group(4).unwrap());
+        assert!(begun.elapsed() >= Duration::from_millis(3), "{:?}", begun.elapsed());
+    }
+}
