@@ -18,6 +18,7 @@ use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
 use crate::report::{RefusalsArgs, RequestsArgs, StatementArgs, UsageArgs};
 use crate::reprice::RepriceArgs;
+use crate::route::RouteArgs;
 
 /// The version, the commit that the program is built from, and the version of its time zones.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -170,6 +171,10 @@ Examples:
   tollgate budget list --merchant mch_…
   tollgate budget update --merchant mch_… bud_… --parent bud_… --enforcement strict
   tollgate budget update --merchant mch_… bud_… --spend-limit none";
+    pub(super) const ROUTE: &str = "\
+Examples:
+  tollgate route nginx --cell 0=10.0.0.1:8080 --cell 7=10.0.7.1:8080,10.0.7.2:8080 > cells.conf
+  tollgate route haproxy --cell 0=10.0.0.1:8080 --cell 7=10.0.7.1:8080 > cells.cfg";
     pub(super) const IMPORT: &str = "\
 Examples:
   tollgate import litellm --merchant mch_… --dry-run LiteLLM_*.json
@@ -311,6 +316,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: BudgetCommand,
     },
+    /// Print the configuration of a router that sends each request to the cell of its key.
+    #[command(after_help = examples::ROUTE)]
+    Route(RouteArgs),
     /// Add money to wallets.
     #[command(after_help = examples::WALLET)]
     Wallet {

@@ -19,6 +19,7 @@ mod progress;
 mod quote;
 mod report;
 mod reprice;
+mod route;
 mod serve;
 
 use std::path::Path;
@@ -60,6 +61,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let file = file.as_deref().filter(|file| !file.is_empty()).map(Path::new);
     match cli.command {
         Command::Demo { listen } => demo::run(listen.as_deref(), cli.json).await,
+        Command::Route(what) => route::run(what, cli.json),
         Command::Simulator { listen, set } => commands::simulate(&listen, &set, cli.json).await,
         Command::Completions { shell } => {
             let program = &mut Cli::command();

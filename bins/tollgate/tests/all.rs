@@ -3,6 +3,7 @@
 
 mod archive;
 mod canaries;
+mod cells;
 mod circles;
 mod dashboard;
 mod deaths;

@@ -377,7 +377,7 @@ impl RandomCaller {
             // An unknown key with a valid checksum, so that the store is searched for it.
             11 => {
                 let kind = if self.random.one_in(2) { KeyKind::Secret } else { KeyKind::Spend };
-                let stranger = Key::generate(kind);
+                let stranger = Key::generate(kind, tollgate_domain::CellNumber::default());
                 (self.call("POST", &forward, stranger.reveal()).json(&chat), &[401])
             }
             12 => (self.call("GET", &format!("/{word}/{user}?{word}"), &word), &[404]),

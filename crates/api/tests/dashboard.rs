@@ -93,7 +93,10 @@ fn signing_out_ends_the_session_and_so_does_deleting_its_key() {
 fn what_is_no_secret_key_does_not_sign_in_and_after_ten_attempts_nothing_does() {
     each_gateway(async |gateway| {
         let spend_key = gateway.spend_key(&json!({})).await.key;
-        let stranger = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Secret);
+        let stranger = tollgate_domain::Key::generate(
+            tollgate_domain::KeyKind::Secret,
+            tollgate_domain::CellNumber::default(),
+        );
         let wrong = ["", "open-sesame", "tgs_<b>", &spend_key, stranger.reveal()];
         for key in wrong.iter().chain(&wrong[1..]) {
             let answer = try_sign_in(gateway, key).await;

@@ -453,7 +453,10 @@ fn a_body_that_is_not_valid_is_refused_with_every_issue() {
 fn every_refusal_is_said_so_that_either_sdk_understands_it() {
     each_gateway(async |gateway| {
         gateway.provider.push_always(ScriptedResponse::json(200, chat_answer()));
-        let unknown = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
+        let unknown = tollgate_domain::Key::generate(
+            tollgate_domain::KeyKind::Spend,
+            tollgate_domain::CellNumber::default(),
+        );
         let missing =
             gateway.call_without_key("POST", "/chat/completions").bytes("application/json", b"{");
         assert_error_a(&missing.send().await, 401, "auth_header_missing", None);

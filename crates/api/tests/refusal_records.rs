@@ -95,7 +95,10 @@ fn a_refusal_is_explained_a_day_later() {
 #[test]
 fn calls_of_unknown_keys_and_failures_of_providers_are_no_refusals() {
     each_gateway(async |gateway| {
-        let unknown = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
+        let unknown = tollgate_domain::Key::generate(
+            tollgate_domain::KeyKind::Spend,
+            tollgate_domain::CellNumber::default(),
+        );
         let answer = chat_with(gateway, unknown.reveal()).send().await;
         assert_eq!(answer.status, 401);
         assert!(answer.json()["error"].get("refusal_id").is_none());

@@ -18,8 +18,14 @@ fn a_missing_or_wrong_credential_is_401_before_anything_else_is_looked_at() {
         let basic = bad_body().header("authorization", "Basic abc").send().await;
         assert_eq!(basic.error(), "auth_header_missing");
 
-        let nobody = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Secret);
-        let spend = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
+        let nobody = tollgate_domain::Key::generate(
+            tollgate_domain::KeyKind::Secret,
+            tollgate_domain::CellNumber::default(),
+        );
+        let spend = tollgate_domain::Key::generate(
+            tollgate_domain::KeyKind::Spend,
+            tollgate_domain::CellNumber::default(),
+        );
         let forged = gateway.token(&json!({"secret_key": nobody.reveal()}));
         for credential in ["tgs_wrong", nobody.reveal(), spend.reveal(), &forged] {
             let answer = bad_body().bearer(credential).send().await;

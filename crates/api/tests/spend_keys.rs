@@ -618,7 +618,10 @@ fn a_spend_key_only_forwards() {
             ("GET", "/secret_keys".to_owned()),
             ("POST", "/connections".to_owned()),
         ];
-        let unknown = tollgate_domain::Key::generate(tollgate_domain::KeyKind::Spend);
+        let unknown = tollgate_domain::Key::generate(
+            tollgate_domain::KeyKind::Spend,
+            tollgate_domain::CellNumber::default(),
+        );
         let by = async |key: &str, method: &str, path: &str| {
             let call = gateway.call_without_key(method, path).bearer(key).json(&json!({}));
             let answer = call.send().await;

@@ -6,7 +6,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::RETRY_AFTER;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
-use tollgate_domain::{Key, KeyKind, Session};
+use tollgate_domain::{CellNumber, Key, KeyKind, Session};
 use tollgate_store::sessions;
 
 use crate::answer::{PageError, go_to, html};
@@ -29,16 +29,33 @@ impl Default for SignIns {
 #[template(path = "sign_in.html")]
 struct SignInPage<'a> {
     problem: &'a str,
+    /// The query with the cell, by which a router finds it.
+    cell: String,
 }
 
 /// The page to sign in. A visitor with a session is redirected.
 pub(crate) async fn show(
+    http: HttpRequest,
     visitor: Result<SessionUser, PageError>,
 ) -> Result<HttpResponse, PageError> {
     match visitor {
         Ok(_) => Ok(go_to("/dashboard")),
-        Err(_) => html(StatusCode::OK, &SignInPage { problem: "" }),
+        Err(_) => page(&http, StatusCode::OK, ""),
     }
+}
+
+fn page(http: &HttpRequest, status: StatusCode, problem: &str) -> Result<HttpResponse, PageError> {
+    let cell = cell_in_query(http).map(query_of).unwrap_or_default();
+    html(status, &SignInPage { problem, cell })
+}
+
+/// The cell that the query names.
+fn cell_in_query(http: &HttpRequest) -> Option<CellNumber> {
+    http.query_string().split('&').find_map(|pair| pair.strip_prefix("cell=")?.parse().ok())
+}
+
+fn query_of(cell: CellNumber) -> String {
+    format!("?cell={cell}")
 }
 
 pub(crate) async fn sign_in(
@@ -51,19 +68,23 @@ pub(crate) async fn sign_in(
     let from = http.peer_addr().map(|peer| sender(peer.ip()));
     if let Some(Err(too_soon)) = from.map(|from| sign_ins.0.take(from, now)) {
         let problem = "Too many attempts. Wait a moment, and try again.";
-        let mut answer = html(StatusCode::TOO_MANY_REQUESTS, &SignInPage { problem })?;
+        let mut answer = page(&http, StatusCode::TOO_MANY_REQUESTS, problem)?;
         let seconds = too_soon.wait_micros.max(1).unsigned_abs().div_ceil(1_000_000);
         answer.headers_mut().insert(RETRY_AFTER, seconds.into());
         return Ok(answer);
     }
-    let refused = |problem| html(StatusCode::FORBIDDEN, &SignInPage { problem });
+    let refused = |problem| page(&http, StatusCode::FORBIDDEN, problem);
     let Ok(key) = Key::parse(fields.get("key").unwrap_or_default()) else {
-        return refused("That is not a key. A secret key begins with tgs_ and has 42 characters.");
+        return refused("That is not a key. A secret key begins with tgs_.");
     };
     if key.kind() == KeyKind::Spend {
         return refused("That is a spend key, which only forwards calls. Use a secret key.");
     }
     let Some(answer) = open_session(&app, &http, &key).await? else {
+        // A form has no key in its head, so a router cannot know the cell of the first attempt.
+        if key.cell() != cell_in_query(&http).unwrap_or_default() {
+            return Ok(go_to(&format!("/dashboard/sign-in{}", query_of(key.cell()))));
+        }
         return refused("There is no such key. It may have been deleted.");
     };
     if let Some(from) = from {

@@ -1,11 +1,13 @@
-//! Keys, as credentials: a prefix, 32 random characters, and a checksum over both. Spend keys may also be keys that another
-//! service made, and that were imported by their hashes.
+//! Keys, as credentials: a prefix, the number of the cell, 32 random characters, and a checksum over all of it. Keys of cell
+//! 0 have no number. Spend keys may also be keys that another service made, and that were imported by their hashes.
 
 use std::fmt;
 
 use rand::Rng;
 use rand::distr::Alphanumeric;
 use sha2::{Digest, Sha256};
+
+use crate::cell::CellNumber;
 
 /// The kind of a key, by the access that it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ impl KeyKind {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     kind: KeyKind,
+    /// Of keys of another service it is 0.
+    cell: CellNumber,
     text: String,
 }
 
@@ -51,13 +55,13 @@ const FOREIGN_CHARS: usize = 255;
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 impl Key {
-    /// Generates a random key.
-    pub fn generate(kind: KeyKind) -> Self {
+    /// Generates a random key of a cell.
+    pub fn generate(kind: KeyKind, cell: CellNumber) -> Self {
         let random = rand::rng().sample_iter(Alphanumeric).take(RANDOM_CHARS).map(char::from);
-        let mut text = String::from(kind.prefix());
+        let mut text = format!("{}{}", kind.prefix(), cell.mark());
         text.extend(random);
         text.push_str(&checksum(&text));
-        Self { kind, text }
+        Self { kind, cell, text }
     }
 
     /// Parses a key by its shape and checksum alone. Only the store knows whether the key exists. A key that begins with
@@ -69,22 +73,25 @@ impl Key {
         if text.starts_with(FOREIGN) {
             let is_clean =
                 text.len() <= FOREIGN_CHARS && text.bytes().all(|b| b.is_ascii_graphic());
-            let key = is_clean.then(|| Self { kind: KeyKind::Spend, text: text.to_owned() });
+            let kind = KeyKind::Spend;
+            let key =
+                is_clean.then(|| Self { kind, cell: CellNumber::default(), text: text.to_owned() });
             return key.ok_or(ParseKeyError);
         }
-        let kind = KeyKind::ALL.into_iter().find(|kind| text.starts_with(kind.prefix()));
-        let kind = kind.ok_or(ParseKeyError)?;
-        let length = kind.prefix().len() + RANDOM_CHARS + CHECKSUM_CHARS;
-        let body_is_clean =
-            text.bytes().skip(kind.prefix().len()).all(|b| b.is_ascii_alphanumeric());
-        if text.len() != length || !body_is_clean {
+        let found = KeyKind::ALL
+            .into_iter()
+            .find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)));
+        let (kind, rest) = found.ok_or(ParseKeyError)?;
+        let (cell, body) = CellNumber::split(rest).ok_or(ParseKeyError)?;
+        let body_is_clean = body.bytes().all(|b| b.is_ascii_alphanumeric());
+        if body.len() != RANDOM_CHARS + CHECKSUM_CHARS || !body_is_clean {
             return Err(ParseKeyError);
         }
-        let (signed, sum) = text.split_at(length - CHECKSUM_CHARS);
+        let (signed, sum) = text.split_at(text.len() - CHECKSUM_CHARS);
         if checksum(signed) != sum {
             return Err(ParseKeyError);
         }
-        Ok(Self { kind, text: text.to_owned() })
+        Ok(Self { kind, cell, text: text.to_owned() })
     }
 
     /// Whether another service made the key.
@@ -97,14 +104,20 @@ impl Key {
         self.kind
     }
 
+    /// The cell that made the key.
+    pub const fn cell(&self) -> CellNumber {
+        self.cell
+    }
+
     /// The SHA-256 by which the key is stored and found.
     pub fn hash(&self) -> KeyHash {
         Sha256::digest(self.text.as_bytes()).into()
     }
 
-    /// The prefix and the next 8 characters, by which people tell keys apart, and `****`.
+    /// The prefix, the number of the cell and the next 8 characters, by which people tell keys apart, and `****`.
     pub fn preview(&self) -> String {
-        let shown = self.text.chars().take(self.kind.prefix().len() + PREVIEW_CHARS);
+        let fixed = self.kind.prefix().len() + self.cell.mark().len();
+        let shown = self.text.chars().take(fixed + PREVIEW_CHARS);
         shown.chain("****".chars()).collect()
     }
 
@@ -148,16 +161,27 @@ mod tests {
     #[test]
     fn a_key_reads_back_and_keeps_its_secret_from_debug() {
         for kind in KeyKind::ALL {
-            let key = Key::generate(kind);
-            assert_eq!(key.reveal().len(), 4 + 32 + 6);
-            assert_eq!(Key::parse(key.reveal()), Ok(key.clone()));
-            assert_eq!(format!("{key:?}"), format!("{}****", &key.reveal()[..12]));
+            for (cell, mark) in [(0, ""), (7, "7_"), (9_999, "9999_")] {
+                let cell = CellNumber::try_from(cell).unwrap();
+                let key = Key::generate(kind, cell);
+                assert_eq!(key.reveal().len(), 4 + mark.len() + 32 + 6);
+                assert!(key.reveal()[4..].starts_with(mark));
+                assert_eq!((Key::parse(key.reveal()), key.cell()), (Ok(key.clone()), cell));
+                let shown = &key.reveal()[..12 + mark.len()];
+                assert_eq!(format!("{key:?}"), format!("{shown}****"));
+            }
         }
     }
 
     #[test]
     fn one_changed_character_is_refused() {
-        let key = Key::generate(KeyKind::Secret);
+        let key = Key::generate(KeyKind::Secret, CellNumber::default());
+        let moved = key.reveal().replacen("tgs_", "tgs_7_", 1);
+        assert_eq!(
+            Key::parse(&moved),
+            Err(ParseKeyError),
+            "the checksum is over the number as well"
+        );
         for place in 4..key.reveal().len() {
             let mut text = key.reveal().to_owned();
             let other = if &text[place..=place] == "a" { "b" } else { "a" };

@@ -11,6 +11,7 @@ mod billing_interval;
 mod budget;
 mod calendar;
 mod call_details;
+mod cell;
 mod connection;
 mod credit;
 mod cycle;
@@ -54,6 +55,7 @@ pub use budget::{
 };
 pub use calendar::CycleCalendar;
 pub use call_details::{CallDetails, CallFailure, CallTimings, FailureSource};
+pub use cell::{CellNumber, ParseCellError};
 pub use connection::{Connection, ConnectionChanges, ConnectionStatus, NewConnection};
 pub use credit::{Credit, CreditHold, CreditSettlement, Credits, LedgerAccount, Rollover};
 pub use cycle::{Cycle, PerCycle};

@@ -7,13 +7,14 @@ use rand::distr::Alphanumeric;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::cell::CellNumber;
 use crate::id::SecretKeyId;
 use crate::merchant::Merchant;
 use crate::span::TimeZone;
 use crate::time::Timestamp;
 
-/// The browser's part of a session: random letters and digits. Only [`SessionToken::reveal`] shows
-/// it.
+/// The browser's part of a session: random letters and digits. Before them, `tgc_`, the number of the cell and `_`, if that
+/// is not cell 0. Only [`SessionToken::reveal`] shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionToken(String);
 
@@ -22,16 +23,24 @@ pub type SessionHash = [u8; 32];
 
 /// The number of random letters and digits, as in a key: 190 bits.
 const CHARS: usize = 32;
+/// The beginning of a token with the number of a cell.
+const PREFIX: &str = "tgc_";
 
 impl SessionToken {
-    /// Generates a random token.
-    pub fn generate() -> Self {
-        Self(rand::rng().sample_iter(Alphanumeric).take(CHARS).map(char::from).collect())
+    /// Generates a random token of a cell.
+    pub fn generate(cell: CellNumber) -> Self {
+        let mark = cell.mark();
+        let prefix = if mark.is_empty() { "" } else { PREFIX };
+        Self(format!("{prefix}{mark}{}", random()))
     }
 
     /// Parses a token by its shape alone. Only the store knows whether it opens a session.
     pub fn parse(text: &str) -> Option<Self> {
-        let has_shape = text.len() == CHARS && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        let random = match text.strip_prefix(PREFIX) {
+            None => text,
+            Some(rest) => CellNumber::split(rest).filter(|(cell, _)| cell.get() > 0)?.1,
+        };
+        let has_shape = random.len() == CHARS && random.bytes().all(|b| b.is_ascii_alphanumeric());
         has_shape.then(|| Self(text.to_owned()))
     }
 
@@ -44,7 +53,7 @@ impl SessionToken {
     /// can send them only once. It follows from the session's token and a random part. The
     /// session's token follows neither from it nor from the stored hash.
     pub fn form_token(&self) -> String {
-        let random = Self::generate().0;
+        let random = random();
         let seal = self.seal(&random);
         format!("{random}{seal}")
     }
@@ -69,6 +78,10 @@ impl SessionToken {
     pub fn reveal(&self) -> &str {
         &self.0
     }
+}
+
+fn random() -> String {
+    rand::rng().sample_iter(Alphanumeric).take(CHARS).map(char::from).collect()
 }
 
 impl fmt::Debug for SessionToken {
@@ -103,18 +116,22 @@ mod tests {
 
     #[test]
     fn a_token_reads_back_and_neither_debug_nor_its_forms_tell_it() {
-        let token = SessionToken::generate();
+        let token = SessionToken::generate(CellNumber::default());
         assert_eq!(SessionToken::parse(token.reveal()), Some(token.clone()));
         assert!(!format!("{token:?}").contains(token.reveal()));
         assert!(!token.form_token().contains(token.reveal()));
         let form = token.form_token();
         assert_ne!(form, token.form_token(), "each page has its own");
         assert_eq!(token.opened(&form).as_deref(), Some(&form[..CHARS]));
-        assert_eq!(SessionToken::generate().opened(&form), None);
+        assert_eq!(SessionToken::generate(CellNumber::default()).opened(&form), None);
         for wrong in ["", "short", &form[1..], &"é".repeat(40), &form.to_uppercase()] {
             assert_eq!(token.opened(wrong), None, "{wrong}");
         }
-        for wrong in ["", "short", &"é".repeat(16), &"x".repeat(33)] {
+        let of_cell = SessionToken::generate(CellNumber::try_from(7).unwrap());
+        assert!(of_cell.reveal().starts_with("tgc_7_"));
+        assert_eq!(SessionToken::parse(of_cell.reveal()), Some(of_cell));
+        let [unmarked, of_0] = ["tgc_", "tgc_0_"].map(|mark| format!("{mark}{}", "x".repeat(32)));
+        for wrong in ["", "short", &"é".repeat(16), &"x".repeat(33), &unmarked, &of_0] {
             assert_eq!(SessionToken::parse(wrong), None);
         }
     }

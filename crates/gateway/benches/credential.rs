@@ -9,7 +9,7 @@ use tollgate_domain::{Key, KeyKind};
 use tollgate_gateway::credential_hash;
 
 fn a_credential(c: &mut Criterion) {
-    let key = Key::generate(KeyKind::Secret);
+    let key = Key::generate(KeyKind::Secret, tollgate_domain::CellNumber::default());
     let key = key.reveal();
     let token = STANDARD.encode(format!(
         "{{\"secret_key\":\"{key}\",\"connection_id\":\"con_01K5QJ4X0000000000000000AB\",\

@@ -9,7 +9,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
-use tollgate_domain::{Issue, Key, KeyHash, KeyKind};
+use tollgate_domain::{CellNumber, Issue, Key, KeyHash, KeyKind};
 use tollgate_provider::ProviderKey;
 use tollgate_provider::http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 
@@ -116,7 +116,7 @@ impl Credential {
     }
 
     fn from_token(token: &str, unreadable: fn(&str) -> CallError) -> Result<Self, CallError> {
-        let json = decode_base64(token);
+        let json = decode_base64(CellNumber::strip_token(token));
         let fields = json.as_deref().and_then(|json| serde_json::from_slice(json).ok());
         let fields = fields.ok_or_else(|| unreadable(NO_TOKEN))?;
         let mut token = TokenFields { fields, issues: Vec::new() };

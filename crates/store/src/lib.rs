@@ -17,6 +17,7 @@ pub mod audit;
 mod backlog;
 pub mod backup;
 pub mod budgets;
+pub mod cells;
 mod codes;
 mod conn;
 pub mod connections;

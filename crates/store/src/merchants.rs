@@ -12,7 +12,7 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{MerchantRow, SecretKeyRow};
 use crate::schema::{merchants, secret_keys};
-use crate::wallets;
+use crate::{cells, wallets};
 
 /// A new merchant and its first key, which is shown only this once.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ pub fn create_secret_key(
     name: &str,
     now: Timestamp,
 ) -> Result<(SecretKey, Key), StoreError> {
-    let key = Key::generate(KeyKind::Secret);
+    let key = Key::generate(KeyKind::Secret, cells::number(conn)?);
     let row = SecretKeyRow {
         secret_key_id: Id(SecretKeyId::generate(now)),
         merchant_id: Id(merchant_id),

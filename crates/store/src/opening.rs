@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use r2d2::ManageConnection;
 use tokio::sync::watch;
 use tollgate_archive::{Archive, ArchiveError, Location};
-use tollgate_domain::{Clock, NodeId};
+use tollgate_domain::{CellNumber, Clock, NodeId};
 use tollgate_pricing::Rate;
 
 use crate::archived::RecordArchive;
@@ -28,7 +28,7 @@ use crate::refusal_queue::RefusalQueue;
 use crate::rollups::KnownSeries;
 use crate::serving::ServingStart;
 use crate::store::{LeaseRenewals, Store, StoreInner};
-use crate::{deliveries, dialect, nodes, partitions, pooler, serving};
+use crate::{cells, deliveries, dialect, nodes, partitions, pooler, serving};
 
 /// The options of a store.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Options {
     pub serve: bool,
     /// Whether to migrate the schema. Otherwise one that is not up to date is refused.
     pub migrate: bool,
+    /// The cell of the database, if it is not known to the database yet.
+    pub cell: Option<CellNumber>,
     /// Whether a newer schema is used as far as this program knows it, if it does not migrate.
     pub accept_newer: bool,
     /// The service charge as a fraction of the fee.
@@ -82,6 +84,7 @@ impl Default for Options {
         Self {
             serve: false,
             migrate: true,
+            cell: None,
             accept_newer: false,
             service_charge_rate: Rate::ZERO,
             clock: Clock::system(),
@@ -107,6 +110,13 @@ pub enum OpenError {
     Pooler,
     /// Another process serves from the same SQLite file.
     InUse,
+    /// The database is that of another cell.
+    OtherCell {
+        /// The cell of the database.
+        database: CellNumber,
+        /// The cell of the options.
+        options: CellNumber,
+    },
     /// The SQLite file is damaged, with SQLite's report.
     Damaged(String),
     /// The journal cannot be kept in this folder.
@@ -129,6 +139,10 @@ impl fmt::Display for OpenError {
             Self::InUse => f.write_str(
                 "another tollgate serves from this SQLite file: stop it, or use PostgreSQL to run \
                  several",
+            ),
+            Self::OtherCell { database, options } => write!(
+                f,
+                "the database is that of cell {database}, and the configuration has `cell = {options}`"
             ),
             Self::Damaged(what) => write!(
                 f,
@@ -357,6 +371,13 @@ fn prepare(
         }
     } else {
         migrations::check(&mut conn, options.accept_newer)?;
+    }
+    // A database that may be newer is only read.
+    if let Some(cell) = options.cell.filter(|_| !options.accept_newer) {
+        let database = conn.write(|conn| cells::claim(conn, cell))?;
+        if database != cell {
+            return Err(OpenError::OtherCell { database, options: cell });
+        }
     }
     if options.serve {
         make_partitions(&mut conn, options);

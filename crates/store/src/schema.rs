@@ -589,6 +589,12 @@ diesel::table! {
 }
 
 diesel::table! {
+    cell (number) {
+        number -> Integer,
+    }
+}
+
+diesel::table! {
     breaking_migrations (version) {
         version -> Text,
     }

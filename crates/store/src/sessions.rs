@@ -6,9 +6,9 @@ use tollgate_domain::{KeyHash, Session, SessionHash, SessionToken, TimeZone, Tim
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::merchants;
 use crate::rows::{MerchantRow, SecretKeyRow, time};
 use crate::schema::{merchants as merchant_rows, secret_keys, sessions};
+use crate::{cells, merchants};
 
 /// Opens a session with the secret key that has this hash; `None` if there is none.
 ///
@@ -20,7 +20,7 @@ pub fn open(
     now: Timestamp,
 ) -> Result<Option<SessionToken>, StoreError> {
     let Some(key) = merchants::find_secret_key(conn, key)? else { return Ok(None) };
-    let token = SessionToken::generate();
+    let token = SessionToken::generate(cells::number(conn)?);
     let expires_at = now.plus_millis(Session::LASTS_MILLIS);
     diesel::insert_into(sessions::table)
         .values((

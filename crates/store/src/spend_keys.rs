@@ -16,7 +16,7 @@ use crate::imports::{self, ImportSource};
 use crate::page::Page;
 use crate::rows::{SpendCountersRow, SpendKeyRow, from_json, to_json};
 use crate::schema::{spend_counters, spend_keys};
-use crate::{budgets, meters, wallets};
+use crate::{budgets, cells, meters, wallets};
 
 /// A resource that a spend key names and the merchant does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn create(
     new: &NewSpendKey,
     now: Timestamp,
 ) -> Result<Result<(SpendKey, Key), MissingResource>, StoreError> {
-    let key = Key::generate(KeyKind::Spend);
+    let key = Key::generate(KeyKind::Spend, cells::number(conn)?);
     let text = (&key.hash(), key.preview());
     let made = insert(conn, merchant_id, new, text, SpendCounters::default(), now)?;
     Ok(made.map(|spend_key| (spend_key, key)))
@@ -304,7 +304,7 @@ pub fn rotate(
     merchant_id: MerchantId,
     spend_key_id: SpendKeyId,
 ) -> Result<Option<(SpendKey, Key)>, StoreError> {
-    let key = Key::generate(KeyKind::Spend);
+    let key = Key::generate(KeyKind::Spend, cells::number(conn)?);
     let present = spend_keys::table
         .find(Id(spend_key_id))
         .filter(spend_keys::merchant_id.eq(Id(merchant_id)))

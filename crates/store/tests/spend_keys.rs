@@ -64,7 +64,10 @@ fn of_many_hashes_those_of_valid_keys_have_rules() {
         let delete = move |conn: &mut _| spend_keys::delete(conn, merchant_id, id, now);
         store.store.write(delete).await.unwrap();
         let (one, last) = (one.hash(), last.hash());
-        let unknown = std::iter::repeat_with(|| Key::generate(KeyKind::Spend).hash()).take(1_200);
+        let unknown = std::iter::repeat_with(|| {
+            Key::generate(KeyKind::Spend, tollgate_domain::CellNumber::default()).hash()
+        })
+        .take(1_200);
         let mut hashes = vec![one, deleted.hash()];
         hashes.extend(unknown);
         hashes.push(last);
@@ -614,7 +617,10 @@ fn a_call_of_a_spend_key_that_nobody_has_is_refused() {
         let merchant_id = store.merchant().await.merchant.merchant_id;
         let nobody = SpendKeyId::generate(store.clock.now());
         let call = Call {
-            key: CallKey::Spend(nobody, Key::generate(KeyKind::Spend).hash()),
+            key: CallKey::Spend(
+                nobody,
+                Key::generate(KeyKind::Spend, tollgate_domain::CellNumber::default()).hash(),
+            ),
             ..store.call(merchant_id, SecretKeyId::generate(store.clock.now()))
         };
         assert_eq!(admit(&store.store, call).await.unwrap_err(), Refusal::KeyInvalid);

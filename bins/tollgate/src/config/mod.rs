@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tollgate_api::{ClientLimits, InterfaceShape, Settings, Tls, TlsError};
+use tollgate_domain::CellNumber;
 use tollgate_gateway::{CallSettings, OnDisconnect, SocketLimits, UnpricedPolicy};
 use tollgate_price_import::SigningPublicKey;
 use tollgate_pricing::{Amount, PriceBook, Rate};
@@ -54,6 +55,8 @@ pub(crate) struct TollgateConfig {
     pub(crate) records_keep_days: Option<u32>,
     pub(crate) archive: Option<ArchiveOptions>,
     pub(crate) store_timeout: Duration,
+    /// The cell of the database, where several are behind one router.
+    pub(crate) cell: Option<CellNumber>,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     /// Whether a line is logged for each request.
@@ -167,6 +170,7 @@ impl TollgateConfig {
             migrate_on_start: root.take("migrate_on_start").unwrap_or(true),
             service_charge_rate: root.take("service_charge_rate").unwrap_or(Rate::ZERO),
             store_timeout: store_timeout(root),
+            cell: root.take("cell"),
             drain_timeout: millis(root, "drain_timeout_ms", 30_000),
             log_format: root
                 .take_word("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
@@ -215,6 +219,7 @@ impl TollgateConfig {
             service_charge_rate: self.service_charge_rate,
             journal: self.journal_dir.clone().filter(|_| serve),
             timeout: self.store_timeout,
+            cell: self.cell,
             refusals_keep_days: self.refusals_keep_days,
             records_keep_days: self.records_keep_days,
             archive: self.archive.clone(),

@@ -1,0 +1,177 @@
+//! `tollgate route`: the configuration of a router before several cells.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use anyhow::ensure;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use tollgate_domain::CellNumber;
+
+use crate::output::print;
+
+#[derive(Args)]
+pub(crate) struct RouteArgs {
+    /// The router.
+    #[arg(value_enum)]
+    router: Router,
+    /// A cell and its nodes, such as 7=10.0.7.1:8080,10.0.7.2:8080; repeatable. Cell 0 gets what names no cell.
+    #[arg(long = "cell", value_name = "NUMBER=ADDRESS[,ADDRESS…]", required = true)]
+    cells: Vec<Cell>,
+    /// The address at which the router listens.
+    #[arg(long, default_value = "*:8080", value_name = "ADDRESS", value_parser = address)]
+    listen: String,
+}
+
+/// A program that reads the credential of a request and passes the request on.
+#[derive(Clone, Copy, ValueEnum)]
+enum Router {
+    Nginx,
+    Haproxy,
+}
+
+/// A cell and the addresses of its nodes.
+#[derive(Clone)]
+struct Cell {
+    number: CellNumber,
+    nodes: Vec<String>,
+}
+
+impl FromStr for Cell {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, nodes) =
+            text.split_once('=').ok_or("must be NUMBER=ADDRESS:PORT, such as 7=10.0.7.1:8080")?;
+        let number = number.parse().map_err(|why| format!("the number {why}"))?;
+        let nodes = nodes.split(',').map(address).collect::<Result<_, _>>()?;
+        Ok(Self { number, nodes })
+    }
+}
+
+/// Parses `ADDRESS:PORT`, where the address may be a name or `*`.
+fn address(text: &str) -> Result<String, String> {
+    let is_clean =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']' | '*');
+    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let has_port = parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match has_port && text.chars().all(is_clean) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("{text:?} must be ADDRESS:PORT")),
+    }
+}
+
+pub(crate) fn run(route: RouteArgs, as_json: bool) -> anyhow::Result<()> {
+    let RouteArgs { router, cells: named, listen } = route;
+    let mut cells: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for Cell { number, nodes } in named {
+        let is_new = cells.insert(number.get(), nodes).is_none();
+        ensure!(is_new, "--cell names cell {number} twice: name it once, with all of its nodes");
+    }
+    ensure!(
+        cells.contains_key(&0),
+        "--cell must also name cell 0: it gets keys and requests without a number"
+    );
+    let text = match router {
+        Router::Nginx => nginx(&cells, &listen),
+        Router::Haproxy => haproxy(&cells, &listen),
+    };
+    print(as_json, &json!({"configuration": text}), text.trim_end())
+}
+
+/// The pattern of a number in a credential: of secret and spend keys, forward tokens and the cookie of a session.
+const NUMBER: &str = r"\btg[skct]_([1-9][0-9]{0,3})_";
+
+/// Maps, groups of nodes and a server, for the section `http`.
+fn nginx(cells: &BTreeMap<u16, Vec<String>>, listen: &str) -> String {
+    let number = NUMBER.replacen('(', "(?<tollgate_found>", 1);
+    let mut text = format!(
+        "# The cells of Tollgate, by `tollgate route nginx`. Include this file in `http {{ … }}`.\n\
+         map \"tgt_${{arg_cell}}_ $http_authorization $http_x_api_key $http_x_goog_api_key $http_xi_api_key \
+         $http_sec_websocket_protocol $arg_key $cookie_tollgate_session\" $tollgate_number {{\n    \
+             default 0;\n    \
+             \"~{number}\" $tollgate_found;\n\
+         }}\n\
+         map $tollgate_number $tollgate_cell {{\n    \
+             default tollgate_0;\n"
+    );
+    for number in cells.keys() {
+        let _ = writeln!(text, "    {number} tollgate_{number};");
+    }
+    text.push_str("}\n");
+    for (number, nodes) in cells {
+        let _ = writeln!(text, "upstream tollgate_{number} {{");
+        for node in nodes {
+            let _ = writeln!(text, "    server {node};");
+        }
+        // Less than keep_alive_ms of the nodes.
+        text.push_str("    keepalive 64;\n    keepalive_timeout 60s;\n}\n");
+    }
+    text.push_str(NGINX_MAP);
+    let _ = writeln!(text, "server {{\n    listen {listen};");
+    text.push_str(NGINX_SERVER);
+    text
+}
+
+const NGINX_MAP: &str = "\
+map $http_upgrade $tollgate_connection {
+    default upgrade;
+    ''      '';
+}
+";
+
+/// A server without its first lines. Streams pass at once, and a call that has reached a node is sent to no other one.
+const NGINX_SERVER: &str = "    \
+    # The nodes limit bodies.
+    client_max_body_size 0;
+    location / {
+        proxy_pass http://$tollgate_cell;
+        proxy_http_version 1.1;
+        proxy_set_header Host $http_host;
+        proxy_set_header Upgrade $http_upgrade;
+        proxy_set_header Connection $tollgate_connection;
+        proxy_buffering off;
+        proxy_request_buffering off;
+        proxy_connect_timeout 2s;
+        # More than first_byte_timeout_ms.
+        proxy_read_timeout 660s;
+        # Another node is tried only if no connection could be made.
+        proxy_next_upstream error;
+    }
+}
+";
+
+/// A frontend and the backends.
+fn haproxy(cells: &BTreeMap<u16, Vec<String>>, listen: &str) -> String {
+    let mut text = format!(
+        "# The cells of Tollgate, by `tollgate route haproxy`.\n\
+         defaults\n    \
+             mode http\n    \
+             timeout connect 2s\n    \
+             timeout client 660s\n    \
+             timeout server 660s\n\
+         frontend tollgate\n    \
+             bind {listen}\n    \
+             http-request set-var-fmt(txn.tollgate) \"tgt_%[url_param(cell)]_ %[req.hdr(authorization)] \
+             %[req.hdr(x-api-key)] %[req.hdr(x-goog-api-key)] %[req.hdr(xi-api-key)] \
+             %[req.hdr(sec-websocket-protocol)] %[url_param(key)] %[req.cook(tollgate_session)]\"\n    \
+             http-request set-var(txn.tollgate_number) \
+             'var(txn.tollgate),regsub(\"^.*?{NUMBER}.*$\",\"\\1\")'\n"
+    );
+    for number in cells.keys().filter(|number| **number > 0) {
+        let _ = writeln!(
+            text,
+            "    use_backend tollgate_{number} if {{ var(txn.tollgate_number) -m str {number} }}"
+        );
+    }
+    text.push_str("    default_backend tollgate_0\n");
+    for (number, nodes) in cells {
+        let _ = writeln!(text, "backend tollgate_{number}");
+        text.push_str("    option httpchk GET /readyz\n");
+        for (place, node) in nodes.iter().enumerate() {
+            let _ = writeln!(text, "    server node_{place} {node} check");
+        }
+    }
+    text
+}
