@@ -20,8 +20,9 @@ impl MetricsPage {
 
     /// The value of a metric without labels.
     pub(crate) fn value(&self, name: &str) -> anyhow::Result<f64> {
-        let values = self.0.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        let value = values.last().with_context(|| format!("there is no metric {name}"))?;
+        let mut values =
+            self.0.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = values.next().with_context(|| format!("there is no metric {name}"))?;
         Ok(value.trim().parse()?)
     }
 
