@@ -14,6 +14,7 @@ use crate::archive::ArchiveCommand;
 use crate::budget::BudgetCommand;
 use crate::export::ExportCommand;
 use crate::import::ImportCommand;
+use crate::moving::MoveArgs;
 use crate::prices::PricesCommand;
 use crate::quote::QuoteArgs;
 use crate::report::{RefusalsArgs, RequestsArgs, StatementArgs, UsageArgs};
@@ -151,7 +152,9 @@ Examples:
     pub(super) const MERCHANT: &str = "\
 Examples:
   tollgate merchant create \"My shop\"
-  tollgate merchant list --json";
+  tollgate merchant list --json
+  tollgate merchant move mch_… --to postgres://tollgate@db7.internal/tollgate
+  TOLLGATE_DATABASE_URL=postgres://tollgate@db7.internal/tollgate tollgate merchant moved-keys > moved-7.txt";
     pub(super) const KEY_CREATE: &str = "\
 Examples:
   tollgate key create --merchant mch_… --name \"CI\"
@@ -298,7 +301,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Create and list merchants.
+    /// Create, list and move merchants.
     #[command(after_help = examples::MERCHANT)]
     Merchant {
         #[command(subcommand)]
@@ -370,6 +373,10 @@ pub(crate) enum MerchantCommand {
     },
     /// List all merchants, newest first.
     List,
+    /// Move a merchant to the database of another cell, and audit both.
+    Move(MoveArgs),
+    /// List the keys that other cells have made, for `tollgate route --moved`.
+    MovedKeys,
 }
 
 #[derive(Subcommand)]

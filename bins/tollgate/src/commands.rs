@@ -19,6 +19,7 @@ use tollgate_store::{DatabaseUrl, MigrationSteps, Options, Page, Store, StoreErr
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::TollgateConfig;
 use crate::database::{open, open_newer, open_or_create};
+use crate::moving;
 use crate::output::{self, print, print_list, print_secret};
 use crate::progress::Progress;
 
@@ -163,7 +164,7 @@ pub(crate) async fn audit(
     std::process::exit(1)
 }
 
-/// Creates and lists merchants.
+/// Creates, lists and moves merchants.
 pub(crate) async fn merchant(
     config: &TollgateConfig,
     command: MerchantCommand,
@@ -172,6 +173,8 @@ pub(crate) async fn merchant(
     let name = match command {
         MerchantCommand::Create { name } => name,
         MerchantCommand::List => return list_merchants(config, json).await,
+        MerchantCommand::Move(what) => return moving::run(config, what, json).await,
+        MerchantCommand::MovedKeys => return moving::print_moved_keys(config, json).await,
     };
     let now = Clock::system().now();
     let store = open_or_create(config)?;

@@ -18,7 +18,21 @@ pub(crate) fn open_newer(config: &TollgateConfig) -> anyhow::Result<Store> {
 }
 
 fn open_existing(config: &TollgateConfig, accept_newer: bool) -> anyhow::Result<Store> {
-    if let DatabaseUrl::Sqlite(file) = &config.database_url
+    require_file(&config.database_url)?;
+    // The schema may belong to a running service or to another program, so it is not changed.
+    let options = Options { migrate: false, accept_newer, ..config.store_options(false) };
+    open_with(config, options)
+}
+
+/// As [`open`], for another database, of any cell.
+pub(crate) fn open_at(config: &TollgateConfig, url: &DatabaseUrl) -> anyhow::Result<Store> {
+    require_file(url)?;
+    let options = Options { migrate: false, cell: None, ..config.store_options(false) };
+    Store::open(url, &options).with_context(|| format!("cannot open {url:?}"))
+}
+
+fn require_file(url: &DatabaseUrl) -> anyhow::Result<()> {
+    if let DatabaseUrl::Sqlite(file) = url
         && !file.exists()
     {
         bail!(
@@ -27,9 +41,7 @@ fn open_existing(config: &TollgateConfig, accept_newer: bool) -> anyhow::Result<
             file.display()
         );
     }
-    // The schema may belong to a running service or to another program, so it is not changed.
-    let options = Options { migrate: false, accept_newer, ..config.store_options(false) };
-    open_with(config, options)
+    Ok(())
 }
 
 /// As [`open`], and checks that the store has the merchant.

@@ -12,6 +12,7 @@ mod export;
 mod import;
 mod init;
 mod logging;
+mod moving;
 mod output;
 mod price_lists;
 mod prices;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::ensure;
-use clap::{Args, ValueEnum};
+use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
-use tollgate_domain::CellNumber;
+use tollgate_domain::{CellNumber, Key};
 
 use crate::output::print;
 
@@ -19,6 +20,9 @@ pub(crate) struct RouteArgs {
     /// A cell and its nodes, such as 7=10.0.7.1:8080,10.0.7.2:8080; repeatable. Cell 0 gets what names no cell.
     #[arg(long = "cell", value_name = "NUMBER=ADDRESS[,ADDRESS…]", required = true)]
     cells: Vec<Cell>,
+    /// A file with the keys of merchants that have moved, by `tollgate merchant moved-keys`; repeatable.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    moved: Vec<PathBuf>,
     /// The address at which the router listens.
     #[arg(long, default_value = "*:8080", value_name = "ADDRESS", value_parser = address)]
     listen: String,
@@ -63,7 +67,7 @@ fn address(text: &str) -> Result<String, String> {
 }
 
 pub(crate) fn run(route: RouteArgs, as_json: bool) -> anyhow::Result<()> {
-    let RouteArgs { router, cells: named, listen } = route;
+    let RouteArgs { router, cells: named, moved: files, listen } = route;
     let mut cells: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for Cell { number, nodes } in named {
         let is_new = cells.insert(number.get(), nodes).is_none();
@@ -73,18 +77,57 @@ pub(crate) fn run(route: RouteArgs, as_json: bool) -> anyhow::Result<()> {
         cells.contains_key(&0),
         "--cell must also name cell 0: it gets keys and requests without a number"
     );
+    let mut moved = BTreeMap::new();
+    for file in files {
+        read_moved(&file, &cells, &mut moved)?;
+    }
     let text = match router {
-        Router::Nginx => nginx(&cells, &listen),
-        Router::Haproxy => haproxy(&cells, &listen),
+        Router::Nginx => nginx(&cells, &moved, &listen),
+        Router::Haproxy => haproxy(&cells, &moved, &listen),
     };
     print(as_json, &json!({"configuration": text}), text.trim_end())
+}
+
+/// Adds the keys of a file, each with the number of its cell.
+fn read_moved(
+    file: &Path,
+    cells: &BTreeMap<u16, Vec<String>>,
+    moved: &mut BTreeMap<String, u16>,
+) -> anyhow::Result<()> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    for (place, line) in text.lines().enumerate() {
+        let parts = line.split_once(' ').and_then(|(start, cell)| {
+            let body = start.rsplit('_').next()?;
+            let is_key = Key::cell_of_start(start).is_some()
+                && body.len() == 8
+                && body.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let cell = cell.parse::<CellNumber>().ok()?.get();
+            (is_key && cells.contains_key(&cell)).then(|| (start.to_owned(), cell))
+        });
+        let (start, cell) = parts.with_context(|| {
+            let line = place.saturating_add(1);
+            format!(
+                "{name}: line {line} must be the beginning of a key and a cell that --cell names"
+            )
+        })?;
+        moved.insert(start, cell);
+    }
+    Ok(())
 }
 
 /// The pattern of a number in a credential: of secret and spend keys, forward tokens and the cookie of a session.
 const NUMBER: &str = r"\btg[skct]_([1-9][0-9]{0,3})_";
 
+/// The pattern of the beginning of a key.
+const KEY: &str = r"\b(?<tollgate_key_found>tg[sk]_(?:[1-9][0-9]{0,3}_)?[0-9A-Za-z]{8})";
+
 /// Maps, groups of nodes and a server, for the section `http`.
-fn nginx(cells: &BTreeMap<u16, Vec<String>>, listen: &str) -> String {
+fn nginx(
+    cells: &BTreeMap<u16, Vec<String>>,
+    moved: &BTreeMap<String, u16>,
+    listen: &str,
+) -> String {
     let number = NUMBER.replacen('(', "(?<tollgate_found>", 1);
     let mut text = format!(
         "# The cells of Tollgate, by `tollgate route nginx`. Include this file in `http {{ … }}`.\n\
@@ -93,9 +136,18 @@ fn nginx(cells: &BTreeMap<u16, Vec<String>>, listen: &str) -> String {
              default 0;\n    \
              \"~{number}\" $tollgate_found;\n\
          }}\n\
-         map $tollgate_number $tollgate_cell {{\n    \
-             default tollgate_0;\n"
+         map \"$http_authorization $http_x_api_key $http_x_goog_api_key $http_xi_api_key \
+         $http_sec_websocket_protocol $arg_key\" $tollgate_key {{\n    \
+             default '';\n    \
+             \"~{KEY}\" $tollgate_key_found;\n\
+         }}\n\
+         map $tollgate_key $tollgate_moved {{\n    \
+             default $tollgate_number;\n"
     );
+    for (start, cell) in moved {
+        let _ = writeln!(text, "    {start} {cell};");
+    }
+    text.push_str("}\nmap $tollgate_moved $tollgate_cell {\n    default tollgate_0;\n");
     for number in cells.keys() {
         let _ = writeln!(text, "    {number} tollgate_{number};");
     }
@@ -143,7 +195,11 @@ const NGINX_SERVER: &str = "    \
 ";
 
 /// A frontend and the backends.
-fn haproxy(cells: &BTreeMap<u16, Vec<String>>, listen: &str) -> String {
+fn haproxy(
+    cells: &BTreeMap<u16, Vec<String>>,
+    moved: &BTreeMap<String, u16>,
+    listen: &str,
+) -> String {
     let mut text = format!(
         "# The cells of Tollgate, by `tollgate route haproxy`.\n\
          defaults\n    \
@@ -159,6 +215,12 @@ fn haproxy(cells: &BTreeMap<u16, Vec<String>>, listen: &str) -> String {
              http-request set-var(txn.tollgate_number) \
              'var(txn.tollgate),regsub(\"^.*?{NUMBER}.*$\",\"\\1\")'\n"
     );
+    for (start, number) in moved {
+        let _ = writeln!(
+            text,
+            "    use_backend tollgate_{number} if {{ var(txn.tollgate) -m sub {start} }}"
+        );
+    }
     for number in cells.keys().filter(|number| **number > 0) {
         let _ = writeln!(
             text,

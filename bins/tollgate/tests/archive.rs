@@ -106,8 +106,16 @@ fn a_process_that_is_killed_at_any_of_thirty_moments_loses_nothing_and_counts_no
         set_archive(site, 20);
         let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
         let before = records(site, merchant_id);
-        let usage = || site.json(&["usage", "--merchant", &merchant_id.to_string()]);
-        let (used, audited) = (usage(), assert_audit_clean(site));
+        let (used, audited) = (
+            site.json(&["usage", "--merchant", &merchant_id.to_string()]),
+            assert_audit_clean(site),
+        );
+        // The span of the first sums: time goes on.
+        let [start, end] = ["start", "end"].map(|key| used[key].as_str().unwrap());
+        let usage = || {
+            let merchant_id = merchant_id.to_string();
+            site.json(&["usage", "--merchant", &merchant_id, "--start", start, "--end", end])
+        };
         // The moments are spread over the time of a month.
         let timed = |keep_days: u32| {
             let mut run = site.command(&["archive", "run", "--json"]);

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tollgate_testkit::{TestRequest, TestResponse, tools};
 
-use crate::site::{ServiceProcess, Site, merchant_key};
+use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
 
 /// A service that is the cell of this number, with the secret key of a merchant.
 struct CellService {
@@ -89,6 +89,10 @@ fn routes(router: &str, cells: &[(u16, &CellService)], listen: SocketAddr) -> St
     let mut arguments = vec!["route".to_owned(), router.to_owned(), listen];
     for (number, cell) in cells {
         arguments.extend(["--cell".to_owned(), format!("{number}={}", cell.node.address)]);
+        let moved = cell.site.path().join("moved");
+        if moved.exists() {
+            arguments.extend(["--moved".to_owned(), moved.to_str().unwrap().to_owned()]);
+        }
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let output = cells[0].1.site.run(&arguments);
@@ -129,10 +133,17 @@ fn each_router(test: impl AsyncFn(&RouterProcess, &[(u16, &CellService)])) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let [zero, seven] = [0, 7].map(CellService::new);
     let cells = [(0, &zero), (7, &seven)];
+    runtime.block_on(behind_each_router(&cells, test));
+}
+
+async fn behind_each_router(
+    cells: &[(u16, &CellService)],
+    test: impl AsyncFn(&RouterProcess, &[(u16, &CellService)]),
+) {
     for start in [nginx, haproxy] {
         let folder = tempfile::tempdir().unwrap();
-        let Some(router) = start(&cells, folder.path()) else { continue };
-        runtime.block_on(test(&router, &cells));
+        let Some(router) = start(cells, folder.path()) else { continue };
+        test(&router, cells).await;
     }
 }
 
@@ -186,6 +197,62 @@ fn a_person_signs_in_to_the_cell_of_the_key() {
             assert_eq!(page.status, 200);
         }
     });
+}
+
+#[test]
+fn a_merchant_that_has_moved_keeps_its_keys() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let [zero, seven] = [0, 7].map(CellService::new);
+    let cells = [(0, &zero), (7, &seven)];
+    runtime.block_on(async {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
+        let made =
+            zero.node.call("POST", "/v1/spend_keys", &zero.key).json(&json!({"name": "Key"}));
+        let key = made.send().await.expect(201)["key"].as_str().unwrap().to_owned();
+        let path = |cell: &CellService| format!("/v1/forward?u={}", cell.site.chat_url());
+        let call = |cell: &CellService| cell.node.call("POST", &path(cell), &key).json(&body);
+        call(&zero).send().await.expect(200);
+        let merchants = zero.site.json(&["merchant", "list"]);
+        let merchant_id = merchants["merchant_id"].as_str().unwrap();
+        let to = format!("sqlite:{}", seven.site.path().join("tollgate.db").display());
+        let moved = zero.site.json(&["merchant", "move", merchant_id, "--to", &to]);
+        assert_eq!((&moved["cell"], &moved["differences"]), (&json!(7), &json!([])), "{moved}");
+        assert_eq!(moved["rows"]["requests"], 1, "{moved}");
+
+        // The old cell refuses calls and operations, to be sent again.
+        let refused = call(&zero).send().await;
+        assert_eq!(
+            (refused.status, refused.header("retry-after")),
+            (503, Some("1")),
+            "{refused:?}"
+        );
+        let refused = zero.node.call("GET", "/v1/requests", &zero.key).send().await;
+        assert_eq!(
+            (refused.status, refused.header("retry-after")),
+            (503, Some("1")),
+            "{refused:?}"
+        );
+
+        let keys = seven.site.run(&["merchant", "moved-keys"]).stdout;
+        let starts = [&zero.key, &key].map(|key| format!("{} 7\n", &key[..12]));
+        assert_eq!(String::from_utf8_lossy(&keys), starts.concat());
+        std::fs::write(seven.site.path().join("moved"), keys).unwrap();
+        behind_each_router(&cells, async |router, _| {
+            let call = router.call("POST", &path(&seven)).json(&body);
+            call.bearer(&key).send().await.expect(200);
+            let list = router.call("GET", "/v1/requests").bearer(&zero.key).send().await;
+            assert!(list.expect(200)["data"].as_array().unwrap().len() > 1);
+            let stays = router.call("GET", "/v1/requests").bearer(&seven.key).send().await;
+            stays.expect(200);
+        })
+        .await;
+        let again = zero.site.run(&["merchant", "move", merchant_id, "--to", &to]);
+        let why = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.code() == Some(1) && why.contains("cell 7"), "{why}");
+    });
+    drop((zero.node, seven.node));
+    assert_audit_clean(&zero.site);
+    assert_audit_clean(&seven.site);
 }
 
 #[test]

@@ -94,6 +94,12 @@ impl Key {
         Ok(Self { kind, cell, text: text.to_owned() })
     }
 
+    /// The cell of a key by its beginning. `None` for a key of another service.
+    pub fn cell_of_start(start: &str) -> Option<CellNumber> {
+        let rest = KeyKind::ALL.into_iter().find_map(|kind| start.strip_prefix(kind.prefix()))?;
+        CellNumber::split(rest).map(|(cell, _)| cell)
+    }
+
     /// Whether another service made the key.
     pub fn is_foreign(&self) -> bool {
         self.text.starts_with(FOREIGN)

@@ -8,7 +8,7 @@ use tollgate_domain::{
     AnswerReport, CallBudgets, CallCost, CallDetails, CallTimings, Enforcement, JobEnd,
     PendingRecord, ProviderObject, Timestamp,
 };
-use tollgate_store::{Store, StoreError};
+use tollgate_store::{Store, StoreError, merchants};
 use tollgate_usage::{ResponseEnd, UsageReading};
 
 use crate::error::CallError;
@@ -61,6 +61,8 @@ pub(crate) async fn admit<O: CallObserver>(
         Ok(Err(refusal)) => {
             if refusal == Refusal::KeyInvalid {
                 gateway.forget_key(key);
+                // A merchant may have moved to another cell.
+                gateway.store.read(move |conn| merchants::require_key_here(conn, key)).await?;
             }
             Err(refusal.into())
         }

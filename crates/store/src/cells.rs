@@ -1,11 +1,11 @@
 //! The cell of the database.
 
 use diesel::prelude::*;
-use tollgate_domain::CellNumber;
+use tollgate_domain::{CellNumber, Key};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::schema::cell;
+use crate::schema::{cell, secret_keys, spend_keys};
 
 /// The number of the cell: that of the first configuration that had one, else 0.
 ///
@@ -13,6 +13,26 @@ use crate::schema::cell;
 /// [`StoreError`] when the database fails.
 pub fn number(conn: &mut Conn) -> Result<CellNumber, StoreError> {
     Ok(find(conn)?.unwrap_or_default())
+}
+
+/// The beginnings of the valid keys that other cells have made, such as `tgk_3_4Kd9Qx2v`. Their merchants have moved here.
+///
+/// # Errors
+/// [`StoreError`] when the database fails.
+pub fn moved_keys(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+    let cell = number(conn)?;
+    let secret = secret_keys::table
+        .filter(secret_keys::deleted_at.is_null())
+        .select(secret_keys::key_preview);
+    let mut previews: Vec<String> = secret.load(conn)?;
+    let spend =
+        spend_keys::table.filter(spend_keys::deleted_at.is_null()).select(spend_keys::key_preview);
+    previews.extend(spend.load::<String>(conn)?);
+    let made_elsewhere = previews.iter().filter_map(|preview| {
+        let start = preview.trim_end_matches('*');
+        (Key::cell_of_start(start)? != cell).then(|| start.to_owned())
+    });
+    Ok(made_elsewhere.collect())
 }
 
 /// Makes the database that of a cell, unless it is one already. Returns the number of its cell.

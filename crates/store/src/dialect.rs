@@ -352,9 +352,9 @@ pub(crate) fn requests(
     }
 }
 
-/// The facts of a key that an admission needs: its id, its merchant, the merchant's wallet, and whether that wallet is
-/// [guarded](is_guarded).
-pub(crate) type SecretKeyFacts = (Id<SecretKeyId>, Id<MerchantId>, Id<WalletId>, bool);
+/// The facts of a key that an admission needs: its id, its merchant, the merchant's wallet, whether that wallet is
+/// [guarded](is_guarded), and whether the merchant has moved.
+pub(crate) type SecretKeyFacts = (Id<SecretKeyId>, Id<MerchantId>, Id<WalletId>, bool, bool);
 
 /// Whether admissions check a merchant's own wallet: it has a limit, or almost no room.
 #[diesel::dsl::auto_type(no_type_alias)]
@@ -385,6 +385,7 @@ pub(crate) fn secret_key_facts(
                     merchants::merchant_id,
                     merchants::wallet_id,
                     is_guarded(),
+                    merchants::moved_to.is_not_null(),
                 ))
         };
     }
@@ -396,8 +397,8 @@ pub(crate) fn secret_key_facts(
     }
 }
 
-/// A spend key, its merchant's wallet, and whether that wallet is [guarded](is_guarded).
-pub(crate) type SpendKeyFacts = (SpendKeyRow, Id<WalletId>, bool);
+/// A spend key, its merchant's wallet, whether that wallet is [guarded](is_guarded), and whether the merchant has moved.
+pub(crate) type SpendKeyFacts = (SpendKeyRow, Id<WalletId>, bool, bool);
 
 /// Returns the facts of the spend keys with these ids, deleted or not.
 pub(crate) fn spend_key_facts(
@@ -409,7 +410,12 @@ pub(crate) fn spend_key_facts(
             spend_keys::table
                 .inner_join(merchants::table)
                 .inner_join(wallets::table.on(wallets::wallet_id.eq(merchants::wallet_id)))
-                .select((SpendKeyRow::as_select(), merchants::wallet_id, is_guarded()))
+                .select((
+                    SpendKeyRow::as_select(),
+                    merchants::wallet_id,
+                    is_guarded(),
+                    merchants::moved_to.is_not_null(),
+                ))
         };
     }
     match conn {

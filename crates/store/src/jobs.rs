@@ -16,6 +16,7 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{JobRow, OpenCallRow, ProviderObjectRow, time, to_json};
 use crate::schema::{jobs, open_calls, provider_events};
+use crate::tables::merchants::moved_merchants;
 
 /// The time for which an event of a provider about an unknown object is kept.
 const EVENT_KEPT_MILLIS: i64 = 10 * 60 * 1_000;
@@ -233,7 +234,11 @@ pub(crate) fn of_calls(
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub fn is_any_due(conn: &mut Conn, now: Timestamp) -> Result<bool, StoreError> {
-    let due = jobs::table.filter(jobs::look_at.le(now.unix_micros())).select(jobs::job_id).limit(1);
+    let due = jobs::table
+        .filter(jobs::look_at.le(now.unix_micros()))
+        .filter(jobs::merchant_id.ne_all(moved_merchants(conn)?))
+        .select(jobs::job_id)
+        .limit(1);
     let due: Vec<Id<JobId>> = due.load(conn)?;
     Ok(!due.is_empty())
 }
@@ -248,6 +253,7 @@ pub fn is_any_due(conn: &mut Conn, now: Timestamp) -> Result<bool, StoreError> {
 pub fn take_due(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<Vec<OpenJob>, StoreError> {
     let due = jobs::table
         .filter(jobs::look_at.le(now.unix_micros()))
+        .filter(jobs::merchant_id.ne_all(moved_merchants(conn)?))
         .order(jobs::look_at)
         .limit(limit)
         .select(jobs::job_id);

@@ -37,6 +37,7 @@ pub mod merchants;
 pub mod meters;
 mod migrations;
 mod missing_prices;
+pub mod moving;
 mod nodes;
 mod opening;
 mod outcome;

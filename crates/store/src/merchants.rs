@@ -1,6 +1,7 @@
 //! Merchants and their secret keys.
 
 use diesel::prelude::*;
+use tollgate_domain::admission::CallKey;
 use tollgate_domain::{
     Key, KeyHash, KeyKind, Merchant, MerchantId, SecretKey, SecretKeyId, TimeZone, Timestamp,
     WalletId,
@@ -11,7 +12,8 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{MerchantRow, SecretKeyRow};
-use crate::schema::{merchants, secret_keys};
+use crate::schema::{merchants, secret_keys, spend_keys};
+use crate::tables::merchants::require_here;
 use crate::{cells, wallets};
 
 /// A new merchant and its first key, which is shown only this once.
@@ -71,6 +73,22 @@ pub fn set_time_zone(
     Ok(())
 }
 
+/// Fails for a key of a merchant that moves to another cell, or has moved there.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] then. Other errors when the database fails.
+pub fn require_key_here(conn: &mut Conn, key: CallKey) -> Result<(), StoreError> {
+    let owner: Option<Id<MerchantId>> = match key {
+        CallKey::Secret(id) => {
+            secret_keys::table.find(Id(id)).select(secret_keys::merchant_id).first(conn).optional()
+        }
+        CallKey::Spend(id, _) => {
+            spend_keys::table.find(Id(id)).select(spend_keys::merchant_id).first(conn).optional()
+        }
+    }?;
+    owner.map_or(Ok(()), |owner| require_here(conn, owner.get()))
+}
+
 /// The ids of all merchants.
 pub(crate) fn ids(conn: &mut Conn) -> Result<Vec<MerchantId>, StoreError> {
     let ids = merchants::table.order(merchants::merchant_id).select(merchants::merchant_id);
@@ -94,7 +112,7 @@ pub fn list(conn: &mut Conn, page: &Page<MerchantId>) -> Result<Vec<Merchant>, S
 /// The valid secret key with this hash.
 ///
 /// # Errors
-/// [`StoreError`] when the database fails.
+/// [`StoreError::Unavailable`] for a merchant that moves to another cell, or another error when the database fails.
 pub fn find_secret_key(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SecretKey>, StoreError> {
     let row = secret_keys::table
         .filter(secret_keys::key_hash.eq(hash.as_slice()))
@@ -102,7 +120,9 @@ pub fn find_secret_key(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SecretK
         .select(SecretKeyRow::as_select())
         .first(conn)
         .optional()?;
-    row.map(SecretKey::try_from).transpose()
+    let key = row.map(SecretKey::try_from).transpose()?;
+    key.iter().try_for_each(|key| require_here(conn, key.merchant_id))?;
+    Ok(key)
 }
 
 /// Makes a secret key. The key itself is returned only here.

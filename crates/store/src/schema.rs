@@ -7,6 +7,7 @@ diesel::table! {
         wallet_id -> Binary,
         created_at -> BigInt,
         time_zone -> Text,
+        moved_to -> Nullable<Integer>,
     }
 }
 

@@ -8,6 +8,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rows::{MerchantRow, SecretKeyRow, time};
 use crate::schema::{merchants as merchant_rows, secret_keys, sessions};
+use crate::tables::merchants::require_here;
 use crate::{cells, merchants};
 
 /// Opens a session with the secret key that has this hash; `None` if there is none.
@@ -56,6 +57,7 @@ pub fn find(
         .first(conn)
         .optional()?;
     let Some((expires_at, key, merchant, zone)) = row else { return Ok(None) };
+    require_here(conn, merchant.merchant_id.get())?;
     let corrupt = || StoreError::Corrupt { what: "merchants.time_zone", value: zone.clone() };
     Ok(Some(Session {
         merchant: merchant.try_into()?,

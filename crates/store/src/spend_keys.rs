@@ -16,6 +16,7 @@ use crate::imports::{self, ImportSource};
 use crate::page::Page;
 use crate::rows::{SpendCountersRow, SpendKeyRow, from_json, to_json};
 use crate::schema::{spend_counters, spend_keys};
+use crate::tables::merchants::require_here;
 use crate::{budgets, cells, meters, wallets};
 
 /// A resource that a spend key names and the merchant does not have.
@@ -151,11 +152,13 @@ pub fn find(
 /// The valid spend key with this hash.
 ///
 /// # Errors
-/// [`StoreError`] when the database fails.
+/// [`StoreError::Unavailable`] for a merchant that moves to another cell, or another error when the database fails.
 pub fn find_by_hash(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SpendKey>, StoreError> {
     let row: Option<KeyWithCounters> =
         present!().filter(spend_keys::key_hash.eq(hash.as_slice())).first(conn).optional()?;
-    row.map(spend_key).transpose()
+    let key = row.map(spend_key).transpose()?;
+    key.iter().try_for_each(|key| require_here(conn, key.merchant_id))?;
+    Ok(key)
 }
 
 /// The rules of the valid spend keys with these hashes.

@@ -21,6 +21,7 @@ use crate::rows::{SubscriptionRow, WalletRow, from_word, time, word};
 use crate::schema::{subscriptions, transaction_keys, transactions, wallets};
 use crate::subscription_configs;
 use crate::tables::connections;
+use crate::tables::merchants::moved_merchants;
 use crate::write_set::{LedgerWallet, LedgerWallets, WriteSet, lock_wallets};
 
 /// Subscriptions with their configurations, in the order of their rows.
@@ -551,6 +552,7 @@ pub(crate) fn due_wallets(
         // A literal, because SQLite does not use the index of active subscriptions for a bound value.
         .filter(diesel::dsl::sql::<diesel::sql_types::Bool>("status = 'active'"))
         .filter(subscriptions::cycle_end_at.le(now.unix_micros()))
+        .filter(subscriptions::merchant_id.ne_all(moved_merchants(conn)?))
         .select(subscriptions::wallet_id)
         .into_boxed();
     query = match whose {

@@ -2,6 +2,7 @@
 
 pub(crate) mod connections;
 pub(crate) mod deliveries;
+pub(crate) mod merchants;
 pub(crate) mod repricings;
 pub(crate) mod spend_keys;
 pub(crate) mod subscriptions;

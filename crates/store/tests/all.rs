@@ -11,6 +11,7 @@ mod failover;
 mod jobs;
 mod ledger;
 mod missing_prices;
+mod moving;
 mod partitions;
 mod postgres_ways;
 mod reference;

@@ -18,6 +18,7 @@ use crate::ids::Id;
 use crate::rows::{DeliveryRow, EventRow, PENDING, WAITING, WebhookRow, from_word, word};
 use crate::schema::{deliveries, events as event_rows, webhooks as webhook_rows};
 use crate::store::Store;
+use crate::tables::merchants::moved_merchants;
 
 // These limits bound the work of one turn: on SQLite all other writes wait for it.
 
@@ -161,7 +162,8 @@ fn is_due(conn: &mut Conn, room: &AttemptCapacity, now: Timestamp) -> Result<boo
     let due = webhook_rows::table
         .filter(webhook_rows::due_at.le(now.unix_micros()))
         .filter(webhook_rows::webhook_id.ne_all(room.webhooks.exhausted()))
-        .filter(webhook_rows::merchant_id.ne_all(room.merchants.exhausted()));
+        .filter(webhook_rows::merchant_id.ne_all(room.merchants.exhausted()))
+        .filter(webhook_rows::merchant_id.ne_all(moved_merchants(conn)?));
     Ok(diesel::select(diesel::dsl::exists(due)).get_result(conn)?)
 }
 
@@ -370,7 +372,9 @@ fn claim(
             break;
         }
         // The next query omits webhooks and merchants without room, so that it reaches the ones behind them.
-        let full = (room.webhooks.exhausted(), room.merchants.exhausted());
+        let mut omitted = room.merchants.exhausted();
+        omitted.extend(moved_merchants(conn)?);
+        let full = (room.webhooks.exhausted(), omitted);
         let due = dialect::lock_due_webhooks(conn, now.unix_micros(), full, WEBHOOKS_AT_ONCE)?;
         if due.is_empty() {
             break;

@@ -50,6 +50,8 @@ pub(super) struct OwnWallet {
     pub(super) wallet_id: WalletId,
     /// Whether admissions check its balance: it has a limit, or almost no room.
     pub(super) is_guarded: bool,
+    /// Whether the merchant moves to another cell: then no call is admitted here.
+    pub(super) has_moved: bool,
 }
 
 pub(super) struct CachedSpendKey {
@@ -62,7 +64,7 @@ pub(super) struct CachedSpendKey {
 /// The part of the configuration that one call names.
 #[derive(Clone, Default)]
 pub(super) struct CallConfig<'a> {
-    /// Absent when the key is not valid.
+    /// Absent when the key is not valid here.
     pub(super) own_wallet: Option<OwnWallet>,
     /// Without its counters.
     pub(super) spend_key: Option<&'a SpendKey>,
@@ -142,7 +144,7 @@ impl MerchantConfig {
             budget_ids: self.budgets.of_call(named(), &call.forwarded.metadata),
             own_budget_id: named().next(),
             run: call.run_under(key.map(|key| &key.spend_key)),
-            own_wallet,
+            own_wallet: own_wallet.filter(|wallet| !wallet.has_moved),
             spend_key: key.map(|key| &key.spend_key),
             connection: call.connection_id.and_then(connection),
             key_connection: key.and_then(|key| connection(key.row.connection_id?.get())),

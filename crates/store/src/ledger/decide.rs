@@ -318,7 +318,9 @@ mod tests {
             let (merchant_id, wallet_id) = (MerchantId::generate(NOW), WalletId::generate(NOW));
             let key_id = SecretKeyId::generate(NOW);
             let mut config = MerchantConfig::default();
-            config.secret_keys.insert(key_id, OwnWallet { wallet_id, is_guarded: true });
+            config
+                .secret_keys
+                .insert(key_id, OwnWallet { wallet_id, is_guarded: true, has_moved: false });
             let mut configs = ConfigCache::default();
             configs.merchants.insert(merchant_id, config);
             let mut state = LedgerState::default();

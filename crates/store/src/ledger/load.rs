@@ -397,9 +397,10 @@ fn read_secret_keys(
         return Ok(());
     }
     let ids: Vec<_> = ids.iter().map(|(_, id)| Id(*id)).collect();
-    for (id, merchant_id, wallet_id, is_guarded) in dialect::secret_key_facts(conn, &ids)? {
+    let facts = dialect::secret_key_facts(conn, &ids)?;
+    for (id, merchant_id, wallet_id, is_guarded, has_moved) in facts {
         if let Some(config) = configs.merchants.get_mut(&merchant_id.get()) {
-            let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded };
+            let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded, has_moved };
             config.secret_keys.insert(id.get(), own_wallet);
         }
     }
@@ -415,9 +416,9 @@ fn read_spend_keys(
         return Ok(());
     }
     let ids: Vec<_> = ids.iter().map(|(_, id)| Id(*id)).collect();
-    for (row, wallet_id, is_guarded) in dialect::spend_key_facts(conn, &ids)? {
+    for (row, wallet_id, is_guarded, has_moved) in dialect::spend_key_facts(conn, &ids)? {
         let Some(config) = configs.merchants.get_mut(&row.merchant_id.get()) else { continue };
-        let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded };
+        let own_wallet = OwnWallet { wallet_id: wallet_id.get(), is_guarded, has_moved };
         let spend_key = row.clone().with_counters(SpendCounters::default())?;
         config
             .spend_keys

@@ -1,0 +1,44 @@
+//! Merchants that move to another cell, or have moved there. Nothing is done for them here.
+
+use diesel::prelude::*;
+use tollgate_domain::{CellNumber, MerchantId};
+
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::schema::merchants;
+
+/// Fails for a merchant that moves to another cell, or has moved there.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] then. Other errors when the database fails.
+pub(crate) fn require_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
+    match cell_of(conn, merchant_id)? {
+        None => Ok(()),
+        Some(cell) => Err(StoreError::Unavailable(format!("the merchant moves to cell {cell}"))),
+    }
+}
+
+/// The number of the cell to which a merchant moves or has moved.
+pub(crate) fn cell_of(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option<i32>, StoreError> {
+    let cell = merchants::table.find(Id(merchant_id)).select(merchants::moved_to);
+    Ok(cell.first(conn).optional()?.flatten())
+}
+
+/// Sets the cell to which a merchant moves, or none.
+pub(crate) fn set_cell(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    cell: Option<CellNumber>,
+) -> Result<(), StoreError> {
+    let cell = cell.map(|cell| i32::from(cell.get()));
+    let merchant = merchants::table.find(Id(merchant_id));
+    diesel::update(merchant).set(merchants::moved_to.eq(cell)).execute(conn)?;
+    Ok(())
+}
+
+/// The merchants that move or have moved.
+pub(crate) fn moved_merchants(conn: &mut Conn) -> Result<Vec<Id<MerchantId>>, StoreError> {
+    let moved = merchants::table.filter(merchants::moved_to.is_not_null());
+    Ok(moved.select(merchants::merchant_id).load(conn)?)
+}
