@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::net::Ipv6Addr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -49,18 +51,26 @@ impl FromStr for Cell {
         let (number, nodes) =
             text.split_once('=').ok_or("must be NUMBER=ADDRESS:PORT, such as 7=10.0.7.1:8080")?;
         let number = number.parse().map_err(|why| format!("the number {why}"))?;
-        let nodes = nodes.split(',').map(address).collect::<Result<_, _>>()?;
+        let nodes: Vec<_> = nodes.split(',').map(address).collect::<Result<_, _>>()?;
+        if nodes.iter().any(|node| node.starts_with('*')) {
+            return Err("a node needs an address".to_owned());
+        }
         Ok(Self { number, nodes })
     }
 }
 
 /// Parses `ADDRESS:PORT`, where the address may be a name or `*`.
 fn address(text: &str) -> Result<String, String> {
-    let is_clean =
-        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']' | '*');
-    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    let has_port = parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    match has_port && text.chars().all(is_clean) {
+    let is_name = |host: &str| {
+        !host.is_empty()
+            && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+    };
+    let is_host = |host: &str| {
+        let in_brackets = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        host == "*" || in_brackets.is_some_and(|ip| ip.parse::<Ipv6Addr>().is_ok()) || is_name(host)
+    };
+    let parts = text.rsplit_once(':');
+    match parts.is_some_and(|(host, port)| is_host(host) && port.parse::<NonZeroU16>().is_ok()) {
         true => Ok(text.to_owned()),
         false => Err(format!("{text:?} must be ADDRESS:PORT")),
     }
@@ -116,8 +126,9 @@ fn read_moved(
     Ok(())
 }
 
-/// The pattern of a number in a credential: of secret and spend keys, forward tokens and the cookie of a session.
-const NUMBER: &str = r"\btg[skct]_([1-9][0-9]{0,3})_";
+/// The pattern of the number in the first credential: of secret and spend keys, forward tokens and the cookie of a session.
+/// A key without a number has an empty one, so it precedes the cookie.
+const NUMBER: &str = r"\btg[skct]_([0-9]{1,4}(?=_)|(?=[0-9A-Za-z]{38}))";
 
 /// The pattern of the beginning of a key.
 const KEY: &str = r"\b(?<tollgate_key_found>tg[sk]_(?:[1-9][0-9]{0,3}_)?[0-9A-Za-z]{8})";
@@ -131,7 +142,7 @@ fn nginx(
     let number = NUMBER.replacen('(', "(?<tollgate_found>", 1);
     let mut text = format!(
         "# The cells of Tollgate, by `tollgate route nginx`. Include this file in `http {{ … }}`.\n\
-         map \"tgt_${{arg_cell}}_ $http_authorization $http_x_api_key $http_x_goog_api_key $http_xi_api_key \
+         map \"tgt_${{http_x_tollgate_cell}}_ tgt_${{arg_cell}}_ $http_authorization $http_x_api_key $http_x_goog_api_key $http_xi_api_key \
          $http_sec_websocket_protocol $arg_key $cookie_tollgate_session\" $tollgate_number {{\n    \
              default 0;\n    \
              \"~{number}\" $tollgate_found;\n\
@@ -173,14 +184,16 @@ map $http_upgrade $tollgate_connection {
 }
 ";
 
-/// A server without its first lines. Streams pass at once, and a call that has reached a node is sent to no other one.
+/// A server without its first lines. Streams pass at once.
 const NGINX_SERVER: &str = "    \
-    # The nodes limit bodies.
+    # The nodes limit bodies and heads.
     client_max_body_size 0;
+    large_client_header_buffers 4 128k;
     location / {
         proxy_pass http://$tollgate_cell;
         proxy_http_version 1.1;
         proxy_set_header Host $http_host;
+        proxy_set_header X-Forwarded-Proto $scheme;
         proxy_set_header Upgrade $http_upgrade;
         proxy_set_header Connection $tollgate_connection;
         proxy_buffering off;
@@ -188,7 +201,7 @@ const NGINX_SERVER: &str = "    \
         proxy_connect_timeout 2s;
         # More than first_byte_timeout_ms.
         proxy_read_timeout 660s;
-        # Another node is tried only if no connection could be made.
+        # A POST is sent to another node only if no connection could be made.
         proxy_next_upstream error;
     }
 }
@@ -206,12 +219,18 @@ fn haproxy(
              mode http\n    \
              timeout connect 2s\n    \
              timeout client 660s\n    \
-             timeout server 660s\n\
+             timeout server 660s\n    \
+             # Streams pass at once.\n    \
+             option http-no-delay\n    \
+             option redispatch\n    \
+             retries 1\n\
          frontend tollgate\n    \
              bind {listen}\n    \
-             http-request set-var-fmt(txn.tollgate) \"tgt_%[url_param(cell)]_ %[req.hdr(authorization)] \
-             %[req.hdr(x-api-key)] %[req.hdr(x-goog-api-key)] %[req.hdr(xi-api-key)] \
-             %[req.hdr(sec-websocket-protocol)] %[url_param(key)] %[req.cook(tollgate_session)]\"\n    \
+             http-request del-header X-Forwarded-Proto\n    \
+             http-request set-header X-Forwarded-Proto https if {{ ssl_fc }}\n    \
+             http-request set-var-fmt(txn.tollgate) \"tgt_%[req.fhdr(x-tollgate-cell)]_ tgt_%[url_param(cell)]_ %[req.fhdr(authorization)] \
+             %[req.fhdr(x-api-key)] %[req.fhdr(x-goog-api-key)] %[req.fhdr(xi-api-key)] \
+             %[req.fhdr(sec-websocket-protocol)] %[url_param(key)] %[req.cook(tollgate_session)]\"\n    \
              http-request set-var(txn.tollgate_number) \
              'var(txn.tollgate),regsub(\"^.*?{NUMBER}.*$\",\"\\1\")'\n"
     );

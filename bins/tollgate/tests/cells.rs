@@ -172,6 +172,33 @@ fn a_router_sends_each_credential_to_the_cell_that_made_it() {
         }
         let unknown = router.call("GET", "/v1/meters").bearer("tgs_12_x").send().await;
         assert_eq!(unknown.status, 401);
+
+        // The first credential counts, also if it has no number.
+        let [(_, zero), (_, seven)] = cells else { panic!("{}", cells.len()) };
+        let list =
+            router.call("GET", "/v1/meters").bearer(&zero.key).header("x-api-key", &seven.key);
+        list.header("cookie", &format!("tollgate_session=tgc_7_{}", "x".repeat(32)))
+            .send()
+            .await
+            .expect(200);
+        for (number, cell) in cells {
+            let list = router.call("GET", "/v1/operator/merchants").bearer("operator");
+            let list = list.header("x-tollgate-cell", &number.to_string()).send().await.expect(200);
+            let found = list["data"][0]["merchant_id"].as_str().unwrap();
+            let merchant = cell.site.json(&["merchant", "list"]);
+            assert_eq!(merchant["merchant_id"], found);
+            // Browsers send the key of a WebSocket between other words.
+            let words =
+                format!("realtime, openai-insecure-api-key.{}, openai-beta.realtime-v1", cell.key);
+            let open = |address| {
+                let call = TestRequest::new(address, "GET", "/v1/realtime?model=m");
+                call.header("sec-websocket-protocol", &words)
+            };
+            let (direct, routed) = (open(cell.node.address), open(router.address));
+            let (direct, routed) = (direct.send().await, routed.send().await);
+            assert_eq!(routed.status, direct.status);
+            assert_ne!(routed.status, 401, "{}", String::from_utf8_lossy(&routed.body));
+        }
     });
 }
 
@@ -181,6 +208,16 @@ fn a_person_signs_in_to_the_cell_of_the_key() {
         for (number, cell) in cells {
             let mut answer = router.sign_in("/dashboard/sign-in", &cell.key).await;
             let location = |answer: &TestResponse| answer.header("location").unwrap().to_owned();
+            // A cookie of another cell is no hindrance.
+            let other =
+                if *number == 0 { "/dashboard/sign-in?cell=7" } else { "/dashboard/sign-in" };
+            for _ in 0..12 {
+                let led = router.sign_in(other, &cell.key).await;
+                assert_eq!(
+                    (led.status, location(&led)),
+                    (303, format!("/dashboard/sign-in?cell={number}"))
+                );
+            }
             if *number > 0 {
                 let path = format!("/dashboard/sign-in?cell={number}");
                 assert_eq!((answer.status, location(&answer)), (303, path.clone()));
@@ -272,6 +309,14 @@ fn a_database_stays_in_its_cell() {
     assert_eq!(other.status.code(), Some(1));
     let why = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(why.contains("of cell 12") && why.contains("`cell = 3`"), "{why}");
+    let looking = site.command(&["merchant", "list"]).env("TOLLGATE_CELL", "3").output().unwrap();
+    assert_eq!(looking.status.code(), Some(1));
+    // A database with merchants and without a number is cell 0.
+    let zero = Site::new("sqlite:DIR/tollgate.db", None);
+    assert!(merchant_key(&zero).starts_with("tgs_") && !merchant_key(&zero).contains("_7_"));
+    let claim = zero.command(&["merchant", "create", "B"]).env("TOLLGATE_CELL", "7").output();
+    let why = String::from_utf8_lossy(&claim.unwrap().stderr).into_owned();
+    assert!(why.contains("of cell 0") && why.contains("`cell = 7`"), "{why}");
     let wrong = with_cell("10000");
     let why = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(why.contains("from 0 to 9999"), "{why}");
@@ -285,6 +330,10 @@ fn routes_without_cell_0_or_with_a_cell_twice_are_refused() {
         (vec!["--cell", "0=10.0.0.1:80", "--cell", "0=10.0.0.2:80"], "twice"),
         (vec!["--cell", "0=10.0.0.1"], "ADDRESS:PORT"),
         (vec!["--cell", "0=x;y:80"], "ADDRESS:PORT"),
+        (vec!["--cell", "0=[::1:80"], "ADDRESS:PORT"),
+        (vec!["--cell", "0=::1:80"], "ADDRESS:PORT"),
+        (vec!["--cell", "0=a:0"], "ADDRESS:PORT"),
+        (vec!["--cell", "0=*:80"], "needs an address"),
         (vec!["--cell", "10000=10.0.0.1:80"], "9999"),
     ] {
         let output = site.run(&[vec!["route", "nginx"], cells].concat());

@@ -7,7 +7,7 @@ use actix_web::http::header::RETRY_AFTER;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{CellNumber, Key, KeyKind, Session};
-use tollgate_store::sessions;
+use tollgate_store::{cells, sessions};
 
 use crate::answer::{PageError, go_to, html};
 use crate::form::{FormFields, SessionForm};
@@ -64,6 +64,14 @@ pub(crate) async fn sign_in(
     http: HttpRequest,
     fields: FormFields,
 ) -> Result<HttpResponse, PageError> {
+    // A form has no key in its head, so a router cannot know the cell of the first attempt.
+    let key = Key::parse(fields.get("key").unwrap_or_default());
+    if let Ok(key) = &key
+        && cell_in_query(&http) != Some(key.cell())
+        && app.store.read(cells::number).await? != key.cell()
+    {
+        return Ok(go_to(&format!("/dashboard/sign-in{}", query_of(key.cell()))));
+    }
     let now = app.clock.now();
     let from = http.peer_addr().map(|peer| sender(peer.ip()));
     if let Some(Err(too_soon)) = from.map(|from| sign_ins.0.take(from, now)) {
@@ -74,17 +82,13 @@ pub(crate) async fn sign_in(
         return Ok(answer);
     }
     let refused = |problem| page(&http, StatusCode::FORBIDDEN, problem);
-    let Ok(key) = Key::parse(fields.get("key").unwrap_or_default()) else {
+    let Ok(key) = key else {
         return refused("That is not a key. A secret key begins with tgs_.");
     };
     if key.kind() == KeyKind::Spend {
         return refused("That is a spend key, which only forwards calls. Use a secret key.");
     }
     let Some(answer) = open_session(&app, &http, &key).await? else {
-        // A form has no key in its head, so a router cannot know the cell of the first attempt.
-        if key.cell() != cell_in_query(&http).unwrap_or_default() {
-            return Ok(go_to(&format!("/dashboard/sign-in{}", query_of(key.cell()))));
-        }
         return refused("There is no such key. It may have been deleted.");
     };
     if let Some(from) = from {

@@ -5,7 +5,7 @@ use tollgate_domain::{CellNumber, Key};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::schema::{cell, secret_keys, spend_keys};
+use crate::schema::{cell, merchants, secret_keys, spend_keys};
 
 /// The number of the cell: that of the first configuration that had one, else 0.
 ///
@@ -35,19 +35,29 @@ pub fn moved_keys(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     Ok(made_elsewhere.collect())
 }
 
-/// Makes the database that of a cell, unless it is one already. Returns the number of its cell.
+/// Makes the database that of a cell, unless it is one already: with merchants and without a number it is cell 0. Returns
+/// the number of its cell.
 ///
 /// Call it in a write transaction.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub(crate) fn claim(conn: &mut Conn, cell: CellNumber) -> Result<CellNumber, StoreError> {
-    if let Some(number) = find(conn)? {
-        return Ok(number);
+    let has_merchants = diesel::dsl::exists(merchants::table.select(merchants::merchant_id));
+    if find(conn)?.is_none() && !diesel::select(has_merchants).get_result::<bool>(conn)? {
+        let row = (cell::one.eq(1), cell::number.eq(i32::from(cell.get())));
+        // Another node may be making it the same or another cell.
+        match conn {
+            Conn::Sqlite(conn) => {
+                diesel::insert_or_ignore_into(cell::table).values(row).execute(conn)?
+            }
+            Conn::Postgres(conn) => diesel::insert_into(cell::table)
+                .values(row)
+                .on_conflict_do_nothing()
+                .execute(conn)?,
+        };
     }
-    let number = cell::number.eq(i32::from(cell.get()));
-    diesel::insert_into(cell::table).values(number).execute(conn)?;
-    Ok(cell)
+    number(conn)
 }
 
 fn find(conn: &mut Conn) -> Result<Option<CellNumber>, StoreError> {

@@ -372,9 +372,12 @@ fn prepare(
     } else {
         migrations::check(&mut conn, options.accept_newer)?;
     }
-    // A database that may be newer is only read.
     if let Some(cell) = options.cell.filter(|_| !options.accept_newer) {
-        let database = conn.write(|conn| cells::claim(conn, cell))?;
+        // Commands that only look do not make it a cell.
+        let database = match options.migrate || options.serve {
+            true => conn.write(|conn| cells::claim(conn, cell))?,
+            false => cells::number(&mut conn)?,
+        };
         if database != cell {
             return Err(OpenError::OtherCell { database, options: cell });
         }

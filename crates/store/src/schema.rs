@@ -590,7 +590,8 @@ diesel::table! {
 }
 
 diesel::table! {
-    cell (number) {
+    cell (one) {
+        one -> Integer,
         number -> Integer,
     }
 }

@@ -1,10 +1,6 @@
 //! Tests of the move of a merchant between the databases of two cells, of every pair of kinds.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

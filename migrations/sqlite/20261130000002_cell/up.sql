@@ -1,4 +1,5 @@
--- The cell of this database: its number is in the keys that are made here. Without a row it is cell 0.
+-- The cell of this database: its number is in the keys that are made here. Without the row it is cell 0.
 CREATE TABLE cell (
-    number INTEGER NOT NULL PRIMARY KEY
+    one    INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    number INTEGER NOT NULL
 );

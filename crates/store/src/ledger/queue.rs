@@ -21,6 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// The receiving end of the queue, shared by the writers.
 pub(super) struct JobQueue {
     jobs: Mutex<mpsc::Receiver<Job>>,
+    patience: Duration,
     bookings: Mutex<Bookings>,
     ended: Condvar,
 }
@@ -44,7 +45,8 @@ pub(super) struct JobGroup<'a> {
 impl JobQueue {
     pub(super) fn new(jobs: mpsc::Receiver<Job>) -> Self {
         let bookings = Bookings { begun: Vec::new(), pause_until: Instant::now() };
-        Self { jobs: Mutex::new(jobs), bookings: Mutex::new(bookings), ended: Condvar::new() }
+        let (jobs, bookings) = (Mutex::new(jobs), Mutex::new(bookings));
+        Self { jobs, patience: PATIENCE, bookings, ended: Condvar::new() }
     }
 
     /// Waits for a job, for the group that is being booked, and for the pause after a group. `nodes` is the number of nodes
@@ -68,7 +70,7 @@ impl JobQueue {
     fn wait_for_turn(&self) -> Instant {
         let mut bookings = held(&self.bookings);
         while let Some(newest) = bookings.begun.iter().max()
-            && let Some(rest) = PATIENCE.checked_sub(newest.elapsed())
+            && let Some(rest) = self.patience.checked_sub(newest.elapsed())
         {
             let waited = self.ended.wait_timeout(bookings, rest);
             (bookings, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +99,7 @@ impl Drop for JobGroup<'_> {
     }
 }
 
-/// The pause after a group that took so long. Several nodes then book about as many groups together as one would alone.
+/// The pause after a group that took so long: none for one node, and more for more nodes.
 fn pause_after(took: Duration, nodes: u32) -> Duration {
     let share = took.checked_div(nodes).unwrap_or(took);
     took.saturating_sub(share).min(LONGEST_PAUSE)
@@ -124,6 +126,10 @@ mod tests {
         sender.try_send(Job::Write(work)).unwrap_or_else(|_| panic!("the queue is full"));
     }
 
+    fn pause_of(queue: &JobQueue) -> Instant {
+        held(&queue.bookings).pause_until
+    }
+
     fn sizes(queue: &JobQueue, nodes: u32, count: usize) -> Vec<usize> {
         (0..count).map(|_| queue.next_group(nodes).unwrap().jobs.len()).collect()
     }
@@ -138,8 +144,10 @@ mod tests {
 
     #[test]
     fn a_second_writer_waits_for_the_group_of_the_first_and_takes_what_came_meanwhile() {
-        let (queue, sender) = queue(1);
+        let (mut queue, sender) = queue(1);
+        queue.patience = Duration::from_secs(60);
         let first = queue.next_group(1).unwrap();
+        let begun = Instant::now();
         thread::scope(|scope| {
             send(&sender);
             let second = scope.spawn(|| queue.next_group(1).unwrap().jobs.len());
@@ -148,6 +156,16 @@ mod tests {
             drop(first);
             assert_eq!(second.join().unwrap(), 2);
         });
+        assert!(begun.elapsed() < queue.patience / 2, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_group_that_is_full_does_not_wait() {
+        let (mut queue, sender) = queue(1);
+        queue.patience = Duration::from_secs(60);
+        let _first = queue.next_group(1).unwrap();
+        (0..MAX_GROUP_SIZE).for_each(|_| send(&sender));
+        assert_eq!(sizes(&queue, 1, 1), [MAX_GROUP_SIZE]);
     }
 
     #[test]
@@ -180,5 +198,8 @@ mod tests {
         send(&sender);
         drop(queue.next_group(4).unwrap());
         assert!(begun.elapsed() >= Duration::from_millis(3), "{:?}", begun.elapsed());
+        // A job that was alone is followed by no pause.
+        let lone = pause_of(&queue);
+        assert!(lone <= Instant::now(), "the last group had one job");
     }
 }
