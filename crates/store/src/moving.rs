@@ -418,7 +418,7 @@ fn columns(conn: &mut Conn, table: MovedTable) -> Result<Vec<Column>, MoveError>
     Ok(columns)
 }
 
-/// Copies rows. The connection to the source must not be used for anything else meanwhile.
+/// Copies rows.
 fn copy(
     from: &mut Conn,
     to: &mut Conn,
@@ -426,32 +426,17 @@ fn copy(
     moving: Moving,
     part: RowPart,
 ) -> Result<(), MoveError> {
-    let MovedTable { name, numbered, .. } = table;
-    let condition = condition(from, table, moving, part);
-    let order = numbered.map(|number| format!(" ORDER BY {number}")).unwrap_or_default();
+    let query = sql_query(selection(from, table, moving, part)?);
     let insert = insertion(to, table)?;
     let mut batch = Batch { to, insert, rows: Vec::new(), bytes: 0 };
     match from {
         Conn::Sqlite(from) => {
-            let mut fields = Vec::new();
-            for Column { name, .. } in columns_of_sqlite(from, name)? {
-                fields.push(format!(
-                    "'{name}', CASE typeof({name}) WHEN 'blob' THEN '\\x' || lower(hex({name})) ELSE {name} END"
-                ));
-            }
-            let query = format!(
-                "SELECT json_object({}) AS \"row\" FROM {name} WHERE {condition}{order}",
-                fields.join(", ")
-            );
-            for row in sql_query(query).load_iter::<JsonRow, DefaultLoadingMode>(from)? {
+            for row in query.load_iter::<JsonRow, DefaultLoadingMode>(from)? {
                 batch.push(row?.row)?;
             }
         }
         Conn::Postgres(from) => {
-            let query = format!(
-                "SELECT to_json(t)::text AS \"row\" FROM {name} AS t WHERE {condition}{order}"
-            );
-            for row in sql_query(query).load_iter::<JsonRow, PgRowByRowLoadingMode>(from)? {
+            for row in query.load_iter::<JsonRow, PgRowByRowLoadingMode>(from)? {
                 batch.push(row?.row)?;
             }
         }
@@ -459,12 +444,29 @@ fn copy(
     batch.write()
 }
 
-fn columns_of_sqlite(
-    conn: &mut diesel::SqliteConnection,
-    table: &str,
-) -> Result<Vec<Column>, MoveError> {
-    let query = sql_query("SELECT name, type AS kind FROM pragma_table_info(?)");
-    Ok(query.bind::<Text, _>(table).load(conn)?)
+/// The query of rows as [`JsonRow`]s.
+fn selection(
+    conn: &mut Conn,
+    table: MovedTable,
+    moving: Moving,
+    part: RowPart,
+) -> Result<String, MoveError> {
+    let condition = condition(conn, table, moving, part);
+    let object = match conn {
+        Conn::Postgres(_) => "to_json(t)::text".to_owned(),
+        Conn::Sqlite(_) => {
+            let fields = columns(conn, table)?.into_iter().map(|Column { name, .. }| {
+                format!(
+                    "'{name}', CASE typeof({name}) WHEN 'blob' THEN '\\x' || lower(hex({name})) \
+                     ELSE {name} END"
+                )
+            });
+            format!("json_object({})", fields.collect::<Vec<_>>().join(", "))
+        }
+    };
+    let order = table.numbered.map(|number| format!(" ORDER BY {number}")).unwrap_or_default();
+    let name = table.name;
+    Ok(format!("SELECT {object} AS \"row\" FROM {name} AS t WHERE {condition}{order}"))
 }
 
 /// The statement that inserts an array of rows.
