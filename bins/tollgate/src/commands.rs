@@ -300,7 +300,10 @@ pub(crate) async fn wallet(
     let movement = WalletMovement { kind: TransactionKind::Credit, amount, description };
     let moved = open(config)?
         .write(move |conn| match wallets::owner_of(conn, wallet)? {
-            Some(merchant) => wallets::book(conn, merchant, wallet, &movement, now),
+            Some(merchant) => {
+                merchants::require_merchant_here(conn, merchant)?;
+                wallets::book(conn, merchant, wallet, &movement, now)
+            }
             None => Ok::<_, StoreError>(MovementOutcome::NotFound),
         })
         .await?;

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum, ValueHint};
 use serde_json::json;
 use tollgate_domain::{CellNumber, Key};
@@ -121,7 +121,9 @@ fn read_moved(
                 "{name}: line {line} must be the beginning of a key and a cell that --cell names"
             )
         })?;
-        moved.insert(start, cell);
+        if let Some(other) = moved.insert(start.clone(), cell).filter(|other| *other != cell) {
+            bail!("{start} is in cell {other} and in cell {cell}: make the files again");
+        }
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -252,9 +253,25 @@ fn a_merchant_that_has_moved_keeps_its_keys() {
         let merchants = zero.site.json(&["merchant", "list"]);
         let merchant_id = merchants["merchant_id"].as_str().unwrap();
         let to = format!("sqlite:{}", seven.site.path().join("tollgate.db").display());
+        // The body of an operation comes when the merchant has moved.
+        let mut slow = std::net::TcpStream::connect(zero.node.address).unwrap();
+        let body_text = r#"{"name": "Late"}"#;
+        let head = format!(
+            "POST /v1/spend_keys HTTP/1.1\r\nhost: test\r\nconnection: close\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            zero.key,
+            body_text.len()
+        );
+        slow.write_all(head.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
         let moved = zero.site.json(&["merchant", "move", merchant_id, "--to", &to]);
         assert_eq!((&moved["cell"], &moved["differences"]), (&json!(7), &json!([])), "{moved}");
         assert_eq!(moved["rows"]["requests"], 1, "{moved}");
+
+        slow.write_all(body_text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
 
         // The old cell refuses calls and operations, to be sent again.
         let refused = call(&zero).send().await;
@@ -281,8 +298,15 @@ fn a_merchant_that_has_moved_keeps_its_keys() {
             assert!(list.expect(200)["data"].as_array().unwrap().len() > 1);
             let stays = router.call("GET", "/v1/requests").bearer(&seven.key).send().await;
             stays.expect(200);
+            let signed_in = router.sign_in("/dashboard/sign-in?cell=7", &zero.key).await;
+            assert_eq!(signed_in.header("location"), Some("/dashboard"), "{signed_in:?}");
         })
         .await;
+        let wallet = merchants["wallet_id"].as_str().unwrap();
+        let credit = zero.site.run(&["wallet", "credit", wallet, "5"]);
+        assert_eq!(credit.status.code(), Some(1), "{}", String::from_utf8_lossy(&credit.stdout));
+        let key_made = zero.site.run(&["key", "create", "--merchant", merchant_id]);
+        assert_eq!(key_made.status.code(), Some(1));
         let again = zero.site.run(&["merchant", "move", merchant_id, "--to", &to]);
         let why = String::from_utf8_lossy(&again.stderr).into_owned();
         assert!(again.status.code() == Some(1) && why.contains("cell 7"), "{why}");
@@ -325,6 +349,8 @@ fn a_database_stays_in_its_cell() {
 #[test]
 fn routes_without_cell_0_or_with_a_cell_twice_are_refused() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
+    std::fs::write(site.path().join("a"), "tgk_3_4Kd9Qx2v 0\n").unwrap();
+    std::fs::write(site.path().join("b"), "tgk_3_4Kd9Qx2v 7\n").unwrap();
     for (cells, why) in [
         (vec!["--cell", "7=10.0.0.1:80"], "cell 0"),
         (vec!["--cell", "0=10.0.0.1:80", "--cell", "0=10.0.0.2:80"], "twice"),
@@ -335,6 +361,10 @@ fn routes_without_cell_0_or_with_a_cell_twice_are_refused() {
         (vec!["--cell", "0=a:0"], "ADDRESS:PORT"),
         (vec!["--cell", "0=*:80"], "needs an address"),
         (vec!["--cell", "10000=10.0.0.1:80"], "9999"),
+        (
+            vec!["--cell", "0=a:80", "--cell", "7=b:80", "--moved", "a", "--moved", "b"],
+            "make the files again",
+        ),
     ] {
         let output = site.run(&[vec!["route", "nginx"], cells].concat());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -38,7 +38,7 @@ pub use app::App;
 pub use delivery::WebhookDispatcher;
 #[doc(hidden)]
 pub use delivery::samples::completed as sample_record;
-pub use http::auth::app as app_of;
+pub use http::auth::{app as app_of, mark_operation};
 pub use http::body::read as read_body;
 pub use http::error::{ApiError, ErrorCode};
 pub use http::list::Query;

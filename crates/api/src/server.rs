@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::app::App;
 use crate::client_connections::{self, ClientConnections, ClientStream};
+use crate::http::auth::answer_if_here;
 use crate::http::earlier::serve_earlier_names;
 use crate::routes::{ServedRoutes, routes};
 use crate::settings::InterfaceShape;
@@ -113,6 +114,7 @@ fn service<Io: AsyncRead + AsyncWrite + Unpin + 'static>(
     let is_earlier = app.settings.shape == InterfaceShape::Earlier;
     let log = app.settings.access_log;
     let routes = Routes::new()
+        .wrap(from_fn(answer_if_here))
         .wrap(from_fn(move |request, next| client_connections::track(log, request, next)))
         .wrap(Condition::new(is_earlier, from_fn(serve_earlier_names)))
         .configure(routes(app.clone(), served))

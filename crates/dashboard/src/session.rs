@@ -15,7 +15,7 @@ use tollgate_store::sessions;
 use crate::answer::PageError;
 use crate::clock::PageClock;
 use tollgate_api::client::{mark_authenticated, note_caller, scheme};
-use tollgate_api::{ApiError, app_of};
+use tollgate_api::{ApiError, app_of, mark_operation};
 
 /// The cookie with the token of a session.
 pub(crate) const COOKIE_NAME: &str = "tollgate_session";
@@ -100,6 +100,7 @@ impl FromRequest for SessionUser {
             let session = app.store.read(find).await?.ok_or_else(ApiError::auth_invalid)?;
             let key = CallKey::Secret(session.secret_key_id);
             mark_authenticated(&http);
+            mark_operation(&http, session.merchant.merchant_id);
             note_caller(&http, session.merchant.merchant_id, key);
             app.take_call(session.secret_key_id, now)?;
             let (form_token, origin) = (token.form_token(), origin(&http));

@@ -7,7 +7,7 @@ use actix_web::http::header::RETRY_AFTER;
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{CellNumber, Key, KeyKind, Session};
-use tollgate_store::{cells, sessions};
+use tollgate_store::{cells, merchants, sessions};
 
 use crate::answer::{PageError, go_to, html};
 use crate::form::{FormFields, SessionForm};
@@ -44,6 +44,13 @@ pub(crate) async fn show(
     }
 }
 
+/// Whether this cell does not have a key. It may have one that another cell has made, if its merchant has moved.
+async fn is_unknown(app: &App, key: &Key) -> Result<bool, PageError> {
+    let hash = key.hash();
+    let found = app.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
+    Ok(found.is_none())
+}
+
 fn page(http: &HttpRequest, status: StatusCode, problem: &str) -> Result<HttpResponse, PageError> {
     let cell = cell_in_query(http).map(query_of).unwrap_or_default();
     html(status, &SignInPage { problem, cell })
@@ -69,6 +76,7 @@ pub(crate) async fn sign_in(
     if let Ok(key) = &key
         && cell_in_query(&http) != Some(key.cell())
         && app.store.read(cells::number).await? != key.cell()
+        && is_unknown(&app, key).await?
     {
         return Ok(go_to(&format!("/dashboard/sign-in{}", query_of(key.cell()))));
     }

@@ -6,6 +6,7 @@ use tollgate_domain::{CellNumber, Key};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::schema::{cell, merchants, secret_keys, spend_keys};
+use crate::tables::merchants::moved_merchants;
 
 /// The number of the cell: that of the first configuration that had one, else 0.
 ///
@@ -21,12 +22,16 @@ pub fn number(conn: &mut Conn) -> Result<CellNumber, StoreError> {
 /// [`StoreError`] when the database fails.
 pub fn moved_keys(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     let cell = number(conn)?;
+    let moved = moved_merchants(conn)?;
     let secret = secret_keys::table
         .filter(secret_keys::deleted_at.is_null())
+        .filter(secret_keys::merchant_id.ne_all(&moved))
         .select(secret_keys::key_preview);
     let mut previews: Vec<String> = secret.load(conn)?;
-    let spend =
-        spend_keys::table.filter(spend_keys::deleted_at.is_null()).select(spend_keys::key_preview);
+    let spend = spend_keys::table
+        .filter(spend_keys::deleted_at.is_null())
+        .filter(spend_keys::merchant_id.ne_all(&moved))
+        .select(spend_keys::key_preview);
     previews.extend(spend.load::<String>(conn)?);
     let made_elsewhere = previews.iter().filter_map(|preview| {
         let start = preview.trim_end_matches('*');
@@ -43,8 +48,7 @@ pub fn moved_keys(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
 /// # Errors
 /// [`StoreError`] when the database fails.
 pub(crate) fn claim(conn: &mut Conn, cell: CellNumber) -> Result<CellNumber, StoreError> {
-    let has_merchants = diesel::dsl::exists(merchants::table.select(merchants::merchant_id));
-    if find(conn)?.is_none() && !diesel::select(has_merchants).get_result::<bool>(conn)? {
+    if !is_one(conn)? {
         let row = (cell::one.eq(1), cell::number.eq(i32::from(cell.get())));
         // Another node may be making it the same or another cell.
         match conn {
@@ -58,6 +62,12 @@ pub(crate) fn claim(conn: &mut Conn, cell: CellNumber) -> Result<CellNumber, Sto
         };
     }
     number(conn)
+}
+
+/// Whether the database is that of a cell: it has a number or a merchant.
+pub(crate) fn is_one(conn: &mut Conn) -> Result<bool, StoreError> {
+    let has_merchants = diesel::dsl::exists(merchants::table.select(merchants::merchant_id));
+    Ok(find(conn)?.is_some() || diesel::select(has_merchants).get_result::<bool>(conn)?)
 }
 
 fn find(conn: &mut Conn) -> Result<Option<CellNumber>, StoreError> {

@@ -48,6 +48,12 @@ pub(crate) use reading::{
 };
 
 diesel::define_sql_function! {
+    /// Takes a lock until the session ends, if it is free.
+    #[sql_name = "pg_try_advisory_lock"]
+    fn try_session_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
+}
+
+diesel::define_sql_function! {
     /// Takes a lock until the transaction ends, if it is free.
     #[sql_name = "pg_try_advisory_xact_lock"]
     fn try_advisory_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
@@ -482,6 +488,16 @@ pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
 /// Locks the queue of the roll-ups against other nodes, as [`try_lock_outbox`].
 pub(crate) fn try_lock_rollup_queue(conn: &mut Conn) -> QueryResult<bool> {
     try_lock_advisory(conn, "rollup_queue")
+}
+
+/// Takes a lock until the session ends, if it is free. SQLite has none.
+pub(crate) fn try_lock_session(conn: &mut Conn, name: &str) -> QueryResult<bool> {
+    match conn {
+        Conn::Sqlite(_) => Ok(true),
+        Conn::Postgres(conn) => {
+            diesel::select(try_session_lock(advisory_number(name))).get_result(conn)
+        }
+    }
 }
 
 fn try_lock_advisory(conn: &mut Conn, name: &str) -> QueryResult<bool> {

@@ -73,6 +73,14 @@ pub fn set_time_zone(
     Ok(())
 }
 
+/// Fails for a merchant that moves to another cell, or has moved there.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] then. Other errors when the database fails.
+pub fn require_merchant_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
+    require_here(conn, merchant_id)
+}
+
 /// Fails for a key of a merchant that moves to another cell, or has moved there.
 ///
 /// # Errors
@@ -135,6 +143,7 @@ pub fn create_secret_key(
     name: &str,
     now: Timestamp,
 ) -> Result<(SecretKey, Key), StoreError> {
+    require_here(conn, merchant_id)?;
     let key = Key::generate(KeyKind::Secret, cells::number(conn)?);
     let row = SecretKeyRow {
         secret_key_id: Id(SecretKeyId::generate(now)),

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 use diesel::connection::DefaultLoadingMode;
@@ -16,8 +17,11 @@ use diesel::sql_types::{BigInt, Text};
 use tollgate_domain::{CellNumber, Id as _, MerchantId, RequestId};
 
 use crate::conn::Conn;
+use crate::dialect;
 use crate::error::StoreError;
+use crate::files::{beside, private};
 use crate::ids::Id;
+use crate::readers::Readers;
 use crate::schema::{archived_sums, jobs, open_calls};
 use crate::store::Store;
 use crate::tables::merchants::{cell_of, set_cell};
@@ -103,8 +107,21 @@ pub enum MoveError {
     SameCell(CellNumber),
     /// The merchant is not in this database.
     NotHere,
-    /// The merchant moves already, or has moved, to this cell.
+    /// The merchant has moved to this cell.
     HasMoved(i32),
+    /// The merchant has moved to this cell, which is another one, or a move there was interrupted.
+    MovesTo(i32),
+    /// Another command moves the merchant.
+    Busy,
+    /// The other database has neither a number nor a merchant.
+    NoCell,
+    /// The rows of this table cannot be copied.
+    Copy {
+        /// The table.
+        table: &'static str,
+        /// The error of the database.
+        cause: StoreError,
+    },
     /// The other database has the merchant.
     IsThere,
     /// The merchant has records in the archive, which stay with this cell.
@@ -151,7 +168,17 @@ impl fmt::Display for MoveError {
             Self::Store(cause) => cause.fmt(f),
             Self::SameCell(cell) => write!(f, "both databases are of cell {cell}"),
             Self::NotHere => f.write_str("there is no such merchant"),
-            Self::HasMoved(cell) => write!(f, "the merchant moves to cell {cell}, or has moved"),
+            Self::HasMoved(cell) => write!(f, "the merchant has moved to cell {cell}"),
+            Self::MovesTo(cell) => write!(f, "the merchant has moved, or moves, to cell {cell}"),
+            Self::Busy => {
+                f.write_str("another command moves the merchant, or one of the same file")
+            }
+            Self::NoCell => f.write_str(
+                "the other database is of no cell yet: serve it with `cell` in its configuration",
+            ),
+            Self::Copy { table, cause } => {
+                write!(f, "the rows of {table} cannot be copied: {cause:?}")
+            }
             Self::IsThere => f.write_str("the other database has the merchant"),
             Self::HasArchive => f.write_str("the merchant has records in the archive of this cell"),
             Self::OpenCalls(count) => write!(f, "{count} calls of the merchant have not ended"),
@@ -180,12 +207,29 @@ struct Moving {
 }
 
 impl Store {
-    /// Moves a merchant to the database of another cell, or completes a move that was interrupted. Its calls and operations are refused with
-    /// [`StoreError::Unavailable`] until open calls have ended, but at most for `patience`, and the rest is copied.
+    /// Moves a merchant to the database of another cell, or completes a move that was interrupted. Its calls and operations
+    /// are refused with [`StoreError::Unavailable`] until open calls have ended, but at most for `patience`, and the rest is
+    /// copied.
     ///
     /// # Errors
     /// [`MoveError`]. The merchant then stays, unless the other database could not say that it has committed.
     pub async fn move_merchant(
+        &self,
+        target: &Self,
+        merchant_id: MerchantId,
+        patience: Duration,
+    ) -> Result<MoveReport, MoveError> {
+        let (from, merchant) = (self.0.readers.clone(), merchant_id.to_string());
+        let locked = tokio::task::spawn_blocking(move || MoveLock::take(&from, &merchant));
+        let _lock = locked.await.map_err(interrupted)??;
+        let moved = self.move_locked(target, merchant_id, patience).await;
+        if moved.is_err() {
+            self.take_back(target, merchant_id).await?;
+        }
+        moved
+    }
+
+    async fn move_locked(
         &self,
         target: &Self,
         merchant_id: MerchantId,
@@ -210,17 +254,22 @@ impl Store {
         let (cell, moving) = self.with_both(target, begin).await?;
         let begun = Instant::now();
         self.set_cell(merchant_id, Some(cell)).await?;
-        match self.move_rest(target, moving, patience).await {
-            Ok(rows) => Ok(MoveReport { cell, rows, pause: begun.elapsed() }),
-            Err(cause) => {
-                let is_there = target.read(move |conn| merchants::find(conn, merchant_id)).await;
-                // The answer of a commit may be lost. In doubt, the merchant is refused in both places.
-                if let Ok(None) = is_there {
-                    self.set_cell(merchant_id, None).await?;
-                }
-                Err(cause)
-            }
+        let rows = self.move_rest(target, moving, patience).await?;
+        Ok(MoveReport { cell, rows, pause: begun.elapsed() })
+    }
+
+    /// Admits calls again after a move to `target` that has failed. The answer of a commit may be lost. In doubt, the merchant is
+    /// refused in both places.
+    async fn take_back(&self, target: &Self, merchant_id: MerchantId) -> Result<(), MoveError> {
+        let is_back = self.with_both(target, move |from, to| {
+            let cell = i32::from(cells::number(to)?.get());
+            let moves = cell_of(from, merchant_id)? == Some(cell);
+            Ok(moves && merchants::find(to, merchant_id)?.is_none())
+        });
+        if is_back.await? {
+            self.set_cell(merchant_id, None).await?;
         }
+        Ok(())
     }
 
     async fn set_cell(
@@ -265,12 +314,45 @@ impl Store {
             let (mut from, mut to) = (from.get()?, to.get()?);
             work(&mut from, &mut to)
         });
-        let lost = |_| StoreError::Unavailable("the copy was interrupted".to_owned());
-        done.await.map_err(lost)?
+        done.await.map_err(interrupted)?
+    }
+}
+
+fn interrupted(_: tokio::task::JoinError) -> StoreError {
+    StoreError::Unavailable("the copy was interrupted".to_owned())
+}
+
+/// Held by the command that moves a merchant. It ends with its process.
+enum MoveLock {
+    File {
+        _file: File,
+    },
+    /// A connection with a lock of its session.
+    Session {
+        _conn: Box<Conn>,
+    },
+}
+
+impl MoveLock {
+    fn take(readers: &Readers, merchant: &str) -> Result<Self, MoveError> {
+        if let Some(file) = readers.file() {
+            let file = private().create(true).truncate(false).open(beside(file, ".moving"));
+            let file = file.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
+            file.try_lock().map_err(|_| MoveError::Busy)?;
+            return Ok(Self::File { _file: file });
+        }
+        let mut conn = readers.connect()?;
+        match dialect::try_lock_session(&mut conn, &format!("move of {merchant}"))? {
+            true => Ok(Self::Session { _conn: Box::new(conn) }),
+            false => Err(MoveError::Busy),
+        }
     }
 }
 
 fn check(from: &mut Conn, to: &mut Conn, merchant_id: MerchantId) -> Result<CellNumber, MoveError> {
+    if !cells::is_one(to)? {
+        return Err(MoveError::NoCell);
+    }
     let (here, there) = (cells::number(from)?, cells::number(to)?);
     if here == there {
         return Err(MoveError::SameCell(here));
@@ -281,9 +363,8 @@ fn check(from: &mut Conn, to: &mut Conn, merchant_id: MerchantId) -> Result<Cell
     // A move to the same cell that was interrupted begins again.
     let is_there = merchants::find(to, merchant_id)?.is_some();
     match cell_of(from, merchant_id)? {
-        Some(cell) if is_there || cell != i32::from(there.get()) => {
-            return Err(MoveError::HasMoved(cell));
-        }
+        Some(cell) if cell != i32::from(there.get()) => return Err(MoveError::MovesTo(cell)),
+        Some(cell) if is_there => return Err(MoveError::HasMoved(cell)),
         None if is_there => return Err(MoveError::IsThere),
         Some(_) | None => {}
     }
@@ -426,9 +507,24 @@ fn copy(
     moving: Moving,
     part: RowPart,
 ) -> Result<(), MoveError> {
+    let copied = copy_rows(from, to, table, moving, part);
+    copied.map_err(|error| match error {
+        MoveError::Store(cause) => MoveError::Copy { table: table.name, cause },
+        other => other,
+    })
+}
+
+fn copy_rows(
+    from: &mut Conn,
+    to: &mut Conn,
+    table: MovedTable,
+    moving: Moving,
+    part: RowPart,
+) -> Result<(), MoveError> {
     let query = sql_query(selection(from, table, moving, part)?);
     let insert = insertion(to, table)?;
-    let mut batch = Batch { to, insert, rows: Vec::new(), bytes: 0 };
+    let mut batch =
+        Batch { to, insert, rows: Vec::new(), bytes: 0, is_whole: table.name == "budgets" };
     match from {
         Conn::Sqlite(from) => {
             for row in query.load_iter::<JsonRow, DefaultLoadingMode>(from)? {
@@ -497,16 +593,16 @@ struct Batch<'a> {
     insert: String,
     rows: Vec<String>,
     bytes: usize,
+    /// Whether all rows are inserted at once, because they refer to each other.
+    is_whole: bool,
 }
 
 impl Batch<'_> {
     fn push(&mut self, row: String) -> Result<(), MoveError> {
         self.bytes += row.len();
         self.rows.push(row);
-        match self.rows.len() >= ROWS_AT_ONCE || self.bytes >= BYTES_AT_ONCE {
-            true => self.write(),
-            false => Ok(()),
-        }
+        let is_full = self.rows.len() >= ROWS_AT_ONCE || self.bytes >= BYTES_AT_ONCE;
+        if is_full && !self.is_whole { self.write() } else { Ok(()) }
     }
 
     fn write(&mut self) -> Result<(), MoveError> {

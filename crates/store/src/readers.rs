@@ -1,10 +1,11 @@
 //! The connections for reading, which all callers share.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use r2d2::{Pool, PooledConnection};
+use r2d2::{ManageConnection, Pool, PooledConnection};
 
-use crate::conn::ConnManager;
+use crate::conn::{Conn, ConnManager};
 use crate::error::StoreError;
 
 /// The longest wait for a connection.
@@ -36,6 +37,16 @@ impl Readers {
             .error_handler(Box::new(r2d2::NopErrorHandler))
             .build_unchecked(manager.clone());
         Self { pool, manager: manager.clone() }
+    }
+
+    /// The file of the database, if it is SQLite.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.manager.file()
+    }
+
+    /// A new connection, which is not of the pool.
+    pub(crate) fn connect(&self) -> Result<Conn, StoreError> {
+        self.manager.connect()
     }
 
     /// A connection. Waits until one is free.

@@ -83,6 +83,11 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
         let budget =
             store.budget(merchant_id, Some(parent.budget_id), BudgetRules::default()).await;
         store.move_key(&spend_key, Some(budget.budget_id)).await;
+        // An older budget below a newer one.
+        let old = store.budget(merchant_id, None, BudgetRules::default()).await;
+        let new = store.budget(merchant_id, None, BudgetRules::default()).await;
+        let old = Budget { parent_id: Some(new.budget_id), ..old };
+        store.save_budget(&old, false).await.unwrap();
         subscribe(store, &connection).await;
         let call = async |of: &Store| {
             let mut call = store.call_with(&spend_key, &key);
@@ -160,6 +165,11 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
 
         let again = store.store.move_merchant(target, merchant_id, PATIENCE).await;
         assert!(matches!(again, Err(MoveError::HasMoved(7))), "{again:?}");
+        let nowhere = tempfile::tempdir().unwrap();
+        let nowhere = DatabaseUrl::Sqlite(nowhere.path().join("nowhere.db"));
+        let nowhere = Store::open(&nowhere, &Options::default()).unwrap();
+        let nowhere = target.move_merchant(&nowhere, merchant_id, PATIENCE).await;
+        assert!(matches!(nowhere, Err(MoveError::NoCell)), "{nowhere:?}");
         let back = target.move_merchant(&store.store, merchant_id, PATIENCE).await;
         assert!(matches!(back, Err(MoveError::IsThere)), "{back:?}");
     });
@@ -184,7 +194,13 @@ fn a_merchant_whose_call_does_not_end_stays() {
 
         // A move that is interrupted leaves the merchant refused. The same move completes it.
         let moving = store.store.move_merchant(target, merchant_id, PATIENCE);
-        let interrupted = tokio::time::timeout(Duration::from_millis(1_500), moving).await;
+        let interrupted = tokio::time::timeout(Duration::from_millis(1_500), moving);
+        let another = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            store.store.move_merchant(target, merchant_id, PATIENCE).await
+        };
+        let (interrupted, another) = tokio::join!(interrupted, another);
+        assert!(matches!(another, Err(MoveError::Busy)), "{another:?}");
         assert!(interrupted.is_err(), "{interrupted:?}");
         let refused = store.store.admit(Box::new(store.call(merchant_id, key))).await.unwrap();
         assert_eq!(refused.map(drop), Err(Refusal::KeyInvalid));

@@ -1,8 +1,10 @@
 //! The caller of an operation. An extractor yields the merchant, so a handler cannot skip the check.
 
-use actix_web::dev::Payload;
+use actix_web::body::BoxBody;
+use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::http::header::AUTHORIZATION;
-use actix_web::{FromRequest, HttpRequest, web};
+use actix_web::middleware::Next;
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, ResponseError, web};
 use futures_util::future::LocalBoxFuture;
 use subtle::ConstantTimeEq;
 use tollgate_domain::admission::CallKey;
@@ -66,12 +68,45 @@ impl FromRequest for Caller {
             let found = app.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await?;
             let key = found.ok_or_else(ApiError::auth_invalid)?;
             mark_authenticated(&http);
+            mark_operation(&http, key.merchant_id);
             AccessEntry::of(&http).caller(key.merchant_id, CallKey::Secret(key.secret_key_id));
             app.rate_limits.take_call(key.secret_key_id, app.clock.now())?;
             refuse_unknown_parameters(&http)?;
             Ok(Self { merchant_id: key.merchant_id })
         })
     }
+}
+
+/// The merchant of an operation.
+#[derive(Clone, Copy)]
+struct OperationMerchant(MerchantId);
+
+/// Notes the merchant of an operation, for [`answer_if_here`].
+pub fn mark_operation(http: &HttpRequest, merchant_id: MerchantId) {
+    http.extensions_mut().insert(OperationMerchant(merchant_id));
+}
+
+/// Answers an operation that changes something only while its merchant is in this cell. A merchant may begin to move after
+/// the caller was checked. What is written from then on stays behind, so it is not confirmed.
+pub(crate) async fn answer_if_here(
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
+    let is_change = !request.method().is_safe();
+    let response = next.call(request).await?;
+    let status = response.status();
+    let merchant = response.request().extensions().get::<OperationMerchant>().copied();
+    if let Some(OperationMerchant(merchant_id)) = merchant
+        && is_change
+        && (status.is_success() || status.is_redirection())
+    {
+        let app = app(response.request())?;
+        let here = move |conn: &mut _| merchants::require_merchant_here(conn, merchant_id);
+        if let Err(cause) = app.store.read(here).await {
+            return Ok(response.into_response(ApiError::from(cause).error_response()));
+        }
+    }
+    Ok(response)
 }
 
 impl FromRequest for Operator {
