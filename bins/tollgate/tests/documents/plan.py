@@ -108,6 +108,11 @@ SUBSTITUTIONS = [
     ("operate", "sh", " /usr/local/bin/", " system/usr/local/bin/"),
     ("operate", "sh", " /etc/", " system/etc/"),
     ("docs/guides/move-from-litellm.md", "text", "mch_…", "$MERCHANT"),
+    # Cells in files.
+    ("docs/operate/cells.md", "sh", "/etc/tollgate/", ""),
+    ("docs/operate/cells.md", "sh", "mch_…", "$MERCHANT"),
+    ("docs/operate/cells.md", "sh", "postgres://tollgate@db7.internal/tollgate", "sqlite:seven.db"),
+    ("docs/operate/cells.md", "sh", "nginx -s reload", "grep -q tollgate_7 cells.conf"),
     # Days that pass.
     ("operate", "text", "--from 2026-11-21", "--from {TODAY}"),
     ("operate", "text", "--to 2026-11-21", "--to {TODAY}"),
@@ -193,6 +198,13 @@ END
         export TOLLGATE_PRICES_PUBLIC_KEY=$(openssl pkey -in prices.key -pubout | sed -n 2p)
         echo '{"released": "2026-11-27", "rows":
             [{"provider": "openai", "models": ["m-next"], "prices": {"input": "3", "output": "12"}}]}' >prices.json
+    """,
+    ("docs/operate/cells.md", "tollgate merchant create"): """
+        printf 'database_url = "sqlite:seven.db"\ncell = 7\n' >cell-7.toml
+    """,
+    ("docs/operate/cells.md", "tollgate merchant move"): """
+        export TOLLGATE_DATABASE_URL=sqlite:zero.db
+        MERCHANT=$(tollgate merchant create Acme --json | grep -o 'mch_[0-9A-Z]*')
     """,
     ("docs/operate/archive.md", "tollgate archive run"): """
         export TOLLGATE_DATABASE_URL=sqlite:tollgate.db TOLLGATE_ARCHIVE_URL=file://$PWD/archive
