@@ -81,7 +81,7 @@ impl FromRequest for Caller {
 #[derive(Clone, Copy)]
 struct OperationMerchant(MerchantId);
 
-/// Notes the merchant of an operation, for [`answer_if_here`].
+/// Notes the merchant of an operation, which is confirmed only while the merchant is in this cell.
 pub fn mark_operation(http: &HttpRequest, merchant_id: MerchantId) {
     http.extensions_mut().insert(OperationMerchant(merchant_id));
 }
