@@ -401,7 +401,7 @@ class Commands:
             command = [os.environ["PROGRAM"], *path, "--help"]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             listed = re.search(r"^Commands:\n((?: .*\n)+)", text, re.MULTILINE)
-            below = re.findall(r"^  ([a-z]+) ", listed[1], re.MULTILINE) if listed else []
+            below = re.findall(r"^  ([a-z][a-z-]*) ", listed[1], re.MULTILINE) if listed else []
             options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text.split("\nExamples:")[0]))
             self.helps[path] = set(below), options | {"-V", "--version"}
         return self.helps[path]
