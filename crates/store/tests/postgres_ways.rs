@@ -214,10 +214,16 @@ async fn sleeps(store: &Store, time: Duration) -> Result<(), StoreError> {
 
 /// Uses all connections for writing, and some for reading.
 async fn uses_connections(store: &Store) -> Vec<Result<(), StoreError>> {
-    let writes = (0..8).map(|_| sleeps(store, Duration::from_millis(20)));
+    // The second writer takes a group when the first has worked on one for a while.
+    let slow = sleeps(store, Duration::from_millis(100));
+    let writes = async {
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        join_all((0..8).map(|_| sleeps(store, Duration::from_millis(20)))).await
+    };
     let reads = (0..4).map(|_| store.read(Conn::ping));
-    let (mut ended, reads) = tokio::join!(join_all(writes), join_all(reads));
+    let (slow, mut ended, reads) = tokio::join!(slow, writes, join_all(reads));
     ended.extend(reads);
+    ended.push(slow);
     ended
 }
 

@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn a_group_that_takes_long_delays_the_others_once() {
         let (queue, sender) = queue(1);
-        let _slow = queue.next_group(1).unwrap();
         let begun = Instant::now();
+        let _slow = queue.next_group(1).unwrap();
         send(&sender);
         drop(queue.next_group(1).unwrap());
         assert!(begun.elapsed() >= PATIENCE / 2, "{:?}", begun.elapsed());
