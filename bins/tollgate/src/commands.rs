@@ -301,7 +301,7 @@ pub(crate) async fn wallet(
     let moved = open(config)?
         .write(move |conn| match wallets::owner_of(conn, wallet)? {
             Some(merchant) => {
-                merchants::require_merchant_here(conn, merchant)?;
+                merchants::require_here(conn, merchant)?;
                 wallets::book(conn, merchant, wallet, &movement, now)
             }
             None => Ok::<_, StoreError>(MovementOutcome::NotFound),

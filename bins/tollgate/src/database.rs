@@ -53,7 +53,7 @@ pub(crate) async fn store_of(
     if store.read(move |conn| merchants::find(conn, merchant)).await?.is_none() {
         bail!("there is no merchant {merchant}: `tollgate merchant list` prints them");
     }
-    store.read(move |conn| merchants::require_merchant_here(conn, merchant)).await?;
+    store.read(move |conn| merchants::require_here(conn, merchant)).await?;
     Ok(store)
 }
 

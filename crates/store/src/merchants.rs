@@ -13,7 +13,7 @@ use crate::ids::Id;
 use crate::page::Page;
 use crate::rows::{MerchantRow, SecretKeyRow};
 use crate::schema::{merchants, secret_keys, spend_keys};
-use crate::tables::merchants::require_here;
+pub use crate::tables::merchants::require_here;
 use crate::{cells, wallets};
 
 /// A new merchant and its first key, which is shown only this once.
@@ -71,14 +71,6 @@ pub fn set_time_zone(
         .set(merchants::time_zone.eq(name))
         .execute(conn)?;
     Ok(())
-}
-
-/// Fails for a merchant that moves to another cell, or has moved there.
-///
-/// # Errors
-/// [`StoreError::Unavailable`] then. Other errors when the database fails.
-pub fn require_merchant_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
-    require_here(conn, merchant_id)
 }
 
 /// Fails for a key of a merchant that moves to another cell, or has moved there.

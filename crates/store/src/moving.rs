@@ -44,15 +44,33 @@ struct MovedTable {
     old_rows: Option<&'static str>,
     /// The column that the other database fills itself.
     numbered: Option<&'static str>,
+    /// Whether rows refer to rows of the same table, so that all are inserted at once.
+    is_tree: bool,
 }
 
 impl MovedTable {
     const fn new(name: &'static str) -> Self {
-        Self { name, old_rows: None, numbered: None }
+        Self { name, old_rows: None, numbered: None, is_tree: false }
     }
 
     const fn growing(name: &'static str, id: &'static str) -> Self {
-        Self { name, old_rows: Some(id), numbered: None }
+        Self { old_rows: Some(id), ..Self::new(name) }
+    }
+
+    const fn numbered(name: &'static str, column: &'static str) -> Self {
+        Self { numbered: Some(column), ..Self::new(name) }
+    }
+
+    const fn tree(name: &'static str) -> Self {
+        Self { is_tree: true, ..Self::new(name) }
+    }
+
+    /// Adds the table to an error of its rows.
+    fn failed(self, error: MoveError) -> MoveError {
+        match error {
+            MoveError::Store(cause) => MoveError::Copy { table: self.name, cause },
+            other => other,
+        }
     }
 }
 
@@ -62,7 +80,7 @@ const TABLES: &[MovedTable] = &[
     MovedTable::new("merchants"),
     MovedTable::new("secret_keys"),
     MovedTable::new("wallets"),
-    MovedTable::new("budgets"),
+    MovedTable::tree("budgets"),
     MovedTable::new("connections"),
     MovedTable::new("meters"),
     MovedTable::new("meter_versions"),
@@ -93,7 +111,7 @@ const TABLES: &[MovedTable] = &[
     MovedTable::new("missing_prices"),
     MovedTable::new("idempotent_answers"),
     MovedTable::new("webhooks"),
-    MovedTable { name: "events", old_rows: None, numbered: Some("number") },
+    MovedTable::numbered("events", "number"),
     MovedTable::new("deliveries"),
 ];
 
@@ -247,7 +265,8 @@ impl Store {
             // Of an attempt before this one.
             remove_old_rows(to, merchant_id)?;
             for table in TABLES.iter().filter(|table| table.old_rows.is_some()) {
-                copy(from, to, *table, moving, RowPart::Old)?;
+                copy(from, to, *table, moving, RowPart::Old)
+                    .map_err(|error| table.failed(error))?;
             }
             Ok((cell, moving))
         };
@@ -406,7 +425,7 @@ fn copy_rest(
     let mut rows = BTreeMap::new();
     for table in TABLES {
         let part = if table.old_rows.is_some() { RowPart::Rest } else { RowPart::All };
-        copy(from, to, *table, moving, part)?;
+        copy(from, to, *table, moving, part).map_err(|error| table.failed(error))?;
         let (here, there) = (count(from, *table, moving)?, count(to, *table, moving)?);
         if here != there {
             return Err(MoveError::Differs { table: table.name, here, there });
@@ -507,24 +526,9 @@ fn copy(
     moving: Moving,
     part: RowPart,
 ) -> Result<(), MoveError> {
-    let copied = copy_rows(from, to, table, moving, part);
-    copied.map_err(|error| match error {
-        MoveError::Store(cause) => MoveError::Copy { table: table.name, cause },
-        other => other,
-    })
-}
-
-fn copy_rows(
-    from: &mut Conn,
-    to: &mut Conn,
-    table: MovedTable,
-    moving: Moving,
-    part: RowPart,
-) -> Result<(), MoveError> {
     let query = sql_query(selection(from, table, moving, part)?);
     let insert = insertion(to, table)?;
-    let mut batch =
-        Batch { to, insert, rows: Vec::new(), bytes: 0, is_whole: table.name == "budgets" };
+    let mut batch = Batch { to, insert, rows: Vec::new(), bytes: 0, is_tree: table.is_tree };
     match from {
         Conn::Sqlite(from) => {
             for row in query.load_iter::<JsonRow, DefaultLoadingMode>(from)? {
@@ -593,8 +597,7 @@ struct Batch<'a> {
     insert: String,
     rows: Vec<String>,
     bytes: usize,
-    /// Whether all rows are inserted at once, because they refer to each other.
-    is_whole: bool,
+    is_tree: bool,
 }
 
 impl Batch<'_> {
@@ -602,7 +605,7 @@ impl Batch<'_> {
         self.bytes += row.len();
         self.rows.push(row);
         let is_full = self.rows.len() >= ROWS_AT_ONCE || self.bytes >= BYTES_AT_ONCE;
-        if is_full && !self.is_whole { self.write() } else { Ok(()) }
+        if is_full && !self.is_tree { self.write() } else { Ok(()) }
     }
 
     fn write(&mut self) -> Result<(), MoveError> {

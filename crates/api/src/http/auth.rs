@@ -101,7 +101,7 @@ pub(crate) async fn answer_if_here(
         && (status.is_success() || status.is_redirection())
     {
         let app = app(response.request())?;
-        let here = move |conn: &mut _| merchants::require_merchant_here(conn, merchant_id);
+        let here = move |conn: &mut _| merchants::require_here(conn, merchant_id);
         if let Err(cause) = app.store.read(here).await {
             return Ok(response.into_response(ApiError::from(cause).error_response()));
         }

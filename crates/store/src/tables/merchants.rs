@@ -12,7 +12,7 @@ use crate::schema::merchants;
 ///
 /// # Errors
 /// [`StoreError::Unavailable`] then. Other errors when the database fails.
-pub(crate) fn require_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
+pub fn require_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
     match cell_of(conn, merchant_id)? {
         None => Ok(()),
         Some(cell) => Err(StoreError::Unavailable(format!("the merchant moves to cell {cell}"))),
