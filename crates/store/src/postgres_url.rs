@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A PostgreSQL URL in libpq's form, which may name several servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +143,16 @@ impl<'a> PostgresUrl<'a> {
         };
         let tls = tls(&servers, &parameters, text)?;
         Ok(Self { user, servers, database, parameters, tls })
+    }
+
+    /// The longest time in which libpq opens a connection, if it has one: `connect_timeout` for each server.
+    pub(crate) fn opens_within(&self) -> Option<Duration> {
+        let named = self.parameters.iter().find(|(name, _)| *name == "connect_timeout");
+        let seconds =
+            named.and_then(|(_, value)| value.parse().ok()).filter(|seconds| *seconds > 0);
+        let servers = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
+        // libpq waits for two seconds at least.
+        seconds.map(|seconds: u64| Duration::from_secs(seconds.max(2)).saturating_mul(servers))
     }
 
     /// The URL without encryption, by which libpq reaches a Unix socket for each server: in `folder`, below the number of the

@@ -3,6 +3,9 @@
 //! A thread that waits for libpq waits as long as the socket is open. The kernel notices a server that has vanished. It
 //! notices neither a server that takes a statement and does nothing, nor a proxy that has forgotten the connection.
 //!
+//! libpq bounds the time of a handshake, but not that of the statements that end the opening of a connection. The watchdog
+//! does.
+//!
 //! A statement may take long. So the watchdog asks the server on a connection of its own which sessions have a statement
 //! (`pg_stat_activity`). A connection whose thread waits, and whose session has none, is closed after the timeout. So is
 //! each one that waits while the server does not answer the watchdog either.
@@ -32,6 +35,24 @@ struct Watched {
     /// The longest wait for an answer.
     timeout: Duration,
     connections: Mutex<Vec<Weak<Mutex<WatchedConnection>>>>,
+    openings: Mutex<Vec<Weak<Opening>>>,
+}
+
+/// A connection that is being opened.
+#[derive(Debug)]
+struct Opening {
+    url: String,
+    /// The sockets of this process that were there before.
+    before: HashSet<Socket>,
+    /// The time at which it is given up.
+    until: Instant,
+}
+
+impl Opening {
+    /// The sockets that may be its own.
+    fn sockets(&self) -> impl Iterator<Item = Socket> {
+        sockets().filter(|socket| !self.before.contains(socket) && socket.leads_to(&self.url))
+    }
 }
 
 #[derive(Debug)]
@@ -62,7 +83,11 @@ impl Watchdog {
     /// # Errors
     /// [`StoreError::Unavailable`] if a thread cannot be started.
     pub(crate) fn start(url: &str, timeout: Duration) -> Result<Self, StoreError> {
-        let watched = Arc::new(Watched { timeout, connections: Mutex::default() });
+        let watched = Arc::new(Watched {
+            timeout,
+            connections: Mutex::default(),
+            openings: Mutex::default(),
+        });
         let start = |name: &str, serve: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(serve);
             thread.map(drop).map_err(|cause| StoreError::Unavailable(cause.to_string()))
@@ -80,12 +105,11 @@ impl Watchdog {
     /// [`StoreError::Unavailable`] if it cannot be opened.
     pub(crate) fn connect(&self, url: &str) -> Result<PgConnection, StoreError> {
         let turn = OPENING.try_lock_for(self.0.timeout / 20);
-        let before: HashSet<Socket> = sockets().collect();
+        let opening = self.0.begin_opening(url);
         let opened = PgConnection::establish(url);
         let mut conn = opened.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
-        let new = sockets().filter(|socket| !before.contains(socket) && socket.leads_to(url));
-        let sockets = new.collect();
-        drop(turn);
+        let sockets = opening.sockets().collect();
+        drop((opening, turn));
         let watched = WatchedConnection { sockets, session: None, waits_since: None };
         let watched = Arc::new(Mutex::new(watched));
         self.0.add(&watched);
@@ -128,6 +152,35 @@ impl Instrumentation for WaitInstrumentation {
 }
 
 impl Watched {
+    /// Notes that a connection is being opened, for as long as the result lives.
+    fn begin_opening(&self, url: &str) -> Arc<Opening> {
+        let parsed = PostgresUrl::parse(url).ok();
+        let handshake = parsed.and_then(|url| url.opens_within()).unwrap_or_default();
+        let until = Instant::now() + handshake + self.timeout;
+        let opening = Arc::new(Opening { url: url.to_owned(), before: sockets().collect(), until });
+        self.openings.lock().push(Arc::downgrade(&opening));
+        opening
+    }
+
+    /// Closes the connections that are being opened and have taken too long. The thread of one may just have ended the
+    /// opening. That costs a statement that is tried again, and so does a socket of another one.
+    fn close_openings(&self) {
+        let mut openings = self.openings.lock();
+        openings.retain(|opening| opening.strong_count() > 0);
+        let late: Vec<_> = openings.iter().filter_map(Weak::upgrade).collect();
+        drop(openings);
+        for opening in late.iter().filter(|opening| opening.until < Instant::now()) {
+            let known: HashSet<Socket> = self
+                .connections()
+                .iter()
+                .flat_map(|connection| connection.lock().sockets.clone())
+                .collect();
+            let sockets = opening.sockets().filter(|socket| !known.contains(socket));
+            sockets.for_each(Socket::shut_down);
+            log::warn!("PostgreSQL has not answered while a connection was opened: it is closed");
+        }
+    }
+
     /// Adds a connection. A socket that is known to be that of one connection is that of no other.
     fn add(&self, new: &Arc<Mutex<WatchedConnection>>) {
         self.connections.lock().push(Arc::downgrade(new));
@@ -170,6 +223,7 @@ impl WatchedConnection {
 /// Closes the connections that have waited too long, until the watchdog ends.
 fn close_silent(watched: &Weak<Watched>, timeout: Duration) {
     while let Some(watched) = watched.upgrade() {
+        watched.close_openings();
         for connection in watched.connections() {
             // Its thread waits for as long as this is locked, so the descriptor is still that of its socket. If it is
             // not known which one that is, closing another one costs a statement that is tried again.

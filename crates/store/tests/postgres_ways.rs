@@ -259,6 +259,29 @@ async fn connections_that_go_silent_are_closed_and_opened_again() {
     store.close().await.unwrap();
 }
 
+/// The server takes the handshake of a new connection, and does not answer its first statement.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_silent_while_it_is_opened_holds_no_thread() {
+    let Some(database) = postgres::database() else { return };
+    let proxy = FaultProxy::to(&database);
+    let store = open_impatient(proxy.url());
+    proxy.set_plan(|_| Some(StatementFault::Silent));
+    let began = Instant::now();
+    while began.elapsed() < 6 * ANSWERS_WITHIN {
+        let asked = Instant::now();
+        let ended = uses_connections(&store).await;
+        assert!(ended.iter().all(Result::is_err), "{ended:?}");
+        let took = asked.elapsed();
+        assert!(took < 8 * ANSWERS_WITHIN, "{took:?}");
+    }
+    proxy.end_faults();
+    let began = Instant::now();
+    while sleeps(&store, Duration::ZERO).await.is_err() || store.read(Conn::ping).await.is_err() {
+        assert!(began.elapsed() < 10 * ANSWERS_WITHIN);
+    }
+    store.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_works_is_not_silent() {
     let Some(database) = postgres::database() else { return };
