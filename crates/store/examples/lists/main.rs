@@ -3,13 +3,16 @@
 //! `cargo run --release -p tollgate-store --example lists -- URL RECORDS` makes RECORDS calls of 90 days in the
 //! empty database at URL, folds them, and measures. The table is in microseconds. With RECORDS 0, a database
 //! that was filled before is measured again. With `fill` as a further argument, nothing is measured. With `one`,
-//! all records are of one merchant.
+//! all records are of one merchant. With `archive FOLDER DAYS`, months that are older than DAYS days are archived there first,
+//! while calls are made, and deep pages begin in the archive.
 
 #![expect(
     clippy::indexing_slicing,
     clippy::as_conversions,
     reason = "a program of its own, for measuring"
 )]
+
+mod archiving;
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -25,8 +28,8 @@ use tollgate_pricing::*;
 use tollgate_store::requests::{self as records, RequestFilter};
 use tollgate_store::wallets::WalletMovement;
 use tollgate_store::{
-    Conn, DatabaseUrl, Options, Page, RecordArchive, SettleOutcome, Store, StoreError, merchants,
-    meters, usage, wallets,
+    ArchiveOptions, Conn, DatabaseUrl, Options, Page, RecordArchive, SettleOutcome, Store,
+    StoreError, merchants, meters, usage, wallets,
 };
 use tollgate_testkit::store::{a_call, amount, answered};
 
@@ -75,7 +78,7 @@ impl Dice {
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let (Some(url), Some(count)) = (arguments.next(), arguments.next()) else {
-        bail!("lists URL RECORDS [fill] [one]");
+        bail!("lists URL RECORDS [fill] [one] [archive FOLDER DAYS]");
     };
     let words: Vec<_> = arguments.collect();
     let has = |word: &str| words.iter().any(|one| one == word);
@@ -85,7 +88,15 @@ fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Ids grow, so no id may be made at a later time than the calls.
     let clock = Clock::manual(Timestamp::from_unix_micros(END - DAYS * DAY));
-    let options = Options { serve: true, clock, ..Options::default() };
+    let archive = words.iter().position(|word| word == "archive");
+    let archive = archive.and_then(|place| Some((words.get(place + 1)?, words.get(place + 2)?)));
+    let options = Options {
+        serve: true,
+        clock: clock.clone(),
+        archive: archive
+            .map(|(folder, _)| ArchiveOptions { url: format!("file://{folder}"), endpoint: None }),
+        ..Options::default()
+    };
     let store = Store::open(&url, &options)?;
     runtime.block_on(async {
         if count > 0 {
@@ -96,14 +107,28 @@ fn main() -> Result<()> {
             () = tollgate_store::upkeep::run(store.clone()) => {}
             filled = fill(&store, &shops, shares, count) => filled?,
         }
+        if let Some((_, days)) = archive {
+            clock.advance_millis(DAYS * DAY / 1_000);
+            archiving::run(&store, &shops, days.parse()?).await?;
+        }
         store.close().await?;
         anyhow::Ok(())
     })?;
     let shops = runtime.block_on(store.read(shops))?;
+    let (records, months) = (store.archive(), runtime.block_on(store.archived_months()));
     drop(store);
     match has("fill") {
         true => Ok(()),
-        false => measure(&mut connect(&url)?, &shops),
+        false => {
+            let cold = months?.last().map(|last| last.month.parse::<Month>()).transpose();
+            let cold = cold.map_err(|_| anyhow::anyhow!("it is no month"))?;
+            measure(
+                &mut connect(&url)?,
+                &shops,
+                &records,
+                cold.map(|month| month.range(&TimeZone::UTC).end),
+            )
+        }
     }
 }
 
@@ -327,7 +352,13 @@ fn user(dice: &mut Dice) -> (String, String) {
     ("user".to_owned(), format!("user-{}", dice.skewed(USERS)))
 }
 
-fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
+/// Deep pages begin before `cold`, the end of the archived months, if there are any.
+fn measure(
+    conn: &mut Conn,
+    shops: &[BenchShop],
+    archive: &RecordArchive,
+    cold: Option<Timestamp>,
+) -> Result<()> {
     const TIMES: usize = 200;
     const AT_MOST: Duration = Duration::from_secs(20);
     let mut dice = Dice(4);
@@ -344,19 +375,15 @@ fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
             let shop = &shops[number.min(shops.len() - 1)];
             let id = shop.merchant.merchant_id;
             let filter = question(shop, &mut dice);
-            let back =
-                Timestamp::from_unix_micros(END - (dice.below(60 * 86_400) as i64) * 1_000_000);
-            let deep = Some(RequestId::least(back));
+            let newest = cold.map_or(END, Timestamp::unix_micros);
+            let days = (newest - (END - DAYS * DAY)) / DAY;
+            let seconds = dice.below((days.max(1) as u64).min(60) * 86_400) as i64;
+            let deep =
+                Some(RequestId::least(Timestamp::from_unix_micros(newest - seconds * 1_000_000)));
             for (column, after) in [(0, None), (1, deep)] {
                 let began = Instant::now();
                 let filter = filter.clone().into();
-                records::list(
-                    conn,
-                    &RecordArchive::default(),
-                    id,
-                    &filter,
-                    &Page { after, limit: 10 },
-                )?;
+                records::list(conn, archive, id, &filter, &Page { after, limit: 10 })?;
                 columns[column].push(began.elapsed());
             }
             for (column, offset) in [(2, "Z"), (3, "+05:45")] {
@@ -366,9 +393,7 @@ fn measure(conn: &mut Conn, shops: &[BenchShop]) -> Result<()> {
                 let span = TimeSpan::new(start, end.instant(), end.zone(), Interval::Day);
                 let span = span.ok().context("a span")?;
                 let began = Instant::now();
-                conn.snapshot(|conn| {
-                    usage::sums(conn, &RecordArchive::default(), id, &filter, &[], &span)
-                })?;
+                conn.snapshot(|conn| usage::sums(conn, archive, id, &filter, &[], &span))?;
                 columns[column].push(began.elapsed());
             }
         }
