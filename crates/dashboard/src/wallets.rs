@@ -130,16 +130,21 @@ pub(crate) async fn show(
     let id: WalletId = id.parse().map_err(|_| not_found())?;
     let (page, merchant_id) = (page_of::<i64>(&http), visitor.merchant_id());
     app.store.renew(RenewalScope::Wallet(id)).await?;
+    let archive = app.store.archive();
     let read = move |conn: &mut Conn| {
         let wallet = wallets::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let connection = match wallet.connection_id {
             Some(id) => connections::find(conn, merchant_id, id)?,
             None => None,
         };
-        Ok::<_, ApiError>((wallet, connection, wallets::list_transactions(conn, id, &page)?))
+        Ok::<_, ApiError>((
+            wallet,
+            connection,
+            wallets::list_transactions(conn, &archive, id, &page)?,
+        ))
     };
     let clock = &visitor.clock;
-    let (wallet, connection, mut found) = app.store.read(read).await?;
+    let (wallet, connection, mut found) = app.store.read_snapshot(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |one| one.number.to_string());
     let mut facts = vec![Fact::new("Id", wallet.wallet_id.to_string())];
     let owner = match connection {

@@ -14,6 +14,7 @@ use tollgate_domain::{
 };
 
 mod columns;
+pub(crate) mod transactions;
 
 pub(crate) use columns::{ArchivedRefusal, ArchivedRequest, ArchivedRow};
 
@@ -197,8 +198,13 @@ pub(crate) fn stays(row: &RequestRow) -> bool {
 
 /// Whether a call was settled in a later quarter hour than it was made. Months begin with one in every zone.
 fn is_settled_later(created_at: i64, settled_at: i64) -> bool {
+    quarter_hour(settled_at) != quarter_hour(created_at)
+}
+
+/// The number of the quarter hour of an instant.
+pub(crate) const fn quarter_hour(micros: i64) -> i64 {
     const QUARTER_HOUR: i64 = 15 * 60 * 1_000_000;
-    settled_at.div_euclid(QUARTER_HOUR) != created_at.div_euclid(QUARTER_HOUR)
+    micros.div_euclid(QUARTER_HOUR)
 }
 
 /// The months that are in the archive, the last one first.

@@ -1,4 +1,5 @@
-//! The archiving of months: their records and refusals are written to sealed files, and leave the database.
+//! The archiving of months: their records, refusals and ledger lines of usage are written to sealed files, and leave the
+//! database.
 //!
 //! 1. The month is closed: no call of it is open, and its records are not priced again.
 //! 2. Its rows are written to files, and a manifest seals them.
@@ -20,6 +21,7 @@ use tollgate_domain::{Month, NodeId, RefusalId, RequestId, Timestamp};
 mod deleting;
 mod lease;
 mod month;
+mod transactions;
 mod writing;
 
 use deleting::DeletionPlace;
@@ -30,7 +32,7 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups;
-use crate::rows::{ArchivedMonthRow, ArchivedSumRow, RefusalRow};
+use crate::rows::{ArchivedMonthRow, ArchivedSumRow, RefusalRow, TransactionRow};
 use crate::schema::{archived_months, open_calls, refusals, requests};
 use crate::store::Store;
 use crate::{dialect, merchants};
@@ -200,7 +202,7 @@ impl Store {
         let ids = MonthIds::of(month);
         if !self.0.has_one_writer {
             let now = self.0.context.clock.now();
-            self.read(move |conn| deleting::detach(conn, node_id, ids, now)).await?;
+            self.read(move |conn| deleting::drop_records(conn, node_id, ids, now)).await?;
         }
         for merchant_id in self.read(merchants::ids).await? {
             let mut next = Some(DeletionPlace::Requests(None));
@@ -214,6 +216,7 @@ impl Store {
                 tokio::time::sleep(begun.elapsed() * 2).await;
             }
         }
+        self.delete_lines(node_id, ids).await?;
         let now = self.0.context.clock.now();
         self.write_outside_calls(move |conn| {
             lease::extend(conn, node_id, now)?;
@@ -228,6 +231,37 @@ impl Store {
             .await?
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes the ledger lines of a month whose records were deleted. Their sums take their place.
+    async fn delete_lines(&self, node_id: NodeId, ids: MonthIds) -> Result<(), StoreError> {
+        /// On SQLite calls wait for the deletion.
+        const AT_ONCE_OF_ONE_WRITER: i64 = 200;
+        const AT_ONCE: i64 = 2_000;
+        let archive = self.archive();
+        if !self.read(move |conn| transactions::are_written(conn, &archive, ids)).await? {
+            return Ok(());
+        }
+        let most = if self.0.has_one_writer { AT_ONCE_OF_ONE_WRITER } else { AT_ONCE };
+        let mut after = transactions::before_all();
+        loop {
+            let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after, most);
+            let lines = self.read(next).await?;
+            let Some(last) = lines.last() else { break };
+            after = (last.wallet_id, last.number);
+            let (begun, now) = (Instant::now(), self.0.context.clock.now());
+            self.write_outside_calls(move |conn| {
+                lease::extend(conn, node_id, now)?;
+                transactions::replace(conn, ids, &lines)
+            })
+            .await?;
+            tokio::time::sleep(begun.elapsed() * 2).await;
+        }
+        if !self.0.has_one_writer {
+            let now = self.0.context.clock.now();
+            self.read(move |conn| deleting::drop_lines(conn, node_id, ids, now)).await?;
         }
         Ok(())
     }
@@ -264,6 +298,7 @@ impl Store {
                     files.verify_chain(&manifest, previous.as_deref())?;
                     files.verify::<ArchivedRow>(&manifest)?;
                     files.verify::<RefusalRow>(&manifest)?;
+                    files.verify::<TransactionRow>(&manifest)?;
                     return Ok(());
                 }
                 previous = Some(row.manifest);

@@ -4,7 +4,9 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use diesel::dsl::sql;
 use diesel::prelude::*;
+use diesel::sql_types::{BigInt, Binary, Bool};
 use tollgate_domain::{
     Cycle, CycleCalendar, Id as _, LedgerAccount, LimitCalendars, MeterId, MeterVersion,
     PendingRecord, RequestId, Run, SpendCounters, SubscriptionId, SubscriptionStatus, Timestamp,
@@ -22,7 +24,9 @@ use archived::ArchivedSums;
 pub use findings::{Audit, Difference};
 use findings::{CHUNK, OwnerNames};
 
+use crate::archived::transactions::ArchivedLinesWalk;
 use crate::archived::{ArchivedUntil, RecordArchive};
+use crate::archived_sums::OwnerSums;
 use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -32,8 +36,8 @@ use crate::meters;
 use crate::records::{RecordWalk, WalkedRecords};
 use crate::rollups::QueuedCall;
 use crate::rows::{
-    BudgetRow, CounterKey, OpenCallRow, RequestRow, RunRow, SpendCountersRow, SpendKeyRow,
-    TierCounterRow, TransactionRow, WalletRow, counter_key, time, word,
+    ArchivedLinesRow, BudgetRow, CounterKey, OpenCallRow, RequestRow, RunRow, SpendCountersRow,
+    SpendKeyRow, TierCounterRow, TransactionRow, WalletRow, counter_key, time, word,
 };
 use crate::schema::{
     budgets, open_calls, runs, spend_counters, spend_keys, subscriptions, tier_counters,
@@ -51,6 +55,8 @@ struct RecomputedLedger {
     /// The number of each wallet's last ledger line.
     numbers: BTreeMap<Id<WalletId>, i64>,
     usage: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
+    /// The lines of each wallet that are in the archive, as the database has them.
+    archived_lines: BTreeMap<Id<WalletId>, ArchivedLines>,
     /// By wallet and account.
     holds: BTreeMap<(Id<WalletId>, EnumCode<LedgerAccount>), i64>,
     costs: BTreeMap<(Id<RequestId>, Id<WalletId>), i64>,
@@ -60,6 +66,57 @@ struct RecomputedLedger {
     rollups: rollups::RecomputedRollups,
     /// The months that are in the archive and are not read.
     archived: Option<ArchivedSums>,
+}
+
+impl RecomputedLedger {
+    /// Adds the next line of a wallet.
+    fn add_line(&mut self, audit: &mut Audit, row: &TransactionRow) {
+        let number = self.numbers.entry(row.wallet_id).or_default();
+        *number = number.saturating_add(1);
+        audit.compare(format!("number of {}", row.transaction_id), row.number, *number);
+        let balance = self.balances.entry((row.wallet_id, row.account)).or_default();
+        *balance = balance.saturating_add(row.amount);
+        let what = format!("balance after {}", row.transaction_id);
+        audit.compare(what, row.balance_after, *balance);
+        self.add_usage(row);
+    }
+
+    /// Adds a line to what is booked for its call.
+    fn add_usage(&mut self, row: &TransactionRow) {
+        let pays = [TransactionKind::Usage, TransactionKind::Correction];
+        if let Some(request_id) = row.request_id.filter(|_| pays.contains(&row.kind.0)) {
+            let booked = self.usage.entry((request_id, row.wallet_id)).or_default();
+            *booked = booked.saturating_add(row.amount);
+        }
+    }
+
+    /// Adds the next lines of a wallet that are in the archive: those of an account.
+    fn add_archived_lines(&mut self, audit: &mut Audit, group: &ArchivedLinesRow) {
+        let (wallet_id, first) = (group.wallet_id, group.first_number);
+        let number = self.numbers.entry(wallet_id).or_default();
+        // The rows of a group have the same numbers.
+        if *number != group.last_number {
+            let what = format!("first archived transaction {first} of wallet {wallet_id}");
+            audit.compare(what, first, number.saturating_add(1));
+            *number = group.last_number;
+            let archived = self.archived_lines.entry(wallet_id).or_default();
+            let count = group.last_number.saturating_sub(first).saturating_add(1);
+            archived.count = archived.count.saturating_add(count);
+        }
+        let balance = self.balances.entry((wallet_id, group.account)).or_default();
+        *balance = balance.saturating_add(group.amount);
+        let what = format!("balance after archived transaction {first} of wallet {wallet_id}");
+        audit.compare(what, group.balance_after, *balance);
+        let archived = self.archived_lines.entry(wallet_id).or_default();
+        archived.amount = archived.amount.saturating_add(group.amount);
+    }
+}
+
+/// The ledger lines of a wallet that are in the archive.
+#[derive(Clone, Copy, Default)]
+struct ArchivedLines {
+    count: i64,
+    amount: i64,
 }
 
 /// The counters of a spend key, a budget or a run.
@@ -148,6 +205,9 @@ pub fn run(conn: &mut Conn, archive: Option<&RecordArchive>) -> Result<Audit, St
     }
     read_spend_counters(conn, &mut sums)?;
     read_transactions(conn, &mut audit, &mut sums)?;
+    if let Some(archive) = archive {
+        read_archived_lines(conn, archive, &mut audit, &mut sums)?;
+    }
     read_open_calls(conn, &mut audit, &mut sums)?;
     let rows: Vec<WalletRow> = wallets::table.select(WalletRow::as_select()).load(conn)?;
     audit.wallets = rows.len();
@@ -233,7 +293,9 @@ fn compare_costs(audit: &mut Audit, rows: &[WalletRow], sums: &mut RecomputedLed
     if let Some(archived) = &sums.archived {
         for row in rows {
             let id = row.wallet_id.untyped();
+            let lines = sums.archived_lines.get(&row.wallet_id).copied().unwrap_or_default();
             let booked = archived.booked.get(&id).copied().unwrap_or_default();
+            let booked = booked.saturating_sub(lines.amount);
             let what = format!("archived requests booked on {}", row.wallet_id);
             audit.compare(what, booked, archived.of(id).1);
         }
@@ -356,41 +418,65 @@ fn read_transactions(
     audit: &mut Audit,
     sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
-    let pays = [TransactionKind::Usage, TransactionKind::Correction];
     // No wallet has this id.
     let mut after = (Id(WalletId::from_bytes([0; 16])), 0);
+    let mut archived = ArchivedLinesWalk::default();
     loop {
+        let is_after = sql::<Bool>("(wallet_id, number) > (")
+            .bind::<Binary, _>(after.0)
+            .sql(", ")
+            .bind::<BigInt, _>(after.1)
+            .sql(")");
         let rows: Vec<TransactionRow> = transactions::table
-            .filter(
-                transactions::wallet_id
-                    .gt(after.0)
-                    .or(transactions::wallet_id.eq(after.0).and(transactions::number.gt(after.1))),
-            )
+            .filter(is_after)
             .order((transactions::wallet_id, transactions::number))
             .limit(CHUNK)
             .select(TransactionRow::as_select())
             .load(conn)?;
-        let Some(last) = rows.last() else { return Ok(()) };
+        let Some(last) = rows.last() else { break };
         after = (last.wallet_id, last.number);
         audit.transactions += rows.len();
         for row in rows {
-            let number = sums.numbers.entry(row.wallet_id).or_default();
-            *number = number.saturating_add(1);
-            audit.compare(format!("number of {}", row.transaction_id), row.number, *number);
-            let account = (row.wallet_id, row.account);
-            let balance = sums.balances.entry(account).or_default();
-            *balance = balance.saturating_add(row.amount);
-            audit.compare(
-                format!("balance after {}", row.transaction_id),
-                row.balance_after,
-                *balance,
-            );
-            if let Some(request_id) = row.request_id.filter(|_| pays.contains(&row.kind.0)) {
-                let booked = sums.usage.entry((request_id, row.wallet_id)).or_default();
-                *booked = booked.saturating_add(row.amount);
+            let place = (row.wallet_id, row.number);
+            while let Some(group) = archived.next_before(conn, Some(place))? {
+                sums.add_archived_lines(audit, &group);
             }
+            sums.add_line(audit, &row);
         }
     }
+    while let Some(group) = archived.next_before(conn, None)? {
+        sums.add_archived_lines(audit, &group);
+    }
+    Ok(())
+}
+
+/// Adds the ledger lines of the archive, and compares them with the sums that took their place.
+fn read_archived_lines(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    audit: &mut Audit,
+    sums: &mut RecomputedLedger,
+) -> Result<(), StoreError> {
+    let most = usize::try_from(CHUNK).unwrap_or(usize::MAX);
+    let mut found: BTreeMap<Id<WalletId>, ArchivedLines> = BTreeMap::new();
+    crate::archived::transactions::each_line_part(conn, archive, most, |lines| {
+        audit.transactions += lines.len();
+        for line in &lines {
+            sums.add_usage(line);
+            let of_wallet = found.entry(line.wallet_id).or_default();
+            of_wallet.count = of_wallet.count.saturating_add(1);
+            of_wallet.amount = of_wallet.amount.saturating_add(line.amount);
+        }
+    })?;
+    let wallets: BTreeSet<_> = sums.archived_lines.keys().chain(found.keys()).copied().collect();
+    for id in wallets {
+        let [kept, found] =
+            [&sums.archived_lines, &found].map(|of| of.get(&id).copied().unwrap_or_default());
+        let what = format!("archived transactions of wallet {id}");
+        audit.compare(format!("{what}, number"), kept.count, found.count);
+        audit.compare(format!("{what}, amount"), kept.amount, found.amount);
+    }
+    Ok(())
 }
 
 /// Compares the subscriptions named by wallets with the active subscriptions.
@@ -458,27 +544,26 @@ fn read_requests(
             let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
             sums.rollups.add_entries(&call);
         }
-        add_requests(conn, rows, true, last_records, &mut periods, audit, sums)?;
+        add_requests(conn, rows, None, last_records, &mut periods, audit, sums)?;
         if is_last {
             break;
         }
     }
-    match archive {
-        Some(archive) => {
-            let most = usize::try_from(CHUNK).unwrap_or(usize::MAX);
-            crate::archived::each_part(conn, archive, most, |conn, rows| {
-                add_requests(conn, rows, false, last_records, &mut periods, audit, sums)
-            })
-        }
-        None => Ok(()),
-    }
+    let Some(archive) = archive else { return Ok(()) };
+    let most = usize::try_from(CHUNK).unwrap_or(usize::MAX);
+    let mut owners = OwnerSums::default();
+    crate::archived::each_part(conn, archive, most, |conn, rows| {
+        add_requests(conn, rows, Some(&mut owners), last_records, &mut periods, audit, sums)
+    })?;
+    archived::compare(conn, owners, audit)
 }
 
-/// Adds records, with their corrections, to the sums. Those of the archive are not in the index.
+/// Adds records, with their corrections, to the sums. Those of the archive also count for their `owners`, and are not in the
+/// index.
 fn add_requests(
     conn: &mut Conn,
     rows: Vec<RequestRow>,
-    are_indexed: bool,
+    mut owners: Option<&mut OwnerSums>,
     last_records: &HashMap<Id<WalletId>, i64>,
     periods: &mut BTreeMap<(MeterId, i32), meters::MeterPricing>,
     audit: &mut Audit,
@@ -511,10 +596,11 @@ fn add_requests(
         let record = row.to_record(None)?;
         let queued = QueuedCall::settled(&row.settled_call(None)?, call.created_at);
         sums.rollups.add(&queued, sums.archived.as_ref().map(|sums| sums.until));
-        if are_indexed {
-            sums.rollups.add_entries(&queued);
-        }
         let cost = record.quote.total_request_cost;
+        match &mut owners {
+            Some(owners) => owners.add(conn, &row, [wallet_cost, merchant_cost], cost.units())?,
+            None => sums.rollups.add_entries(&queued),
+        }
         spend(&call, cost, Amount::ZERO, sums);
     }
     Ok(())

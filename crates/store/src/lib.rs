@@ -12,6 +12,7 @@
 #![warn(clippy::too_many_lines)]
 
 mod archived;
+mod archived_sums;
 pub mod archiving;
 pub mod audit;
 mod backlog;

@@ -632,7 +632,7 @@ mod tests {
     use super::*;
 
     /// The tables whose rows belong to no merchant, or do not move.
-    const OTHERS: [&str; 11] = [
+    const OTHERS: [&str; 12] = [
         "sessions",
         "rollup_queue",
         "provider_events",
@@ -644,6 +644,7 @@ mod tests {
         "archived_months",
         "archive_state",
         "archived_sums",
+        "archived_transactions",
     ];
 
     #[test]

@@ -61,7 +61,7 @@ fn make(
     month: Date,
     next: Date,
 ) -> Result<(), StoreError> {
-    let name = format!("{table}_{:04}_{:02}", month.year(), u8::from(month.month()));
+    let name = partition_name(table, month);
     if is_there(conn, &name)? {
         return Ok(());
     }
@@ -97,34 +97,69 @@ fn make(
 ///
 /// # Errors
 /// [`StoreError`] when the database fails, or when a report reads the partitions.
-pub(crate) fn drop_month(
+pub(crate) fn drop_records(
     conn: &mut Conn,
     month: Date,
     staying: &[Id<RequestId>],
 ) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
-    let (year, month) = (month.year(), u8::from(month.month()));
-    let mut dropped = Vec::new();
+    let mut copied = Vec::new();
+    // Copied before a lock is taken, because it takes long. Records of a closed month do not change.
     for table in ["requests", "request_index"] {
-        let name = format!("{table}_{year:04}_{month:02}");
-        if is_there(conn, &name)? {
-            // Copied before the lock is taken, because it takes long.
-            let copy = format!(
-                "CREATE TEMPORARY TABLE staying_{table} ON COMMIT DROP AS \
-                 SELECT * FROM {name} WHERE request_id = ANY($1)"
-            );
+        if let Some(name) = partition(conn, table, month)? {
+            let copy = copy(table, &name, "WHERE request_id = ANY($1)");
             diesel::sql_query(copy).bind::<Array<Binary>, _>(staying).execute(conn)?;
-            dropped.push((table, name));
+            copied.push((table, name));
         }
     }
-    for (table, name) in dropped {
-        for statement in [
-            format!("ALTER TABLE {table} DETACH PARTITION {name}"),
-            format!("DROP TABLE {name}"),
-            format!("INSERT INTO {table} SELECT * FROM staying_{table}"),
-        ] {
-            diesel::sql_query(statement).execute(conn)?;
-        }
+    for (table, name) in copied {
+        replace(conn, table, &name)?;
+    }
+    Ok(())
+}
+
+/// Drops the partition of the transactions of a month, when most of them were deleted. The others go to the default
+/// partition. Must be called as [`drop_records`].
+///
+/// # Errors
+/// [`StoreError`] when the database fails, or when a report reads the partition.
+pub(crate) fn drop_transactions(conn: &mut Conn, month: Date) -> Result<(), StoreError> {
+    const TABLE: &str = "transactions";
+    let Conn::Postgres(conn) = conn else { return Ok(()) };
+    let Some(name) = partition(conn, TABLE, month)? else { return Ok(()) };
+    // A node whose clock is wrong may still write to it. It waits for this partition alone.
+    for statement in
+        [format!("LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"), copy(TABLE, &name, "")]
+    {
+        diesel::sql_query(statement).execute(conn)?;
+    }
+    replace(conn, TABLE, &name)?;
+    Ok(())
+}
+
+fn partition_name(table: &str, month: Date) -> String {
+    format!("{table}_{:04}_{:02}", month.year(), u8::from(month.month()))
+}
+
+/// The name of the partition of a month, if there is one.
+fn partition(conn: &mut PgConnection, table: &str, month: Date) -> QueryResult<Option<String>> {
+    let name = partition_name(table, month);
+    Ok(is_there(conn, &name)?.then_some(name))
+}
+
+/// The statement that copies rows of a partition.
+fn copy(table: &str, name: &str, rows: &str) -> String {
+    format!("CREATE TEMPORARY TABLE staying_{table} ON COMMIT DROP AS SELECT * FROM {name} {rows}")
+}
+
+/// Drops a partition. The copied rows go to the default partition.
+fn replace(conn: &mut PgConnection, table: &str, name: &str) -> QueryResult<()> {
+    for statement in [
+        format!("ALTER TABLE {table} DETACH PARTITION {name}"),
+        format!("DROP TABLE {name}"),
+        format!("INSERT INTO {table} SELECT * FROM staying_{table}"),
+    ] {
+        diesel::sql_query(statement).execute(conn)?;
     }
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use diesel::dsl::sql;
 use diesel::prelude::*;
+use diesel::sql_types::{Binary, Bool};
 use tollgate_domain::{MerchantId, RequestId};
 
 use crate::archived::ArchivedUntil;
@@ -69,12 +71,12 @@ impl RecordWalk {
             .select(RequestRow::as_select())
             .into_boxed();
         if let Some((merchant_id, request_id)) = self.after {
-            let of_merchant =
-                requests::merchant_id.eq(merchant_id).and(requests::request_id.gt(request_id));
-            // This is `(merchant_id, request_id) > (x, y)`, which diesel cannot express.
-            next = next
-                .filter(requests::merchant_id.ge(merchant_id))
-                .filter(requests::merchant_id.gt(merchant_id).or(of_merchant));
+            let is_after = sql::<Bool>("(merchant_id, request_id) > (")
+                .bind::<Binary, _>(merchant_id)
+                .sql(", ")
+                .bind::<Binary, _>(request_id)
+                .sql(")");
+            next = next.filter(is_after);
         }
         let rows: Vec<RequestRow> = next.load(conn)?;
         if let Some(last) = rows.last() {

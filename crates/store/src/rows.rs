@@ -27,7 +27,7 @@ mod values;
 mod wallets;
 mod webhooks;
 
-pub(crate) use archive::{ArchivedMonthRow, ArchivedSumRow};
+pub(crate) use archive::{ArchivedLinesRow, ArchivedMonthRow, ArchivedSumRow};
 pub(crate) use budgets::BudgetRow;
 pub(crate) use connections::ConnectionRow;
 pub(crate) use deliveries::{DeliveryRow, PENDING, WAITING};

@@ -643,6 +643,20 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    archived_transactions (wallet_id, first_number, account) {
+        wallet_id -> Binary,
+        first_number -> BigInt,
+        account -> SmallInt,
+        last_number -> BigInt,
+        merchant_id -> Binary,
+        month -> Text,
+        amount -> BigInt,
+        balance_after -> BigInt,
+        created_at -> BigInt,
+    }
+}
+
 diesel::joinable!(secret_keys -> merchants (merchant_id));
 diesel::joinable!(sessions -> secret_keys (secret_key_id));
 diesel::joinable!(spend_keys -> merchants (merchant_id));
@@ -675,4 +689,5 @@ diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
 diesel::allow_tables_to_appear_in_same_query!(requests, reported_usage);
+diesel::allow_tables_to_appear_in_same_query!(requests, transactions);
 diesel::allow_tables_to_appear_in_same_query!(transaction_keys, transactions);

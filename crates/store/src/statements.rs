@@ -22,8 +22,10 @@ use crate::records;
 use crate::requests::CLOCK_DIFFERENCE_MS;
 use crate::rollups::{RollupSums, is_indexed};
 use crate::rows::{HIGH, PlanChargeRow, RequestRow, TransactionRow, from_word, time};
-use crate::schema::{corrections, plan_charges, requests, transactions, wallets};
-use crate::usage;
+use crate::schema::{
+    archived_transactions, corrections, plan_charges, requests, transactions, wallets,
+};
+use crate::{archived, usage};
 
 /// The number of ledger lines that are read at once.
 const LINES_AT_ONCE: i64 = 5_000;
@@ -94,6 +96,9 @@ pub fn read(
 
 /// The ledger lines of a wallet. Their times ascend with their numbers, but for the differences of clocks, which are
 /// less than a day: the end of a cycle is booked before any other line.
+///
+/// A group of lines that is in the archive counts as lines of usage with the time of its first one. No group has lines of
+/// two statements.
 struct WalletLines {
     wallet_id: Id<WalletId>,
     /// The number of the last one.
@@ -110,15 +115,22 @@ impl WalletLines {
 
     /// The time of a line. `None` after the last one.
     fn time(&self, conn: &mut Conn, number: i64) -> Result<Option<Timestamp>, StoreError> {
-        let at: Option<i64> = transactions::table
+        // A line that is missing, which the audit reports, has the time of the next one.
+        let line: Option<(i64, i64)> = transactions::table
             .filter(transactions::wallet_id.eq(self.wallet_id))
-            // A line that is missing, which the audit reports, has the time of the next one.
             .filter(transactions::number.ge(number))
             .order(transactions::number)
-            .select(transactions::created_at)
+            .select((transactions::number, transactions::created_at))
             .first(conn)
             .optional()?;
-        Ok(at.map(time))
+        let group: Option<(i64, i64)> = archived_transactions::table
+            .filter(archived_transactions::wallet_id.eq(self.wallet_id))
+            .filter(archived_transactions::last_number.ge(number))
+            .order(archived_transactions::first_number)
+            .select((archived_transactions::first_number, archived_transactions::created_at))
+            .first(conn)
+            .optional()?;
+        Ok([line, group].into_iter().flatten().min().map(|(_, at)| time(at)))
     }
 
     /// The number of the first line from an instant on; one more than the last if there is none.
@@ -141,15 +153,23 @@ impl WalletLines {
         account: LedgerAccount,
         number: i64,
     ) -> Result<i64, StoreError> {
-        let balance = transactions::table
+        let line: Option<(i64, i64)> = transactions::table
             .filter(transactions::wallet_id.eq(self.wallet_id))
             .filter(transactions::number.lt(number))
             .filter(transactions::account.eq(EnumCode(account)))
             .order(transactions::number.desc())
-            .select(transactions::balance_after)
+            .select((transactions::number, transactions::balance_after))
             .first(conn)
             .optional()?;
-        Ok(balance.unwrap_or_default())
+        let group: Option<(i64, i64)> = archived_transactions::table
+            .filter(archived_transactions::wallet_id.eq(self.wallet_id))
+            .filter(archived_transactions::first_number.lt(number))
+            .filter(archived_transactions::account.eq(EnumCode(account)))
+            .order(archived_transactions::first_number.desc())
+            .select((archived_transactions::first_number, archived_transactions::balance_after))
+            .first(conn)
+            .optional()?;
+        Ok([line, group].into_iter().flatten().max().map_or(0, |(_, balance)| balance))
     }
 
     /// The sums of the lines of some calls within a range of times.
@@ -294,6 +314,16 @@ impl<'a> StatementSums<'a> {
         };
         for sum in lines.sums(conn, &(next..past), &of_calls)? {
             self.add_line(&sum, None);
+        }
+        for group in archived::transactions::groups_of_wallet(conn, lines.wallet_id, next..past)? {
+            let (account, units) = (group.account.0, group.amount.into());
+            let at = time(group.created_at);
+            if at < self.range.start {
+                self.opening.add(account, units);
+            }
+            if self.range.contains(&at) {
+                self.add_line(&LineSum { account, kind: TransactionKind::Usage, units }, None);
+            }
         }
         while next < past {
             let page = lines.others(conn, next..past, &of_calls)?;

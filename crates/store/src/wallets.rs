@@ -7,6 +7,7 @@ use tollgate_domain::{
 };
 use tollgate_pricing::Amount;
 
+use crate::archived::{self, RecordArchive};
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
@@ -192,25 +193,32 @@ fn of_merchant(
     wallets.get_mut(&wallet_id).filter(|locked| locked.wallet.merchant_id == merchant_id)
 }
 
-/// The ledger lines of a wallet, newest first. A page begins after a number.
+/// The ledger lines of a wallet, newest first, also those in the archive. A page begins after a number.
 ///
-/// The caller has checked that the wallet is the merchant's.
+/// The caller has checked that the wallet is the merchant's. Call it in a snapshot.
 ///
 /// # Errors
-/// [`StoreError`] when the database fails.
+/// [`StoreError`] when the database fails, or the archive if the page needs it.
 pub fn list_transactions(
     conn: &mut Conn,
+    archive: &RecordArchive,
     wallet_id: WalletId,
     page: &Page<i64>,
 ) -> Result<Vec<Transaction>, StoreError> {
-    let mut query = transactions::table
-        .filter(transactions::wallet_id.eq(Id(wallet_id)))
+    let wallet_id = Id(wallet_id);
+    let (below, most) = (page.after.unwrap_or(i64::MAX), page.rows());
+    let mut rows: Vec<TransactionRow> = transactions::table
+        .filter(transactions::wallet_id.eq(wallet_id))
+        .filter(transactions::number.lt(below))
+        .order(transactions::number.desc())
+        .limit(most)
         .select(TransactionRow::as_select())
-        .into_boxed();
-    if let Some(after) = page.after {
-        query = query.filter(transactions::number.lt(after));
-    }
-    let rows = query.order(transactions::number.desc()).limit(page.rows()).load(conn)?;
-    let rows: Vec<TransactionRow> = rows;
+        .load(conn)?;
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let last_row = rows.get(most.saturating_sub(1));
+    let numbers = last_row.map_or(1, |row| row.number)..below;
+    rows.extend(archived::transactions::of_wallet(conn, archive, wallet_id, numbers, most)?);
+    rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.number));
+    rows.truncate(most);
     Ok(rows.into_iter().map(Transaction::from).collect())
 }

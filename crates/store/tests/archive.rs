@@ -19,9 +19,10 @@ use tollgate_store::archiving::ArchivingWait;
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::repricings::RepricingScope;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
+use tollgate_store::statements::{self, CustomerAccount};
 use tollgate_store::usage::{self, Dimension, GroupedSums};
 use tollgate_store::{
-    Conn, Options, Page, RefusalCause, ReportOutcome, ReportedUsage, Store, StoreError,
+    Conn, Options, Page, RefusalCause, ReportOutcome, ReportedUsage, Store, StoreError, wallets,
 };
 use tollgate_testkit::random::Random;
 use tollgate_testkit::store::{START, TestStore, amount, answered, each_store};
@@ -32,6 +33,7 @@ const KEEP: u32 = 10;
 
 struct Shop {
     merchant_id: MerchantId,
+    merchant_wallet_id: WalletId,
     secret_key_id: SecretKeyId,
     customers: Vec<Connection>,
     meter: MerchantMeter,
@@ -59,6 +61,7 @@ impl Shop {
         store.move_key(&spend_key, Some(budget_id)).await;
         Self {
             merchant_id,
+            merchant_wallet_id: merchant.merchant.wallet_id,
             secret_key_id: store.secret_key_id(&merchant).await,
             meter: store.meter(merchant_id, &[(0, "3"), (20_000, "1")]).await,
             customers,
@@ -203,6 +206,54 @@ impl Shop {
         }
     }
 
+    /// All pages of the ledger lines of each wallet.
+    async fn lines(&self, store: &Store) -> Vec<Vec<Transaction>> {
+        let mut wallet_ids: Vec<_> = self.customers.iter().map(|one| one.wallet_id).collect();
+        wallet_ids.push(self.merchant_wallet_id);
+        let mut all = Vec::new();
+        for (wallet_id, limit) in wallet_ids.into_iter().zip([3, 7, 50]) {
+            let (mut lines, mut after): (Vec<Transaction>, _) = (Vec::new(), None);
+            loop {
+                let (archive, page) = (store.archive(), Page { after, limit });
+                let read = move |conn: &mut Conn| {
+                    wallets::list_transactions(conn, &archive, wallet_id, &page)
+                };
+                let mut found = store.read_snapshot(read).await.unwrap();
+                let limit = usize::try_from(limit).unwrap();
+                let has_more = found.len() > limit;
+                found.truncate(limit);
+                after = found.last().map(|one| one.number);
+                lines.extend(found);
+                if !has_more {
+                    break;
+                }
+            }
+            let numbers = lines.iter().rev().map(|one| usize::try_from(one.number).unwrap());
+            assert!(numbers.eq(1..=lines.len()), "a number is missing or twice");
+            all.push(lines);
+        }
+        all
+    }
+
+    /// The statements of each customer, by the clocks of several zones.
+    async fn statements(&self, store: &Store) -> Vec<Statement> {
+        let mut all = Vec::new();
+        for zone in ["UTC", "Pacific/Kiritimati", "Pacific/Niue", "Asia/Kathmandu"] {
+            let zone: TimeZone = zone.parse().unwrap();
+            for customer in &self.customers {
+                let (account, zone) = (CustomerAccount::from(customer), zone.clone());
+                let read = move |conn: &mut Conn| {
+                    let months = statements::months(conn, account.wallet_id, &zone)?;
+                    let months = months.into_iter();
+                    let each = months.map(|month| statements::read(conn, account, month, &zone));
+                    each.collect::<Result<Vec<_>, StoreError>>()
+                };
+                all.extend(store.read_snapshot(read).await.unwrap());
+            }
+        }
+        all
+    }
+
     fn filters(&self) -> Vec<ListFilter> {
         let at = |days: i64| Some(START.plus_millis(days * DAY + 7));
         let of = |calls: RequestFilter| ListFilter::from(calls);
@@ -273,7 +324,8 @@ impl Shop {
             };
             sums.push(node.read_snapshot(read).await.unwrap().unwrap());
         }
-        Answers { lists, referenced, refused, sums }
+        let (lines, statements) = (self.lines(node).await, self.statements(node).await);
+        Answers { lists, referenced, refused, sums, lines, statements }
     }
 }
 
@@ -282,6 +334,8 @@ struct Answers {
     referenced: Vec<RequestRecord>,
     refused: Vec<Vec<RefusalRecord>>,
     sums: Vec<GroupedSums>,
+    lines: Vec<Vec<Transaction>>,
+    statements: Vec<Statement>,
 }
 
 impl Answers {
@@ -298,6 +352,8 @@ impl Answers {
         assert_eq!(self.referenced, other.referenced);
         assert_eq!(self.refused, other.refused);
         assert_eq!(self.sums, other.sums);
+        assert_eq!(self.lines, other.lines);
+        assert_eq!(self.statements, other.statements);
     }
 }
 
@@ -312,6 +368,15 @@ async fn execute(store: &TestStore, sql: impl Into<String>) {
         done.map_err(StoreError::from)
     };
     store.store.write(write).await.unwrap();
+}
+
+/// An id in SQL.
+fn literal(store: &TestStore, id: impl Id) -> String {
+    let digits: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    match store.database {
+        None => format!("x'{digits}'"),
+        Some(_) => format!(r"'\x{digits}'"),
+    }
 }
 
 /// The number of rows of a table.
@@ -353,12 +418,15 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
         }
         let before = [shop.answers(store).await, other.answers(store).await];
         let rows = count(&store.store, "requests").await;
+        let lines = count(&store.store, "transactions").await;
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         let sealed: Vec<_> = archiving.sealed.iter().map(|one| &*one.month).collect();
         assert_eq!(sealed, ["2026-11", "2026-12"]);
         assert_eq!(archiving.waits, None);
         let left = count(&store.store, "requests").await;
         assert!(left * 2 < rows, "{left} of {rows} rows are left");
+        let left = count(&store.store, "transactions").await;
+        assert!(left * 2 < lines, "{left} of {lines} ledger lines are left");
         let after = [shop.answers(store).await, other.answers(store).await];
         for (before, after) in before.iter().zip(&after) {
             before.assert_same(after);
@@ -416,20 +484,13 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         }
         let dear = ListFilter { min_cost: Some(amount("6")), ..ListFilter::default() };
         let before = shop.answers(store).await;
-        for (table, _) in TABLES {
+        for table in TABLES.map(|(table, _)| table).iter().chain(&["transactions"]) {
             execute(store, format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
         }
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
         let left = count(&store.store, "requests").await;
-        let first: String = RequestId::least(december)
-            .as_bytes()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let first = match store.database {
-            None => format!("x'{first}'"),
-            Some(_) => format!(r"'\x{first}'"),
-        };
+        let lines = count(&store.store, "transactions").await;
+        let first = literal(store, RequestId::least(december));
         for (table, id) in TABLES {
             let restore = format!(
                 "INSERT INTO {table} SELECT * FROM saved_{table} WHERE {id} >= {first} \
@@ -437,9 +498,22 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
             );
             execute(store, restore).await;
         }
+        // The ledger lines of one wallet are still here, and those of the others have left.
+        let wallet = literal(store, shop.customers[0].wallet_id);
+        execute(
+            store,
+            format!(
+                "DELETE FROM archived_transactions WHERE wallet_id = {wallet} AND month = '2026-12'; \
+                 INSERT INTO transactions SELECT * FROM saved_transactions \
+                 WHERE wallet_id = {wallet} AND transaction_id >= {first} ON CONFLICT DO NOTHING; \
+                 DROP TABLE saved_transactions"
+            ),
+        )
+        .await;
         let mark = "UPDATE archived_months SET deleted_at = NULL WHERE month = '2026-12'";
         execute(store, mark).await;
         assert!(count(&store.store, "requests").await > left + 20);
+        assert!(count(&store.store, "transactions").await > lines + 5);
         before.assert_same(&shop.answers(store).await);
         let found = shop.list(&store.store, &dear, 3).await;
         assert_eq!(found.iter().map(|one| one.request_id).collect::<Vec<_>>(), [stays]);
@@ -447,6 +521,7 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
         store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(count(&store.store, "requests").await, left);
+        assert_eq!(count(&store.store, "transactions").await, lines);
         before.assert_same(&shop.answers(store).await);
     });
 }
@@ -608,7 +683,7 @@ fn a_flipped_byte_of_any_file_is_found_and_the_file_is_named() {
         store.store.fold().await.unwrap();
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
         let all = files(&store.archive());
-        assert_eq!(all.len(), 6, "{all:?}");
+        assert_eq!(all.len(), 8, "{all:?}");
         for file in all {
             let content = fs::read(&file).unwrap();
             let name = file.strip_prefix(store.archive()).unwrap().to_str().unwrap().to_owned();
@@ -636,6 +711,34 @@ fn a_flipped_byte_of_any_file_is_found_and_the_file_is_named() {
             fs::write(&file, content).unwrap();
             store.store.verify_archive(month.unwrap()).await.unwrap();
         }
+    });
+}
+
+#[test]
+fn an_audit_finds_changed_sums_of_the_archive() {
+    each_store(async |store| {
+        let mut random = Random(11);
+        let mut shop = Shop::of(store).await;
+        while store.clock.now() < START.plus_millis(55 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        store.store.fold().await.unwrap();
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
+        for column in [
+            "archived_sums SET amount",
+            "archived_sums SET records",
+            "archived_transactions SET amount",
+            "archived_transactions SET balance_after",
+            "archived_transactions SET last_number",
+        ] {
+            let value = column.split_once("SET ").unwrap().1;
+            execute(store, format!("UPDATE {column} = {value} + 1")).await;
+            assert_ne!(store.store.audit().await.unwrap().differences, [], "{column}");
+            assert_ne!(store.store.audit_with_archive().await.unwrap().differences, [], "{column}");
+            execute(store, format!("UPDATE {column} = {value} - 1")).await;
+        }
+        store.assert_audited().await;
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
     });
 }
 

@@ -89,8 +89,10 @@ impl RepricingShop {
 
     async fn lines(&self, store: &TestStore, wallet_id: WalletId) -> Vec<Transaction> {
         let page = Page { after: None, limit: 1_000 };
-        let lines =
-            store.store.read(move |conn| wallets::list_transactions(conn, wallet_id, &page));
+        let archive = store.store.archive();
+        let lines = store
+            .store
+            .read(move |conn| wallets::list_transactions(conn, &archive, wallet_id, &page));
         lines.await.unwrap()
     }
 }

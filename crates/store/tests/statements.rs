@@ -239,7 +239,8 @@ impl<'a> Shop<'a> {
 
     async fn lines(&self, customer: &Connection) -> Vec<Transaction> {
         let (wallet_id, page) = (customer.wallet_id, Page { after: None, limit: ALL });
-        let read = move |conn: &mut _| wallets::list_transactions(conn, wallet_id, &page);
+        let archive = self.node.archive();
+        let read = move |conn: &mut _| wallets::list_transactions(conn, &archive, wallet_id, &page);
         self.node.read(read).await.unwrap()
     }
 

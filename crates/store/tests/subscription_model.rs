@@ -627,10 +627,11 @@ impl<'a> ModelledCustomer<'a> {
         self.compare().await?;
         let wallet_id = self.connection.wallet_id;
         let page = Page { after: None, limit: 1_000_000 };
+        let archive = self.store.store.archive();
         let lines = self
             .store
             .store
-            .read(move |conn| wallets::list_transactions(conn, wallet_id, &page))
+            .read(move |conn| wallets::list_transactions(conn, &archive, wallet_id, &page))
             .await
             .unwrap();
         let line = |line: &Transaction| {

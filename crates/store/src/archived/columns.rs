@@ -3,13 +3,13 @@
 
 use tollgate_archive::{ArchiveError, Cells, Column, ColumnType, Table, Value};
 use tollgate_domain::{
-    CallFailure, Id as DomainId, RefusedCall, RequestRecord, RequestStatus, Timestamp,
+    CallFailure, Id as DomainId, RefusedCall, RequestRecord, RequestStatus, Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 
 use crate::codes::EnumCode;
 use crate::ids::Id;
-use crate::rows::{RefusalRow, RequestRow, from_word, to_json, word};
+use crate::rows::{RefusalRow, RequestRow, TransactionRow, from_word, to_json, word};
 
 /// A record as it is written to the archive.
 pub(crate) struct ArchivedRequest {
@@ -319,6 +319,70 @@ impl Table for RefusalRow {
             last_at: cells.integer("last_at")?,
             call: cells.text("call")?,
             run_id: cells.optional_text("run_id")?,
+        })
+    }
+}
+
+/// A column of a ledger line.
+macro_rules! line_column {
+    ($name:literal, $kind:ident, |$row:ident| $value:expr) => {
+        Column { name: $name, kind: ColumnType::$kind, value: |$row| Value::from($value) }
+    };
+}
+
+/// The id of a ledger line in the archive. The texts of a wallet's lines are in the order of their numbers.
+pub(super) fn line_id(wallet_id: Id<WalletId>, number: i64) -> String {
+    format!("{wallet_id}/{number:019}")
+}
+
+impl Table for TransactionRow {
+    type Row = Self;
+
+    const NAME: &'static str = "transactions";
+    const ID: &'static str = "wallet_line";
+    const COLUMNS: &'static [Column<Self>] = &[
+        line_column!("merchant_id", Text, |row| row.merchant_id.to_string()),
+        line_column!("wallet_line", Text, |row| line_id(row.wallet_id, row.number)),
+        line_column!("transaction_id", Text, |row| row.transaction_id.to_string()),
+        line_column!("wallet_id", Text, |row| row.wallet_id.to_string()),
+        line_column!("number", Integer, |row| row.number),
+        line_column!("account", Text, |row| word(&row.account.0)),
+        line_column!("kind", Text, |row| word(&row.kind.0)),
+        line_column!("amount", Amount, |row| Amount::from_units(row.amount)),
+        line_column!("balance_after", Amount, |row| Amount::from_units(row.balance_after)),
+        line_column!("request_id", Text, |row| row.request_id.map(|id| id.to_string())),
+        line_column!("description", Text, |row| row.description.clone()),
+        line_column!("created_at", Time, |row| row.created_at),
+    ];
+    const READ: &'static [&'static str] = &[
+        "merchant_id",
+        "transaction_id",
+        "wallet_id",
+        "number",
+        "account",
+        "kind",
+        "amount",
+        "balance_after",
+        "request_id",
+        "description",
+        "created_at",
+    ];
+
+    fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
+        let account = from_word("account", &cells.text("account")?);
+        let kind = from_word("kind", &cells.text("kind")?);
+        Ok(Self {
+            transaction_id: required_id(cells, "transaction_id")?,
+            merchant_id: required_id(cells, "merchant_id")?,
+            wallet_id: required_id(cells, "wallet_id")?,
+            account: EnumCode(account.map_err(|_| cells.damaged("account"))?),
+            number: cells.integer("number")?,
+            kind: EnumCode(kind.map_err(|_| cells.damaged("kind"))?),
+            amount: cells.amount("amount")?.units(),
+            balance_after: cells.amount("balance_after")?.units(),
+            request_id: optional_id(cells, "request_id")?,
+            description: cells.optional_text("description")?,
+            created_at: cells.integer("created_at")?,
         })
     }
 }

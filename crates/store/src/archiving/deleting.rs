@@ -86,32 +86,53 @@ fn some_refusals(
     Ok(deleted.execute(conn)? > 0)
 }
 
-/// Detaches the partitions of a month on PostgreSQL, and drops them. Records that stay are kept.
-///
-/// It waits shortly for long reports. If they do not end, the rows are deleted one by one.
-pub(super) fn detach(
+/// Drops the partitions of the records of a month on PostgreSQL. Records that stay are kept.
+pub(super) fn drop_records(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
     now: Timestamp,
 ) -> Result<(), StoreError> {
+    let staying = staying(conn, ids)?;
+    drop_partitions(conn, node_id, ids, now, |conn| {
+        partitions::drop_records(conn, ids.from.date(), &staying)
+    })
+}
+
+/// Drops the partition of the ledger lines of a month on PostgreSQL. What is left in it is kept.
+pub(super) fn drop_lines(
+    conn: &mut Conn,
+    node_id: NodeId,
+    ids: MonthIds,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    drop_partitions(conn, node_id, ids, now, |conn| {
+        partitions::drop_transactions(conn, ids.from.date())
+    })
+}
+
+/// Waits shortly for long reports. If they do not end, the partitions stay: rows that leave are deleted one by one.
+fn drop_partitions(
+    conn: &mut Conn,
+    node_id: NodeId,
+    ids: MonthIds,
+    now: Timestamp,
+    drop: impl Fn(&mut Conn) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     const ATTEMPTS: u32 = 10;
     const PAUSE: Duration = Duration::from_secs(1);
-    let staying = staying(conn, ids)?;
     for attempt in 1..=ATTEMPTS {
-        let detached = conn.write_short_wait(|conn| {
+        let dropped = conn.write_short_wait(|conn| {
             lease::extend(conn, node_id, now)?;
-            partitions::drop_month(conn, ids.from.date(), &staying)
+            drop(conn)
         });
-        match detached {
+        match dropped {
             Err(cause) if cause.is_lock_timeout() && attempt < ATTEMPTS => {
                 std::thread::sleep(PAUSE);
             }
             Err(cause) => {
                 let month = ids.month;
-                log::warn!(
-                    "the partitions of {month} are not dropped, so its rows are deleted: {cause}"
-                );
+                log::warn!("partitions of {month} are not dropped: {cause}");
                 return Ok(());
             }
             Ok(()) => return Ok(()),

@@ -1,26 +1,26 @@
 //! The files of a month: its rows are written and read back.
 
 use std::cell::RefCell;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use diesel::dsl::{count_star, sql};
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use tollgate_archive::{ArchiveError, Manifest, Sums, Table as _, decimal};
-use tollgate_domain::{MerchantId, MeterId, MeterVersion, RefusalId, RequestId};
+use tollgate_domain::{MerchantId, RefusalId, RequestId};
 
 use super::lease;
 use super::month::{MonthIds, merchants_in_order};
+use super::transactions::LeavingLines;
 use crate::archived::{self, ArchivedRefusal, ArchivedRequest, ArchivedRow, RecordArchive};
+use crate::archived_sums::OwnerSums;
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::ids::{AnyId, Id};
-use crate::meters::{self, MeterPricing};
+use crate::ids::Id;
 use crate::records;
 use crate::requests::to_records;
-use crate::rows::{ArchivedSumRow, HIGH, RefusalRow, RequestRow, counter_key, from_json};
+use crate::rows::{ArchivedSumRow, HIGH, RefusalRow, RequestRow, TransactionRow, from_json};
 use crate::schema::{refusals, requests};
 use crate::tables::repricings::repricing_totals;
 
@@ -56,24 +56,28 @@ pub(super) fn write(
             return Err(ArchiveError::OtherRows(format!("manifests/{month}.json")).into());
         }
     }
-    let mut sums =
-        OwnerSums { month: month.clone(), sums: BTreeMap::new(), meters: BTreeMap::new() };
+    let mut sums = OwnerSums::default();
+    let mut staying = HashSet::new();
     // Rows are read and the lease is checked by turns.
     let shared = RefCell::new(conn);
     let may_write = || check(&mut shared.borrow_mut());
     let of = || merchants.iter().copied().collect();
     let read = |merchant_id, last| {
-        read_requests(&mut shared.borrow_mut(), ids, merchant_id, last, &mut sums)
+        read_requests(&mut shared.borrow_mut(), ids, merchant_id, last, &mut sums, &mut staying)
     };
     writer.write::<ArchivedRow, StoreError>(Rows::new(of(), read), may_write)?;
     let read = |merchant_id, last| read_refusals(&mut shared.borrow_mut(), ids, merchant_id, last);
     writer.write::<RefusalRow, StoreError>(Rows::new(of(), read), may_write)?;
+    let mut lines = LeavingLines::new(ids, &staying);
+    let read = |merchant_id, last| lines.next(&mut shared.borrow_mut(), merchant_id, last);
+    writer.write::<TransactionRow, StoreError>(Rows::new(of(), read), may_write)?;
     let (manifest, digest) = writer.seal(may_write)?;
     let conn = shared.into_inner();
-    let read_back = files.verify::<ArchivedRow>(&manifest)?;
+    let records = files.verify::<ArchivedRow>(&manifest)?;
     files.verify::<RefusalRow>(&manifest)?;
-    if !have_sums(conn, ids, &merchants, &read_back)? {
-        let why = "its sums are not those of the records";
+    let booked = files.verify::<TransactionRow>(&manifest)?;
+    if !have_sums(conn, ids, &merchants, &records)? || !lines.have_sums(conn, &booked)? {
+        let why = "its sums are not those of the database";
         return Err(ArchiveError::damaged(format!("manifests/{month}.json"), why).into());
     }
     Ok((manifest, digest, sums.rows()))
@@ -129,6 +133,7 @@ fn read_requests(
     merchant_id: MerchantId,
     last: Option<Id<RequestId>>,
     sums: &mut OwnerSums,
+    staying: &mut HashSet<Id<RequestId>>,
 ) -> Result<(Vec<ArchivedRequest>, Option<Id<RequestId>>), StoreError> {
     let mut rows = ids.records_after(conn, merchant_id, last, CHUNK)?;
     let last = rows.last().map(|row| row.request_id);
@@ -139,7 +144,9 @@ fn read_requests(
     let repriced = repricing_totals(conn, [Id(merchant_id)], &request_ids)?;
     let mut written = Vec::with_capacity(rows.len());
     for ((row, stays), record) in rows.into_iter().zip(stay).zip(records) {
-        if !stays {
+        if stays {
+            staying.insert(row.request_id);
+        } else {
             let more = repriced.get(&row.request_id).copied().unwrap_or_default();
             let costs = [
                 row.wallet_cost.saturating_add(more.wallet_delta),
@@ -177,71 +184,6 @@ fn read_refusals(
         Ok(ArchivedRefusal { row, call })
     });
     Ok((written.collect::<Result<_, StoreError>>()?, last))
-}
-
-/// A merchant, an owner, and the meter and the period of a tier counter.
-type OwnerKey = (Id<MerchantId>, Id<AnyId>, Id<AnyId>, String);
-
-/// The sums of archived records by their owners.
-struct OwnerSums {
-    month: String,
-    /// Records and amounts.
-    sums: BTreeMap<OwnerKey, (i64, i64)>,
-    meters: BTreeMap<(MeterId, i32), MeterPricing>,
-}
-
-impl OwnerSums {
-    /// Adds a record that leaves, with the costs of the wallet and of the merchant.
-    fn add(
-        &mut self,
-        conn: &mut Conn,
-        row: &RequestRow,
-        [wallet_cost, merchant_cost]: [i64; 2],
-        cost: i64,
-    ) -> Result<(), StoreError> {
-        let call = row.call()?;
-        let own = row.merchant_wallet_id.untyped();
-        let wallet = row.wallet_id.map_or(own, Id::untyped);
-        // The record has its number on the wallet of the call.
-        self.add_sum(row, wallet, 1, wallet_cost);
-        self.add_sum(row, own, 0, merchant_cost);
-        let budgets = call.budgets.ids.iter().map(|id| Id(*id).untyped());
-        for account in call.spend_key_id.map(|id| Id(id).untyped()).into_iter().chain(budgets) {
-            self.add_sum(row, account, 1, cost);
-        }
-        let Some(MeterVersion { meter_id, version }) = row.meter() else { return Ok(()) };
-        if row.counted_units == 0 {
-            return Ok(());
-        }
-        let pricing = match self.meters.entry((meter_id, version)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(meters::model_of(conn, meter_id, version)?),
-        };
-        let (merchant, owner, meter, period) = counter_key(&call, meter_id, pricing.tier_period);
-        let sum = self.sums.entry((merchant, owner, meter.untyped(), period)).or_default();
-        *sum = (sum.0.saturating_add(1), sum.1.saturating_add(row.counted_units));
-        Ok(())
-    }
-
-    fn add_sum(&mut self, row: &RequestRow, owner: Id<AnyId>, records: i64, amount: i64) {
-        let key = (row.merchant_id, owner, Id::default(), String::new());
-        let sum = self.sums.entry(key).or_default();
-        *sum = (sum.0.saturating_add(records), sum.1.saturating_add(amount));
-    }
-
-    fn rows(self) -> Vec<ArchivedSumRow> {
-        let month = self.month;
-        let row = |((merchant_id, owner_id, meter_id, period), (records, amount))| ArchivedSumRow {
-            month: month.clone(),
-            merchant_id,
-            owner_id,
-            meter_id,
-            period,
-            records,
-            amount,
-        };
-        self.sums.into_iter().map(row).collect()
-    }
 }
 
 /// Whether the records of a month have these sums.

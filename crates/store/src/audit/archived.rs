@@ -1,11 +1,13 @@
 //! The sums of archived months, with which an audit begins that does not read the archive.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use diesel::prelude::*;
 use tollgate_domain::{Id as _, MeterId};
 
+use super::findings::{Audit, OwnerNames};
 use crate::archived::ArchivedUntil;
+use crate::archived_sums::OwnerSums;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
@@ -34,11 +36,7 @@ pub(super) fn read(
     until: ArchivedUntil,
     counters: &mut BTreeMap<CounterKey, i64>,
 ) -> Result<ArchivedSums, StoreError> {
-    // Sums of a month that is not marked yet are those of records that are here.
-    let rows: Vec<ArchivedSumRow> = archived_sums::table
-        .filter(archived_sums::month.eq_any(archived_months::table.select(archived_months::month)))
-        .select(ArchivedSumRow::as_select())
-        .load(conn)?;
+    let rows = rows(conn)?;
     let mut sums = ArchivedSums { until, owners: HashMap::new(), booked: HashMap::new() };
     for row in rows {
         if row.meter_id == Id::default() {
@@ -53,4 +51,39 @@ pub(super) fn read(
         }
     }
     Ok(sums)
+}
+
+fn rows(conn: &mut Conn) -> Result<Vec<ArchivedSumRow>, StoreError> {
+    // Sums of a month that is not marked yet are those of records that are here.
+    Ok(archived_sums::table
+        .filter(archived_sums::month.eq_any(archived_months::table.select(archived_months::month)))
+        .select(ArchivedSumRow::as_select())
+        .load(conn)?)
+}
+
+/// Compares the sums of the archived months with those of their records.
+pub(super) fn compare(
+    conn: &mut Conn,
+    recomputed: OwnerSums,
+    audit: &mut Audit,
+) -> Result<(), StoreError> {
+    let of = |rows: Vec<ArchivedSumRow>| -> BTreeMap<_, _> {
+        let sum = |row: ArchivedSumRow| {
+            let key = (row.month, row.merchant_id, row.owner_id, row.meter_id, row.period);
+            (key, (row.records, row.amount))
+        };
+        rows.into_iter().map(sum).collect()
+    };
+    let (kept, recomputed) = (of(rows(conn)?), of(recomputed.rows()));
+    let owners = OwnerNames::read(conn)?;
+    let keys: BTreeSet<_> = kept.keys().chain(recomputed.keys()).collect();
+    for key in keys {
+        let [kept, recomputed] =
+            [&kept, &recomputed].map(|of| of.get(key).copied().unwrap_or_default());
+        let (month, _, owner, ..) = key;
+        let what = format!("archived sums of {} of {month}", owners.name(*owner));
+        audit.compare(format!("{what}, records"), kept.0, recomputed.0);
+        audit.compare(format!("{what}, amount"), kept.1, recomputed.1);
+    }
+    Ok(())
 }

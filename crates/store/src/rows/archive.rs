@@ -1,10 +1,11 @@
-//! The rows of the archive: its months and the sums of its records.
+//! The rows of the archive: its months, the sums of its records, and its ledger lines.
 
 use diesel::prelude::*;
-use tollgate_domain::MerchantId;
+use tollgate_domain::{LedgerAccount, MerchantId, WalletId};
 
+use crate::codes::EnumCode;
 use crate::ids::{AnyId, Id};
-use crate::schema::{archived_months, archived_sums};
+use crate::schema::{archived_months, archived_sums, archived_transactions};
 
 /// A month that is in the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable)]
@@ -29,4 +30,23 @@ pub(crate) struct ArchivedSumRow {
     pub(crate) period: String,
     pub(crate) records: i64,
     pub(crate) amount: i64,
+}
+
+/// Consecutive ledger lines of a wallet that are in the archive: those of one account.
+#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable)]
+#[diesel(table_name = archived_transactions)]
+pub(crate) struct ArchivedLinesRow {
+    pub(crate) wallet_id: Id<WalletId>,
+    /// The number of the first line, and the last one, of any account.
+    pub(crate) first_number: i64,
+    pub(crate) account: EnumCode<LedgerAccount>,
+    pub(crate) last_number: i64,
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) month: String,
+    /// The sum of the lines of the account.
+    pub(crate) amount: i64,
+    /// The balance of the account after its last line.
+    pub(crate) balance_after: i64,
+    /// The time of the first line.
+    pub(crate) created_at: i64,
 }

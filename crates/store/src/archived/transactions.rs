@@ -1,0 +1,221 @@
+//! Ledger lines that are in the archive.
+//!
+//! Consecutive lines of a wallet leave the database as a group. A row with the sum of each account takes their place. So a
+//! line is either here or in the archive, and the numbers of a wallet have no gap.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use diesel::dsl::sql;
+use diesel::prelude::*;
+use diesel::sql_types::{BigInt, Binary, Bool, SmallInt};
+use tollgate_archive::{ArchiveError, Descending};
+use tollgate_domain::{LedgerAccount, WalletId};
+
+use super::columns::line_id;
+use super::{RecordArchive, SharedArchive};
+use crate::codes::EnumCode;
+use crate::conn::Conn;
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::rows::{ArchivedLinesRow, TransactionRow};
+use crate::schema::{archived_months, archived_transactions};
+
+/// The number of rows that are read at once.
+const CHUNK: i64 = 1_000;
+
+/// The groups of a wallet's lines that have numbers in this range. The least number comes first.
+pub(crate) fn groups_of_wallet(
+    conn: &mut Conn,
+    wallet_id: Id<WalletId>,
+    numbers: Range<i64>,
+) -> Result<Vec<ArchivedLinesRow>, StoreError> {
+    Ok(archived_transactions::table
+        .filter(archived_transactions::wallet_id.eq(wallet_id))
+        .filter(archived_transactions::last_number.ge(numbers.start))
+        .filter(archived_transactions::first_number.lt(numbers.end))
+        .order((archived_transactions::first_number, archived_transactions::account))
+        .select(ArchivedLinesRow::as_select())
+        .load(conn)?)
+}
+
+/// A wallet's lines that are in the archive and have numbers in this range: at most `most`, the greatest first.
+pub(crate) fn of_wallet(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    wallet_id: Id<WalletId>,
+    numbers: Range<i64>,
+    most: usize,
+) -> Result<Vec<TransactionRow>, StoreError> {
+    let mut lines: Vec<TransactionRow> = Vec::new();
+    let groups = last_groups(conn, wallet_id, &numbers, most)?;
+    if groups.is_empty() {
+        return Ok(lines);
+    }
+    let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(lines) };
+    let _turn = turns.take()?;
+    // A month's lines follow each other, but its groups may alternate with those of the next month.
+    let mut months: BTreeMap<&str, Descending<'_, TransactionRow>> = BTreeMap::new();
+    for ArchivedLinesRow { first_number, last_number, merchant_id, month, .. } in &groups {
+        let last = (*last_number).min(numbers.end.saturating_sub(1));
+        let walk = match months.entry(month) {
+            Entry::Occupied(walk) => walk.into_mut(),
+            Entry::Vacant(unknown) => {
+                let digest: String = archived_months::table
+                    .find(month)
+                    .select(archived_months::manifest)
+                    .first(conn)?;
+                let manifest = archive.manifest(month, &digest)?;
+                let below = line_id(wallet_id, last.saturating_add(1));
+                unknown.insert(archive.descending(manifest, merchant_id.to_string(), Some(below)))
+            }
+        };
+        for number in (*first_number.max(&numbers.start)..=last).rev() {
+            if lines.len() >= most {
+                return Ok(lines);
+            }
+            match walk.next_row()? {
+                Some((_, line)) if line.wallet_id == wallet_id && line.number == number => {
+                    lines.push(line);
+                }
+                _ => {
+                    let path = format!("transactions/month={month}");
+                    let why = format!("it lacks {}", line_id(wallet_id, number));
+                    return Err(ArchiveError::damaged(path, why).into());
+                }
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// The groups of a wallet's lines that have numbers in this range, the greatest first: enough for `most` lines. One row for
+/// each.
+fn last_groups(
+    conn: &mut Conn,
+    wallet_id: Id<WalletId>,
+    numbers: &Range<i64>,
+    most: usize,
+) -> Result<Vec<ArchivedLinesRow>, StoreError> {
+    // A group has a row for each of up to three accounts.
+    let rows = i64::try_from(most.saturating_mul(3)).unwrap_or(i64::MAX);
+    let mut groups: Vec<ArchivedLinesRow> = archived_transactions::table
+        .filter(archived_transactions::wallet_id.eq(wallet_id))
+        .filter(archived_transactions::last_number.ge(numbers.start))
+        .filter(archived_transactions::first_number.lt(numbers.end))
+        .order(archived_transactions::first_number.desc())
+        .limit(rows)
+        .select(ArchivedLinesRow::as_select())
+        .load(conn)?;
+    groups.dedup_by_key(|row| row.first_number);
+    Ok(groups)
+}
+
+/// A walk through the rows of all wallets, in the order of wallets and numbers.
+#[derive(Default)]
+pub(crate) struct ArchivedLinesWalk {
+    /// The key of the last row that was read.
+    after: Option<(Id<WalletId>, i64, EnumCode<LedgerAccount>)>,
+    rows: VecDeque<ArchivedLinesRow>,
+    is_at_end: bool,
+}
+
+impl ArchivedLinesWalk {
+    /// The next row, if its lines come before this line, or if no line is left.
+    pub(crate) fn next_before(
+        &mut self,
+        conn: &mut Conn,
+        line: Option<(Id<WalletId>, i64)>,
+    ) -> Result<Option<ArchivedLinesRow>, StoreError> {
+        if self.rows.is_empty() && !self.is_at_end {
+            self.read(conn)?;
+        }
+        let is_before = |row: &ArchivedLinesRow| {
+            line.is_none_or(|line| (row.wallet_id, row.first_number) < line)
+        };
+        Ok(self.rows.front().is_some_and(is_before).then(|| self.rows.pop_front()).flatten())
+    }
+
+    fn read(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        let mut next = archived_transactions::table
+            .order((
+                archived_transactions::wallet_id,
+                archived_transactions::first_number,
+                archived_transactions::account,
+            ))
+            .limit(CHUNK)
+            .select(ArchivedLinesRow::as_select())
+            .into_boxed();
+        if let Some((wallet_id, first_number, account)) = self.after {
+            let is_after = sql::<Bool>("(wallet_id, first_number, account) > (")
+                .bind::<Binary, _>(wallet_id)
+                .sql(", ")
+                .bind::<BigInt, _>(first_number)
+                .sql(", ")
+                .bind::<SmallInt, _>(account)
+                .sql(")");
+            next = next.filter(is_after);
+        }
+        let rows: Vec<ArchivedLinesRow> = next.load(conn)?;
+        match rows.last() {
+            Some(last) => self.after = Some((last.wallet_id, last.first_number, last.account)),
+            None => self.is_at_end = true,
+        }
+        self.rows = rows.into();
+        Ok(())
+    }
+}
+
+/// Calls `each` with the ledger lines that are in the archive and not here, in parts.
+pub(crate) fn each_line_part(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    most: usize,
+    mut each: impl FnMut(Vec<TransactionRow>),
+) -> Result<(), StoreError> {
+    for month in super::months(conn)? {
+        // While the lines of a month leave, its files also have those that are still here.
+        let left = match month.deleted_at {
+            Some(_) => None,
+            None => Some(groups_of_month(conn, &month.month)?),
+        };
+        let has_left = |line: &TransactionRow| {
+            let Some(groups) = &left else { return true };
+            let group = groups.range(..=(line.wallet_id, line.number)).next_back();
+            group.is_some_and(|((wallet_id, _), last)| {
+                *wallet_id == line.wallet_id && line.number <= *last
+            })
+        };
+        let files = archive.files()?;
+        let manifest = files.manifest(&month.month, &month.manifest)?;
+        let mut lines = files.ascending::<TransactionRow>(manifest);
+        let mut part = Vec::new();
+        while let Some(line) = lines.next_row()? {
+            if has_left(&line) {
+                part.push(line);
+            }
+            if part.len() >= most {
+                each(std::mem::take(&mut part));
+            }
+        }
+        each(part);
+    }
+    Ok(())
+}
+
+/// The last numbers of the groups of a month, by wallet and first number.
+fn groups_of_month(
+    conn: &mut Conn,
+    month: &str,
+) -> Result<BTreeMap<(Id<WalletId>, i64), i64>, StoreError> {
+    let rows: Vec<(Id<WalletId>, i64, i64)> = archived_transactions::table
+        .filter(archived_transactions::month.eq(month))
+        .select((
+            archived_transactions::wallet_id,
+            archived_transactions::first_number,
+            archived_transactions::last_number,
+        ))
+        .load(conn)?;
+    Ok(rows.into_iter().map(|(wallet_id, first, last)| ((wallet_id, first), last)).collect())
+}

@@ -1,0 +1,316 @@
+//! The ledger lines that leave with a month: those of usage whose records leave.
+//!
+//! Lines of other kinds stay, and so do those of the month's calls that were booked in another month.
+
+use std::collections::{BTreeMap, HashSet};
+
+use diesel::dsl::{count_star, exists, not, sql};
+use diesel::prelude::*;
+use diesel::sql_types::{BigInt, Binary, Bool};
+use tollgate_archive::{MerchantSums, Sums, Table as _, decimal};
+use tollgate_domain::{
+    Id as _, LedgerAccount, MerchantId, RequestId, TransactionId, TransactionKind, WalletId,
+};
+
+use super::month::MonthIds;
+use crate::archived::{RecordArchive, quarter_hour};
+use crate::codes::EnumCode;
+use crate::conn::{Conn, each_database};
+use crate::error::StoreError;
+use crate::ids::Id;
+use crate::rows::{ArchivedLinesRow, HIGH, TransactionRow, time};
+use crate::schema::{
+    archived_months, archived_transactions, breaking_migrations, requests, transactions, wallets,
+};
+
+/// The migration that a program must know once lines have left. An older one would find gaps in wallets.
+const MIGRATION: &str = "20261201000000";
+/// The number of lines that are read at once, to be written to a file.
+const CHUNK: i64 = 2_000;
+
+/// The place of a line: its wallet and its number.
+pub(super) type LinePlace = (Id<WalletId>, i64);
+
+/// The place before all lines.
+pub(super) fn before_all() -> LinePlace {
+    // No wallet has this id.
+    (Id(WalletId::from_bytes([0; 16])), 0)
+}
+
+/// The lines of usage of a month, of its calls.
+macro_rules! lines_of {
+    ($ids:expr) => {{
+        let calls = $ids.requests();
+        let [from, to] = [$ids.from, $ids.to];
+        transactions::table
+            .filter(transactions::kind.eq(EnumCode(TransactionKind::Usage)))
+            .filter(transactions::transaction_id.ge(Id(TransactionId::least(from))))
+            .filter(transactions::transaction_id.lt(Id(TransactionId::least(to))))
+            .filter(transactions::created_at.ge(from.unix_micros()))
+            .filter(transactions::created_at.lt(to.unix_micros()))
+            .filter(transactions::request_id.ge(calls.start))
+            .filter(transactions::request_id.lt(calls.end))
+    }};
+}
+
+/// The lines of merchants that leave with a month, in the order of the archive.
+pub(super) struct LeavingLines<'a> {
+    ids: MonthIds,
+    /// The calls whose records stay.
+    staying: &'a HashSet<Id<RequestId>>,
+    /// The wallets to come of the current merchant. The last one is next.
+    wallets: Vec<Id<WalletId>>,
+}
+
+impl<'a> LeavingLines<'a> {
+    pub(super) const fn new(ids: MonthIds, staying: &'a HashSet<Id<RequestId>>) -> Self {
+        Self { ids, staying, wallets: Vec::new() }
+    }
+
+    /// The next lines of a merchant after a place, and the place of the last one. `None` at the end.
+    pub(super) fn next(
+        &mut self,
+        conn: &mut Conn,
+        merchant_id: MerchantId,
+        after: Option<LinePlace>,
+    ) -> Result<(Vec<TransactionRow>, Option<LinePlace>), StoreError> {
+        if after.is_none() {
+            self.wallets = wallets::table
+                .filter(wallets::merchant_id.eq(Id(merchant_id)))
+                .order(wallets::wallet_id.desc())
+                .select(wallets::wallet_id)
+                .load(conn)?;
+        }
+        while let Some(wallet_id) = self.wallets.last().copied() {
+            let after = after.filter(|(of, _)| *of == wallet_id).map_or(0, |(_, number)| number);
+            let mut lines: Vec<TransactionRow> = lines_of!(self.ids)
+                .filter(transactions::wallet_id.eq(wallet_id))
+                .filter(transactions::number.gt(after))
+                .order(transactions::number)
+                .limit(CHUNK)
+                .select(TransactionRow::as_select())
+                .load(conn)?;
+            let Some(last) = lines.last().map(|line| (wallet_id, line.number)) else {
+                self.wallets.pop();
+                continue;
+            };
+            lines.retain(|line| line.request_id.is_none_or(|id| !self.staying.contains(&id)));
+            return Ok((lines, Some(last)));
+        }
+        Ok((Vec::new(), None))
+    }
+
+    /// Whether the lines of the database have these sums.
+    pub(super) fn have_sums(&self, conn: &mut Conn, sums: &Sums) -> Result<bool, StoreError> {
+        const STAYING_AT_ONCE: usize = 500;
+        let sum = |part: &str| sql::<BigInt>(&format!("CAST(sum(amount {part} {HIGH}) AS BIGINT)"));
+        type Row = (Id<MerchantId>, i64, i64, i64);
+        let mut found: BTreeMap<String, (i64, i128)> = BTreeMap::new();
+        let mut add = |rows: Vec<Row>, sign: i64| {
+            for (merchant_id, count, low, high) in rows {
+                let (rows, amount) = found.entry(merchant_id.to_string()).or_default();
+                *rows += sign * count;
+                let units = i128::from(low) + i128::from(high) * i128::from(HIGH);
+                *amount += i128::from(sign) * units;
+            }
+        };
+        let of_month = lines_of!(self.ids).group_by(transactions::merchant_id).select((
+            transactions::merchant_id,
+            count_star(),
+            sum("%"),
+            sum("/"),
+        ));
+        add(of_month.load(conn)?, 1);
+        let staying = Vec::from_iter(self.staying.iter().copied());
+        for some in staying.chunks(STAYING_AT_ONCE) {
+            let of_some = lines_of!(self.ids)
+                .filter(transactions::request_id.eq_any(some))
+                .group_by(transactions::merchant_id)
+                .select((transactions::merchant_id, count_star(), sum("%"), sum("/")));
+            add(of_some.load(conn)?, -1);
+        }
+        found.retain(|_, (rows, _)| *rows != 0);
+        let is_same = |(merchant, (rows, amount)): (&String, &(i64, i128))| {
+            let MerchantSums { rows: written, amounts } = sums.get(merchant)?;
+            let is_same = u64::try_from(*rows) == Ok(*written)
+                && amounts.get("amount") == Some(&decimal(*amount));
+            is_same.then_some(())
+        };
+        Ok(found.len() == sums.len() && found.iter().all(|one| is_same(one).is_some()))
+    }
+}
+
+/// Whether the files of a month have its lines. Those that an older version wrote have none, and its lines stay.
+pub(super) fn are_written(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    ids: MonthIds,
+) -> Result<bool, StoreError> {
+    let month = ids.month.to_string();
+    let digest: String =
+        archived_months::table.find(&month).select(archived_months::manifest).first(conn)?;
+    let manifest = archive.files()?.manifest(&month, &digest)?;
+    Ok(manifest.sums.contains_key(TransactionRow::NAME))
+}
+
+/// The next lines of a month after a place, of calls whose records have left.
+pub(super) fn left_behind(
+    conn: &mut Conn,
+    ids: MonthIds,
+    after: LinePlace,
+    most: i64,
+) -> Result<Vec<TransactionRow>, StoreError> {
+    let calls = ids.requests();
+    let is_after = sql::<Bool>("(wallet_id, number) > (")
+        .bind::<Binary, _>(after.0)
+        .sql(", ")
+        .bind::<BigInt, _>(after.1)
+        .sql(")");
+    let record = requests::table
+        .filter(requests::merchant_id.eq(transactions::merchant_id))
+        .filter(requests::request_id.nullable().eq(transactions::request_id))
+        // PostgreSQL then looks at the partition of the month alone.
+        .filter(requests::request_id.ge(calls.start))
+        .filter(requests::request_id.lt(calls.end));
+    Ok(lines_of!(ids)
+        .filter(is_after)
+        .filter(not(exists(record)))
+        .order((transactions::wallet_id, transactions::number))
+        .limit(most)
+        .select(TransactionRow::as_select())
+        .load(conn)?)
+}
+
+/// Deletes lines that are in the archive, and writes their sums. The lines are in the order of wallets and numbers.
+pub(super) fn replace(
+    conn: &mut Conn,
+    ids: MonthIds,
+    lines: &[TransactionRow],
+) -> Result<(), StoreError> {
+    let breaking = breaking_migrations::version.eq(MIGRATION);
+    each_database!(conn, conn => diesel::insert_into(breaking_migrations::table)
+        .values(breaking)
+        .on_conflict_do_nothing()
+        .execute(conn))?;
+    for group in LineGroup::of(conn, ids, lines)? {
+        let replaced = archived_transactions::table
+            .filter(archived_transactions::wallet_id.eq(group.wallet_id))
+            .filter(archived_transactions::first_number.eq(group.first_number));
+        diesel::delete(replaced).execute(conn)?;
+        for row in group.rows(ids) {
+            diesel::insert_into(archived_transactions::table).values(&row).execute(conn)?;
+        }
+        let left = lines_of!(ids)
+            .filter(transactions::wallet_id.eq(group.wallet_id))
+            .filter(transactions::number.ge(group.first_number))
+            .filter(transactions::number.le(group.last_number));
+        diesel::delete(left).execute(conn)?;
+    }
+    Ok(())
+}
+
+/// Consecutive lines of a wallet that have one row for each of their accounts.
+struct LineGroup {
+    wallet_id: Id<WalletId>,
+    merchant_id: Id<MerchantId>,
+    first_number: i64,
+    last_number: i64,
+    created_at: i64,
+    /// The sum of each account, and its last balance.
+    accounts: BTreeMap<EnumCode<LedgerAccount>, (i64, i64)>,
+}
+
+impl LineGroup {
+    /// The groups of lines. The first one may go on with a group that is in the database.
+    fn of(
+        conn: &mut Conn,
+        ids: MonthIds,
+        lines: &[TransactionRow],
+    ) -> Result<Vec<Self>, StoreError> {
+        let mut groups: Vec<Self> = Vec::new();
+        for line in lines {
+            if groups.is_empty() {
+                groups.extend(Self::before(conn, ids, line)?);
+            }
+            match groups.last_mut().filter(|group| group.goes_on_with(ids, line)) {
+                Some(group) => group.add(line),
+                None => {
+                    let mut group = Self {
+                        wallet_id: line.wallet_id,
+                        merchant_id: line.merchant_id,
+                        first_number: line.number,
+                        last_number: line.number,
+                        created_at: line.created_at,
+                        accounts: BTreeMap::new(),
+                    };
+                    group.add(line);
+                    groups.push(group);
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    /// The group in the database that ends just before a line.
+    fn before(
+        conn: &mut Conn,
+        ids: MonthIds,
+        line: &TransactionRow,
+    ) -> Result<Option<Self>, StoreError> {
+        let rows: Vec<ArchivedLinesRow> = archived_transactions::table
+            .filter(archived_transactions::wallet_id.eq(line.wallet_id))
+            .filter(archived_transactions::last_number.eq(line.number.saturating_sub(1)))
+            .filter(archived_transactions::month.eq(ids.month.to_string()))
+            .select(ArchivedLinesRow::as_select())
+            .load(conn)?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let group = Self {
+            wallet_id: first.wallet_id,
+            merchant_id: first.merchant_id,
+            first_number: first.first_number,
+            last_number: first.last_number,
+            created_at: first.created_at,
+            accounts: rows
+                .iter()
+                .map(|row| (row.account, (row.amount, row.balance_after)))
+                .collect(),
+        };
+        Ok(Some(group).filter(|group| group.goes_on_with(ids, line)))
+    }
+
+    fn goes_on_with(&self, ids: MonthIds, line: &TransactionRow) -> bool {
+        self.wallet_id == line.wallet_id
+            && self.last_number.checked_add(1) == Some(line.number)
+            && part(ids, self.created_at) == part(ids, line.created_at)
+    }
+
+    fn add(&mut self, line: &TransactionRow) {
+        self.last_number = line.number;
+        let (amount, balance_after) = self.accounts.entry(line.account).or_default();
+        *amount = amount.saturating_add(line.amount);
+        *balance_after = line.balance_after;
+    }
+
+    fn rows(&self, ids: MonthIds) -> impl Iterator<Item = ArchivedLinesRow> {
+        let month = ids.month.to_string();
+        self.accounts.iter().map(move |(account, (amount, balance_after))| ArchivedLinesRow {
+            wallet_id: self.wallet_id,
+            first_number: self.first_number,
+            account: *account,
+            last_number: self.last_number,
+            merchant_id: self.merchant_id,
+            month: month.clone(),
+            amount: *amount,
+            balance_after: *balance_after,
+            created_at: self.created_at,
+        })
+    }
+}
+
+/// The part of a month in which a time is. A statement of any time zone has whole parts of it.
+fn part(ids: MonthIds, at: i64) -> Option<i64> {
+    const HOUR: i64 = 60 * 60 * 1_000;
+    // The last zone begins a month 12 hours after UTC, and the first one ends it 14 hours before.
+    let middle = ids.from.plus_millis(12 * HOUR)..ids.to.plus_millis(-14 * HOUR);
+    (!middle.contains(&time(at))).then(|| quarter_hour(at))
+}
