@@ -15,9 +15,13 @@ struct SessionId {
 
 /// Whether two connections exchange their sessions.
 ///
-/// Both are in a transaction at once, so that each has a session. A pooler gives the next transaction the session that was
+/// A pooler with one session gives it to both in turn. Otherwise both are in a transaction at once, so that each has a
+/// session. A pooler gives the next transaction the session that was
 /// released last, or first. So after one of the two orders, it gives a connection the session of the other one.
 pub(crate) fn exchange_sessions(one: &mut Conn, other: &mut Conn) -> QueryResult<bool> {
+    if transaction(one)? == transaction(other)? {
+        return Ok(true);
+    }
     for releases_one_first in [true, false] {
         let before = (begin(one)?, begin(other)?);
         match releases_one_first {
@@ -46,6 +50,13 @@ fn begin(conn: &mut Conn) -> QueryResult<i32> {
     conn.batch_execute("BEGIN")?;
     let id: SessionId = diesel::sql_query("SELECT pg_backend_pid() AS pid").get_result(conn)?;
     Ok(id.pid)
+}
+
+/// Begins and ends a transaction, and returns the id of its session.
+fn transaction(conn: &mut Conn) -> QueryResult<i32> {
+    let id = begin(conn)?;
+    commit(conn)?;
+    Ok(id)
 }
 
 fn commit(conn: &mut Conn) -> QueryResult<()> {

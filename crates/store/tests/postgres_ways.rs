@@ -169,16 +169,19 @@ fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
     let Some(database) = postgres::database() else { return };
     let url: DatabaseUrl = database.url().parse().unwrap();
     Store::migrate(&url, MigrationSteps::Expand).unwrap();
-    for (mode, is_fair) in
-        [(PoolMode::Transaction, false), (PoolMode::Transaction, true), (PoolMode::Session, false)]
-    {
-        let Some(pooler) = PgBouncer::start(&database, mode, is_fair) else { return };
+    for (mode, settings) in [
+        (PoolMode::Transaction, ""),
+        (PoolMode::Transaction, "server_round_robin = 1"),
+        (PoolMode::Transaction, "default_pool_size = 1"),
+        (PoolMode::Session, ""),
+    ] {
+        let Some(pooler) = PgBouncer::start(&database, mode, settings) else { return };
         let url: DatabaseUrl = pooler.url().parse().unwrap();
         let options = Options { serve: true, ..Options::default() };
         let opened = Store::open(&url, &options);
         match mode {
             PoolMode::Transaction => {
-                assert!(matches!(opened, Err(OpenError::Pooler)), "{mode:?}, {is_fair}");
+                assert!(matches!(opened, Err(OpenError::Pooler)), "{mode:?}, {settings}");
                 assert!(matches!(
                     Store::migrate(&url, MigrationSteps::Expand),
                     Err(OpenError::Pooler)

@@ -35,12 +35,12 @@ pub enum PoolMode {
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
 
 impl PgBouncer {
-    /// Starts it before a database; `None`, with a warning, where it is not installed. `is_fair` gives transactions the
-    /// session that was released first.
+    /// Starts it before a database; `None`, with a warning, where it is not installed. `settings` are further lines of its
+    /// configuration.
     ///
     /// # Panics
     /// If it is missing although `CI` is `true`, or if it does not start.
-    pub fn start(database: &TestDatabase, mode: PoolMode, is_fair: bool) -> Option<Self> {
+    pub fn start(database: &TestDatabase, mode: PoolMode, settings: &str) -> Option<Self> {
         let program = tools::require_tool("PgBouncer", find())?;
         let folder = tempfile::tempdir().expect("a temporary directory can be made");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
@@ -55,10 +55,9 @@ impl PgBouncer {
         let config = format!(
             "[databases]\n* = host={server} user={USER}\n[pgbouncer]\nlisten_addr = {}\n\
              listen_port = {}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
-             server_round_robin = {}\nlogfile = {}\n",
+             logfile = {}\n{settings}\n",
             address.ip(),
             address.port(),
-            u8::from(is_fair),
             folder.path().join("log").display(),
         );
         let file = folder.path().join("pgbouncer.ini");
