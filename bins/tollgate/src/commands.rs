@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate_api::probe;
-use tollgate_domain::{Clock, MerchantId, TransactionKind};
+use tollgate_domain::{CellNumber, Clock, MerchantId, TransactionKind};
 use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::backup;
 use tollgate_store::merchants::{self, SecretKeyDeletion};
@@ -208,11 +208,13 @@ async fn list_merchants(config: &TollgateConfig, json: bool) -> anyhow::Result<(
             "name": merchant.name,
             "wallet_id": merchant.wallet_id,
             "created_at": merchant.created_at,
+            "moved_to": merchant.moved_to.map(CellNumber::get),
         });
         let (id, wallet_id) = (merchant.merchant_id.to_string(), merchant.wallet_id.to_string());
-        (value, [id, wallet_id, merchant.name])
+        let moved_to = merchant.moved_to.map(|cell| format!("cell {cell}")).unwrap_or_default();
+        (value, [id, wallet_id, moved_to, merchant.name])
     });
-    print_list(json, ["MERCHANT", "WALLET", "NAME"], items.collect())
+    print_list(json, ["MERCHANT", "WALLET", "MOVED TO", "NAME"], items.collect())
 }
 
 fn no_merchant(merchant: MerchantId) -> anyhow::Error {

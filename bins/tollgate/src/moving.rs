@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use serde_json::json;
 use tollgate_domain::MerchantId;
+use tollgate_store::moving::{MoveError, MoveReport};
 use tollgate_store::{DatabaseUrl, Store, cells};
 
 use crate::config::TollgateConfig;
@@ -19,8 +20,11 @@ pub(crate) struct MoveArgs {
     #[arg(value_name = "mch_…")]
     merchant: MerchantId,
     /// The database of the other cell, as in `database_url`.
-    #[arg(long, value_name = "URL")]
-    to: String,
+    #[arg(long, value_name = "URL", required_unless_present = "take_back")]
+    to: Option<String>,
+    /// Serve the merchant here again, because a move was interrupted and the other database is lost.
+    #[arg(long, conflicts_with = "to")]
+    take_back: bool,
     /// The longest wait for calls that are open.
     #[arg(long, default_value_t = 60, value_name = "N")]
     wait_seconds: u64,
@@ -31,33 +35,41 @@ pub(crate) async fn run(
     what: MoveArgs,
     as_json: bool,
 ) -> anyhow::Result<()> {
-    let MoveArgs { merchant, to, wait_seconds } = what;
+    let MoveArgs { merchant, to, wait_seconds, .. } = what;
+    let source = open(config)?;
+    let Some(to) = to else { return take_back(&source, merchant, as_json).await };
     let to: DatabaseUrl = to.parse().map_err(|why| anyhow!("--to: {why}"))?;
-    let (source, target) = (open(config)?, open_at(config, &to)?);
+    let target = open_at(config, &to)?;
     let mut progress = Progress::new();
     progress.update("copying, while calls go on …");
     let moved = source.move_merchant(&target, merchant, Duration::from_secs(wait_seconds)).await;
-    let moved = moved.with_context(|| format!("{merchant} is not moved"))?;
+    let moved = match moved {
+        // A command before this one has done it, and perhaps could not say so.
+        Err(MoveError::HasMoved(_)) => None,
+        moved => Some(moved.with_context(|| format!("{merchant} is not moved"))?),
+    };
     progress.update("recomputing everything from both ledgers …");
     let audits =
         [("this database", audit(&source).await?), ("the other one", audit(&target).await?)];
     progress.clear();
     let differences: Vec<_> = audits.iter().flat_map(|(_, differences)| differences).collect();
-    let rows: i64 = moved.rows.values().sum();
-    let value = json!({
-        "merchant_id": merchant,
-        "cell": moved.cell.get(),
-        "rows": moved.rows,
-        "pause_ms": moved.pause.as_millis(),
-        "differences": differences,
-    });
-    let text = format!(
-        "{merchant} is in cell {}: {rows} rows, {} requests among them. Its calls were refused for {:.1} s.\n\
-         Print the router's configuration with its keys now: `tollgate route … --moved FILE`.",
-        moved.cell,
-        moved.rows.get("requests").copied().unwrap_or_default(),
-        moved.pause.as_secs_f64(),
-    );
+    let cell = target.read(cells::number).await?;
+    let mut value =
+        json!({"merchant_id": merchant, "cell": cell.get(), "differences": differences});
+    let text = match moved {
+        None => format!("{merchant} is in cell {cell} already."),
+        Some(MoveReport { rows, pause }) => {
+            value["rows"] = json!(rows);
+            value["pause_ms"] = json!(pause.as_millis());
+            format!(
+                "{merchant} is in cell {cell}: {} rows, {} requests among them. Its calls were refused for {:.1} s.\n\
+                 Print the router's configuration with its keys now: `tollgate route … --moved FILE`.",
+                rows.values().sum::<i64>(),
+                rows.get("requests").copied().unwrap_or_default(),
+                pause.as_secs_f64(),
+            )
+        }
+    };
     print(as_json, &value, &text)?;
     if differences.is_empty() {
         return Ok(());
@@ -68,6 +80,13 @@ pub(crate) async fn run(
         }
     }
     bail!("the merchant has moved, and an audit finds {} differences", differences.len())
+}
+
+async fn take_back(source: &Store, merchant: MerchantId, as_json: bool) -> anyhow::Result<()> {
+    let taken = source.take_merchant_back(merchant).await;
+    taken.with_context(|| format!("{merchant} is not taken back"))?;
+    let value = json!({"merchant_id": merchant});
+    print(as_json, &value, &format!("{merchant} is served here again."))
 }
 
 async fn audit(store: &Store) -> anyhow::Result<Vec<String>> {

@@ -1,5 +1,6 @@
 //! Merchants and their secret keys.
 
+use crate::cell::CellNumber;
 use crate::id::{MerchantId, SecretKeyId, WalletId};
 use crate::time::Timestamp;
 
@@ -14,6 +15,8 @@ pub struct Merchant {
     pub wallet_id: WalletId,
     /// The time of creation.
     pub created_at: Timestamp,
+    /// The cell to which the merchant moves or has moved. `None` for one that is here.
+    pub moved_to: Option<CellNumber>,
 }
 
 /// A merchant's secret key, as it is shown.

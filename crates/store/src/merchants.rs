@@ -37,6 +37,7 @@ pub fn create(conn: &mut Conn, name: &str, now: Timestamp) -> Result<NewMerchant
         name: name.to_owned(),
         wallet_id: Id(wallet_id),
         created_at: now.unix_micros(),
+        moved_to: None,
     };
     diesel::insert_into(merchants::table).values(&row).execute(conn)?;
     wallets::create(conn, wallet_id, merchant_id, None, now)?;

@@ -125,6 +125,8 @@ pub enum MoveError {
     SameCell(CellNumber),
     /// The merchant is not in this database.
     NotHere,
+    /// The merchant has not begun to move.
+    NotMoving,
     /// The merchant has moved to this cell.
     HasMoved(i32),
     /// The merchant has moved to this cell, which is another one, or a move there was interrupted.
@@ -160,8 +162,6 @@ pub enum MoveError {
 /// A completed move.
 #[derive(Clone, Debug)]
 pub struct MoveReport {
-    /// The cell that has the merchant now.
-    pub cell: CellNumber,
     /// The rows of each table.
     pub rows: BTreeMap<&'static str, i64>,
     /// The time for which calls and operations of the merchant were refused.
@@ -186,6 +186,7 @@ impl fmt::Display for MoveError {
             Self::Store(cause) => cause.fmt(f),
             Self::SameCell(cell) => write!(f, "both databases are of cell {cell}"),
             Self::NotHere => f.write_str("there is no such merchant"),
+            Self::NotMoving => f.write_str("there is no such merchant that has begun to move"),
             Self::HasMoved(cell) => write!(f, "the merchant has moved to cell {cell}"),
             Self::MovesTo(cell) => write!(f, "the merchant has moved, or moves, to cell {cell}"),
             Self::Busy => {
@@ -237,9 +238,7 @@ impl Store {
         merchant_id: MerchantId,
         patience: Duration,
     ) -> Result<MoveReport, MoveError> {
-        let (from, merchant) = (self.0.readers.clone(), merchant_id.to_string());
-        let locked = tokio::task::spawn_blocking(move || MoveLock::take(&from, &merchant));
-        let _lock = locked.await.map_err(interrupted)??;
+        let _lock = self.move_lock(merchant_id).await?;
         let moved = self.move_locked(target, merchant_id, patience).await;
         if moved.is_err() {
             self.take_back(target, merchant_id).await?;
@@ -274,7 +273,26 @@ impl Store {
         let begun = Instant::now();
         self.set_cell(merchant_id, Some(cell)).await?;
         let rows = self.move_rest(target, moving, patience).await?;
-        Ok(MoveReport { cell, rows, pause: begun.elapsed() })
+        Ok(MoveReport { rows, pause: begun.elapsed() })
+    }
+
+    /// Serves a merchant here again whose move was interrupted. No other database may have it: without that one, nothing
+    /// can tell whether it does.
+    ///
+    /// # Errors
+    /// [`MoveError::NotMoving`] for a merchant that has not begun to move, and those of [`Store::move_merchant`].
+    pub async fn take_merchant_back(&self, merchant_id: MerchantId) -> Result<(), MoveError> {
+        let _lock = self.move_lock(merchant_id).await?;
+        match self.read(move |conn| cell_of(conn, merchant_id)).await? {
+            Some(_) => Ok(self.set_cell(merchant_id, None).await?),
+            None => Err(MoveError::NotMoving),
+        }
+    }
+
+    async fn move_lock(&self, merchant_id: MerchantId) -> Result<MoveLock, MoveError> {
+        let (from, merchant) = (self.0.readers.clone(), merchant_id.to_string());
+        let locked = tokio::task::spawn_blocking(move || MoveLock::take(&from, &merchant));
+        locked.await.map_err(interrupted)?
     }
 
     /// Admits calls again after a move to `target` that has failed. The answer of a commit may be lost. In doubt, the merchant is

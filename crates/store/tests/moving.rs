@@ -124,7 +124,10 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
         let balance = store.wallet(merchant_id, connection.wallet_id).await.balance;
 
         let moved = store.store.move_merchant(target, merchant_id, PATIENCE).await.unwrap();
-        assert_eq!((moved.cell, moved.rows["requests"], moved.rows["merchants"]), (seven(), 20, 1));
+        assert_eq!((moved.rows["requests"], moved.rows["merchants"]), (20, 1));
+        let read = move |conn: &mut tollgate_store::Conn| merchants::find(conn, merchant_id);
+        assert_eq!(store.store.read(read).await.unwrap().unwrap().moved_to, Some(seven()));
+        assert_eq!(target.read(read).await.unwrap().unwrap().moved_to, None);
         for table in [
             "meter_versions",
             "budgets",
@@ -204,9 +207,14 @@ fn a_merchant_whose_call_does_not_end_stays() {
         assert!(interrupted.is_err(), "{interrupted:?}");
         let refused = store.store.admit(Box::new(store.call(merchant_id, key))).await.unwrap();
         assert_eq!(refused.map(drop), Err(Refusal::KeyInvalid));
+        // Or it is taken back, without the other database.
+        store.store.take_merchant_back(merchant_id).await.unwrap();
+        store.forward(store.call(merchant_id, key), 1, "1").await.unwrap();
+        let again = store.store.take_merchant_back(merchant_id).await;
+        assert!(matches!(again, Err(MoveError::NotMoving)), "{again:?}");
         store.store.settle(other_id, answered(1, "1")).await;
         let moved = store.store.move_merchant(target, merchant_id, PATIENCE).await.unwrap();
-        assert_eq!(moved.rows["requests"], 2);
+        assert_eq!(moved.rows["requests"], 3);
         assert_audited(target).await;
         assert_audited(&store.store).await;
     });

@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use deserr::Deserr;
 use serde::Serialize;
-use tollgate_domain::{Merchant, MerchantId, Timestamp, WalletId};
+use tollgate_domain::{CellNumber, Merchant, MerchantId, Timestamp, WalletId};
 use tollgate_store::merchants;
 use utoipa::ToSchema;
 
@@ -31,6 +31,10 @@ pub(crate) struct MerchantView {
     secret_key: Option<String>,
     /// The time of creation.
     created_at: Timestamp,
+    /// The number of the cell to which the merchant moves or has moved. Absent for one that is in this cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    moved_to: Option<u16>,
 }
 
 impl MerchantView {
@@ -41,6 +45,7 @@ impl MerchantView {
             wallet_id: merchant.wallet_id,
             secret_key: None,
             created_at: merchant.created_at,
+            moved_to: merchant.moved_to.map(CellNumber::get),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The rows of merchants and their secret keys.
 
 use diesel::prelude::*;
-use tollgate_domain::{Merchant, MerchantId, SecretKey, SecretKeyId, WalletId};
+use tollgate_domain::{CellNumber, Merchant, MerchantId, SecretKey, SecretKeyId, WalletId};
 
 use super::values::time;
 use crate::error::StoreError;
@@ -15,6 +15,7 @@ pub(crate) struct MerchantRow {
     pub(crate) name: String,
     pub(crate) wallet_id: Id<WalletId>,
     pub(crate) created_at: i64,
+    pub(crate) moved_to: Option<i32>,
 }
 
 impl TryFrom<MerchantRow> for Merchant {
@@ -26,8 +27,17 @@ impl TryFrom<MerchantRow> for Merchant {
             wallet_id: row.wallet_id.get(),
             name: row.name,
             created_at: time(row.created_at),
+            moved_to: row.moved_to.map(cell).transpose()?,
         })
     }
+}
+
+fn cell(number: i32) -> Result<CellNumber, StoreError> {
+    let cell = u16::try_from(number).ok().and_then(|number| CellNumber::try_from(number).ok());
+    cell.ok_or_else(|| StoreError::Corrupt {
+        what: "merchants.moved_to",
+        value: number.to_string(),
+    })
 }
 
 #[derive(Clone, Debug, Queryable, Selectable, Insertable)]
