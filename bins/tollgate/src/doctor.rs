@@ -16,6 +16,7 @@ use tollgate_provider::{
     Provider, ProviderClient, ProviderKey, RequestBody, Timeouts, UpstreamRequest, WebhookClient,
     request_headers,
 };
+use tollgate_store::price_lists::{self, StoredPriceList};
 use tollgate_store::{DatabaseUrl, Page, Store, StoreError, merchants, webhooks};
 
 use crate::config::TollgateConfig;
@@ -89,7 +90,13 @@ pub(crate) async fn run(config: &TollgateConfig, json: bool) -> anyhow::Result<b
     };
     check_disk(config, &mut report)?;
     check_files(config, &mut report)?;
-    check_prices(config, &mut report)?;
+    let stored = match &store {
+        Some(store) if config.prices_public_key.is_some() => {
+            store.read(|conn| price_lists::latest(conn, None)).await.ok().flatten()
+        }
+        _ => None,
+    };
+    check_prices(config, stored, &mut report)?;
     let mut clocks = Vec::new();
     for provider in config.providers.iter().filter(|one| one.takes_managed_calls()) {
         let at = check_provider(provider, &mut report).await?;
@@ -165,15 +172,24 @@ fn check_files(config: &TollgateConfig, report: &mut Report) -> anyhow::Result<(
     }
 }
 
-/// Reports the age of the price list.
-fn check_prices(config: &TollgateConfig, report: &mut Report) -> anyhow::Result<()> {
-    let (name, day) = match &config.catalog {
-        Some(file) => {
+/// Reports the age of the prices: those of the list in the database, if it is used.
+fn check_prices(
+    config: &TollgateConfig,
+    stored: Option<StoredPriceList>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let is_stored = stored.is_some();
+    let (name, day) = match (stored, &config.catalog) {
+        (Some(StoredPriceList { number, released, .. }), _) => {
+            (format!("price list {number} of the database"), parse_day(&released))
+        }
+        (None, Some(file)) => {
             let changed = file.metadata().and_then(|metadata| metadata.modified());
             let day = changed.ok().map(|at| OffsetDateTime::from(at).date());
             (file.display().to_string(), day)
         }
-        None => ("the built-in catalogue".to_owned(), build_day()),
+        // The day of the commit that the program is built from, which has its catalogue.
+        (None, None) => ("the built-in catalogue".to_owned(), parse_day(env!("BUILD_DAY"))),
     };
     let today = Clock::system().now().date();
     match day.map(|day| (today - day).whole_days()) {
@@ -182,16 +198,18 @@ fn check_prices(config: &TollgateConfig, report: &mut Report) -> anyhow::Result<
             report.add(CheckStatus::Ok, "prices", &format!("{name}, {days} days old"))
         }
         Some(days) => {
-            let how = "compare it by `tollgate prices import --dry-run`";
+            let how = match is_stored {
+                true => "release a newer one",
+                false => "compare it by `tollgate prices import --dry-run`",
+            };
             report.add(CheckStatus::Note, "prices", &format!("{name} is {days} days old: {how}"))
         }
     }
 }
 
-/// The day of the commit that the program is built from, which has its catalogue.
-fn build_day() -> Option<Date> {
+fn parse_day(day: &str) -> Option<Date> {
     let format = time::macros::format_description!("[year]-[month]-[day]");
-    Date::parse(env!("BUILD_DAY"), format).ok()
+    Date::parse(day, format).ok()
 }
 
 /// Asks a provider for its models with the operator's key. Returns the provider's time.

@@ -54,21 +54,22 @@ pub(crate) async fn run(
     progress.clear();
     let differences: Vec<_> = audits.iter().flat_map(|(_, differences)| differences).collect();
     let cell = target.read(cells::number).await?;
-    let mut value =
-        json!({"merchant_id": merchant, "cell": cell.get(), "differences": differences});
+    let value = json!({
+        "merchant_id": merchant,
+        "cell": cell.get(),
+        "rows": moved.as_ref().map(|moved| &moved.rows),
+        "pause_ms": moved.as_ref().map(|moved| moved.pause.as_millis()),
+        "differences": differences,
+    });
     let text = match moved {
         None => format!("{merchant} is in cell {cell} already."),
-        Some(MoveReport { rows, pause }) => {
-            value["rows"] = json!(rows);
-            value["pause_ms"] = json!(pause.as_millis());
-            format!(
-                "{merchant} is in cell {cell}: {} rows, {} requests among them. Its calls were refused for {:.1} s.\n\
-                 Print the router's configuration with its keys now: `tollgate route … --moved FILE`.",
-                rows.values().sum::<i64>(),
-                rows.get("requests").copied().unwrap_or_default(),
-                pause.as_secs_f64(),
-            )
-        }
+        Some(MoveReport { rows, pause }) => format!(
+            "{merchant} is in cell {cell}: {} rows, {} requests among them. Its calls were refused for {:.1} s.\n\
+             Print the router's configuration with its keys now: `tollgate route … --moved FILE`.",
+            rows.values().sum::<i64>(),
+            rows.get("requests").copied().unwrap_or_default(),
+            pause.as_secs_f64(),
+        ),
     };
     print(as_json, &value, &text)?;
     if differences.is_empty() {

@@ -158,6 +158,8 @@ fn nodes_take_a_signed_list_over_and_no_other() {
         assert_eq!(listed("2026-11-20"), "2");
         let tomorrow = tollgate_domain::Clock::system().now().date().next_day().unwrap();
         assert_eq!(listed(&tomorrow.to_string()), "3");
+        let checks = String::from_utf8(site.run(&["doctor"]).stdout).unwrap();
+        assert!(checks.contains("price list 2 of the database"), "{checks}");
         drop(services);
         assert_eq!(output_price(&site.serve(), &key).await.as_deref(), Some("3"));
         assert_audit_clean(site);

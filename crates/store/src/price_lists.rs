@@ -7,6 +7,9 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::schema::price_lists;
 
+/// The number of lists that are kept. One has about half a megabyte.
+const KEPT: i64 = 100;
+
 /// A price list that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Queryable)]
 pub struct StoredPriceList {
@@ -33,8 +36,8 @@ pub fn latest(conn: &mut Conn, known: Option<i64>) -> Result<Option<StoredPriceL
     Ok(Some(found?))
 }
 
-/// Adds a list, which applies from now on, as the successor of number `before`. Returns its number. `None` if another one
-/// was added meanwhile.
+/// Adds a list, which applies from now on, as the successor of number `before`, and deletes old ones. Returns its number.
+/// `None` if another one was added meanwhile.
 ///
 /// Call it in a write transaction.
 ///
@@ -64,5 +67,7 @@ pub fn add(
             price_lists::list.eq(list),
         ))
         .execute(conn)?;
+    let old = price_lists::table.filter(price_lists::number.le(number.saturating_sub(KEPT)));
+    diesel::delete(old).execute(conn)?;
     Ok(Some(number))
 }

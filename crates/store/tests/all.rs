@@ -14,6 +14,7 @@ mod missing_prices;
 mod moving;
 mod partitions;
 mod postgres_ways;
+mod price_lists;
 mod reference;
 mod refusals;
 mod repricings;
