@@ -5,7 +5,7 @@ use askama::Template;
 use tollgate_domain::{ConnectionId, Transaction, Wallet, WalletId};
 use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::RenewalScope;
-use tollgate_store::{Conn, StoreError, connections, wallets};
+use tollgate_store::{Conn, RecordArchive, StoreError, connections, wallets};
 
 use crate::answer::{PageError, respond};
 use crate::clock::{Moment, PageClock};
@@ -118,6 +118,8 @@ struct WalletPage {
     wallet: WalletSummary,
     facts: Vec<Fact>,
     transactions: Vec<TransactionItem>,
+    /// Whether the transactions in the archive could be read, too.
+    is_whole: bool,
     pager: Pager,
 }
 
@@ -130,21 +132,24 @@ pub(crate) async fn show(
     let id: WalletId = id.parse().map_err(|_| not_found())?;
     let (page, merchant_id) = (page_of::<i64>(&http), visitor.merchant_id());
     app.store.renew(RenewalScope::Wallet(id)).await?;
-    let archive = app.store.archive();
     let read = move |conn: &mut Conn| {
         let wallet = wallets::find(conn, merchant_id, id)?.ok_or_else(not_found)?;
         let connection = match wallet.connection_id {
             Some(id) => connections::find(conn, merchant_id, id)?,
             None => None,
         };
-        Ok::<_, ApiError>((
-            wallet,
-            connection,
-            wallets::list_transactions(conn, &archive, id, &page)?,
-        ))
+        Ok::<_, ApiError>((wallet, connection))
     };
     let clock = &visitor.clock;
-    let (wallet, connection, mut found) = app.store.read_snapshot(read).await?;
+    let (wallet, connection) = app.store.read(read).await?;
+    let list = |archive: RecordArchive| {
+        let read = move |conn: &mut Conn| wallets::list_transactions(conn, &archive, id, &page);
+        app.store.read_snapshot(read)
+    };
+    let (mut found, is_whole) = match list(app.store.archive()).await {
+        Err(StoreError::Unavailable(_)) => (list(RecordArchive::left_out()).await?, false),
+        found => (found?, true),
+    };
     let pager = Pager::cut(&http, &page, &mut found, |one| one.number.to_string());
     let mut facts = vec![Fact::new("Id", wallet.wallet_id.to_string())];
     let owner = match connection {
@@ -178,6 +183,7 @@ pub(crate) async fn show(
         wallet: WalletSummary::of(&wallet, owner),
         facts,
         transactions: found.iter().map(|one| TransactionItem::of(one, clock)).collect(),
+        is_whole,
         pager,
     })
 }

@@ -62,8 +62,8 @@ const NOT_CONFIGURED: &str =
     "records of this database are in an archive, and `archive_url` is not set";
 /// The most reads of the archive at once.
 const AT_ONCE: u32 = 2;
-/// The most reads that wait for a turn. SQLite has four connections for readers.
-const MOST_WAITING: u32 = 1;
+/// The most reads that wait for a turn. There are eight connections for readers.
+const MOST_WAITING: u32 = 4;
 /// The longest wait for a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 

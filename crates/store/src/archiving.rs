@@ -19,7 +19,7 @@ use tollgate_archive::{ArchivedFile, Manifest};
 use tollgate_domain::{Month, NodeId, RefusalId, RequestId, Timestamp};
 
 mod deleting;
-mod lease;
+pub(crate) mod lease;
 mod month;
 mod transactions;
 mod writing;
@@ -132,8 +132,14 @@ impl Store {
         archiving: &mut Archiving,
     ) -> Result<(), StoreError> {
         let leaving = self.read(archived::months).await?.into_iter().rev();
-        for month in leaving.filter(|month| month.deleted_at.is_none()) {
-            self.delete_month(node_id, archived::parse(&month.month)?).await?;
+        for month in leaving {
+            let ids = MonthIds::of(archived::parse(&month.month)?);
+            if month.deleted_at.is_none() {
+                self.delete_records(node_id, ids).await?;
+            }
+            if month.transactions_deleted_at.is_none() {
+                self.delete_lines(node_id, ids).await?;
+            }
         }
         let keep_ms = i64::from(keep_days).saturating_mul(24 * 60 * 60 * 1_000);
         loop {
@@ -153,7 +159,8 @@ impl Store {
             let sealed = self.seal_month(node_id, month).await?;
             log::info!("{month} is in the archive");
             archiving.sealed.push(sealed);
-            self.delete_month(node_id, month).await?;
+            self.delete_records(node_id, MonthIds::of(month)).await?;
+            self.delete_lines(node_id, MonthIds::of(month)).await?;
         }
     }
 
@@ -186,6 +193,7 @@ impl Store {
             manifest: digest,
             sealed_at: now.unix_micros(),
             deleted_at: None,
+            transactions_deleted_at: None,
         };
         let sealed = sealed_month(&row, &manifest);
         self.write_outside_calls(move |conn| {
@@ -197,9 +205,9 @@ impl Store {
         Ok(sealed)
     }
 
-    /// Deletes the rows of a month that is marked. It pauses for longer than it works, so that calls hardly wait.
-    async fn delete_month(&self, node_id: NodeId, month: Month) -> Result<(), StoreError> {
-        let ids = MonthIds::of(month);
+    /// Deletes the records and refusals of a month that is marked. It pauses for longer than it works, so that calls hardly
+    /// wait.
+    async fn delete_records(&self, node_id: NodeId, ids: MonthIds) -> Result<(), StoreError> {
         if !self.0.has_one_writer {
             let now = self.0.context.clock.now();
             self.read(move |conn| deleting::drop_records(conn, node_id, ids, now)).await?;
@@ -216,16 +224,20 @@ impl Store {
                 tokio::time::sleep(begun.elapsed() * 2).await;
             }
         }
-        self.delete_lines(node_id, ids).await?;
         let now = self.0.context.clock.now();
         self.write_outside_calls(move |conn| {
             lease::extend(conn, node_id, now)?;
-            diesel::update(archived_months::table.find(month.to_string()))
+            diesel::update(archived_months::table.find(ids.month.to_string()))
                 .set(archived_months::deleted_at.eq(now.unix_micros()))
                 .execute(conn)?;
             Ok::<_, StoreError>(())
         })
         .await?;
+        self.give_back_pages().await
+    }
+
+    /// Gives the pages of deleted rows back to the file system.
+    async fn give_back_pages(&self) -> Result<(), StoreError> {
         while self
             .write_outside_calls(|conn| Ok::<_, StoreError>(dialect::give_back_pages(conn)?))
             .await?
@@ -235,13 +247,14 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes the ledger lines of a month whose records were deleted. Their sums take their place.
+    /// Deletes the ledger lines of a month whose records were deleted. Their sums take their place. Lines that an older
+    /// program must find stay.
     async fn delete_lines(&self, node_id: NodeId, ids: MonthIds) -> Result<(), StoreError> {
         /// On SQLite calls wait for the deletion.
         const AT_ONCE_OF_ONE_WRITER: i64 = 200;
         const AT_ONCE: i64 = 2_000;
         let archive = self.archive();
-        if !self.read(move |conn| transactions::are_written(conn, &archive, ids)).await? {
+        if !self.read(move |conn| transactions::may_leave(conn, &archive, ids)).await? {
             return Ok(());
         }
         let most = if self.0.has_one_writer { AT_ONCE_OF_ONE_WRITER } else { AT_ONCE };
@@ -263,7 +276,16 @@ impl Store {
             let now = self.0.context.clock.now();
             self.read(move |conn| deleting::drop_lines(conn, node_id, ids, now)).await?;
         }
-        Ok(())
+        let now = self.0.context.clock.now();
+        self.write_outside_calls(move |conn| {
+            lease::extend(conn, node_id, now)?;
+            diesel::update(archived_months::table.find(ids.month.to_string()))
+                .set(archived_months::transactions_deleted_at.eq(now.unix_micros()))
+                .execute(conn)?;
+            Ok::<_, StoreError>(())
+        })
+        .await?;
+        self.give_back_pages().await
     }
 
     /// The months that are in the archive, the oldest first.
@@ -298,7 +320,9 @@ impl Store {
                     files.verify_chain(&manifest, previous.as_deref())?;
                     files.verify::<ArchivedRow>(&manifest)?;
                     files.verify::<RefusalRow>(&manifest)?;
-                    files.verify::<TransactionRow>(&manifest)?;
+                    if transactions::are_in(&manifest) {
+                        files.verify::<TransactionRow>(&manifest)?;
+                    }
                     return Ok(());
                 }
                 previous = Some(row.manifest);
@@ -314,7 +338,8 @@ fn sealed_month(row: &ArchivedMonthRow, manifest: &Manifest) -> SealedMonth {
         month: row.month.clone(),
         manifest: row.manifest.clone(),
         sealed_at: Timestamp::from_unix_micros(row.sealed_at),
-        leaving: row.deleted_at.is_none(),
+        leaving: row.deleted_at.is_none()
+            || transactions::are_in(manifest) && row.transactions_deleted_at.is_none(),
         files: manifest.files.clone(),
     }
 }

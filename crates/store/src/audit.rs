@@ -108,15 +108,16 @@ impl RecomputedLedger {
         let what = format!("balance after archived transaction {first} of wallet {wallet_id}");
         audit.compare(what, group.balance_after, *balance);
         let archived = self.archived_lines.entry(wallet_id).or_default();
-        archived.amount = archived.amount.saturating_add(group.amount);
+        let amount = archived.amounts.entry(group.account).or_default();
+        *amount = amount.saturating_add(group.amount);
     }
 }
 
 /// The ledger lines of a wallet that are in the archive.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct ArchivedLines {
     count: i64,
-    amount: i64,
+    amounts: BTreeMap<EnumCode<LedgerAccount>, i64>,
 }
 
 /// The counters of a spend key, a budget or a run.
@@ -293,9 +294,10 @@ fn compare_costs(audit: &mut Audit, rows: &[WalletRow], sums: &mut RecomputedLed
     if let Some(archived) = &sums.archived {
         for row in rows {
             let id = row.wallet_id.untyped();
-            let lines = sums.archived_lines.get(&row.wallet_id).copied().unwrap_or_default();
+            let lines = sums.archived_lines.get(&row.wallet_id);
+            let lines: i64 = lines.map_or(0, |lines| lines.amounts.values().sum());
             let booked = archived.booked.get(&id).copied().unwrap_or_default();
-            let booked = booked.saturating_sub(lines.amount);
+            let booked = booked.saturating_sub(lines);
             let what = format!("archived requests booked on {}", row.wallet_id);
             audit.compare(what, booked, archived.of(id).1);
         }
@@ -459,22 +461,38 @@ fn read_archived_lines(
 ) -> Result<(), StoreError> {
     let most = usize::try_from(CHUNK).unwrap_or(usize::MAX);
     let mut found: BTreeMap<Id<WalletId>, ArchivedLines> = BTreeMap::new();
+    // The last line of the wallet, and the balances after the lines that follow each other.
+    let mut last = (Id(WalletId::from_bytes([0; 16])), 0);
+    let mut balances = BTreeMap::new();
     crate::archived::transactions::each_line_part(conn, archive, most, |lines| {
         audit.transactions += lines.len();
         for line in &lines {
             sums.add_usage(line);
             let of_wallet = found.entry(line.wallet_id).or_default();
             of_wallet.count = of_wallet.count.saturating_add(1);
-            of_wallet.amount = of_wallet.amount.saturating_add(line.amount);
+            let amount = of_wallet.amounts.entry(line.account).or_default();
+            *amount = amount.saturating_add(line.amount);
+            if last != (line.wallet_id, line.number.saturating_sub(1)) {
+                balances.clear();
+            }
+            last = (line.wallet_id, line.number);
+            if let Some(before) = balances.insert(line.account, line.balance_after) {
+                let what = format!("balance after archived {}", line.transaction_id);
+                audit.compare(what, line.balance_after, line.amount.saturating_add(before));
+            }
         }
     })?;
     let wallets: BTreeSet<_> = sums.archived_lines.keys().chain(found.keys()).copied().collect();
+    let none = ArchivedLines::default();
     for id in wallets {
-        let [kept, found] =
-            [&sums.archived_lines, &found].map(|of| of.get(&id).copied().unwrap_or_default());
+        let [kept, found] = [&sums.archived_lines, &found].map(|of| of.get(&id).unwrap_or(&none));
         let what = format!("archived transactions of wallet {id}");
         audit.compare(format!("{what}, number"), kept.count, found.count);
-        audit.compare(format!("{what}, amount"), kept.amount, found.amount);
+        for account in kept.amounts.keys().chain(found.amounts.keys()).collect::<BTreeSet<_>>() {
+            let [kept, found] =
+                [kept, found].map(|of| of.amounts.get(account).copied().unwrap_or_default());
+            audit.compare(format!("{what}, {}", word(&account.0)), kept, found);
+        }
     }
     Ok(())
 }

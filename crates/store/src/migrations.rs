@@ -74,7 +74,8 @@ pub enum MigrationSteps {
 /// The end of the names of migrations that contract.
 const CONTRACT: &str = "_contract";
 
-/// Migrates the schema, one process at a time. Returns the number of migrations that ran.
+/// Migrates the schema, one process at a time. Returns the number of migrations that ran. A new database, which no older
+/// program uses, gets all of them.
 pub(crate) fn run(conn: &mut Conn, steps: MigrationSteps) -> Result<usize, MigrationError> {
     advisory_lock(conn, true).map_err(StoreError::from)?;
     let ran = refuse_unknown(conn).and_then(|()| match conn {
@@ -156,7 +157,8 @@ fn run_on<DB: diesel::backend::Backend>(
 where
     EmbeddedMigrations: MigrationSource<DB>,
 {
-    let pending = pending(conn, source, steps)?;
+    let is_new = conn.applied_migrations().map_err(failed)?.is_empty();
+    let pending = pending(conn, source, if is_new { MigrationSteps::Contract } else { steps })?;
     Ok(conn.run_migrations(&pending).map_err(failed)?.len())
 }
 

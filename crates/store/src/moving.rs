@@ -14,15 +14,16 @@ use diesel::pg::PgRowByRowLoadingMode;
 use diesel::prelude::*;
 use diesel::sql_query;
 use diesel::sql_types::{BigInt, Text};
-use tollgate_domain::{CellNumber, Id as _, MerchantId, RequestId};
+use tollgate_domain::{CellNumber, Id as _, MerchantId, NodeId, RequestId, Timestamp};
 
+use crate::archiving::lease;
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::ids::Id;
 use crate::readers::Readers;
-use crate::schema::{archived_sums, jobs, open_calls};
+use crate::schema::{archived_months, archived_sums, jobs, open_calls};
 use crate::store::Store;
 use crate::tables::merchants::{cell_of, set_cell};
 use crate::{cells, merchants};
@@ -146,6 +147,8 @@ pub enum MoveError {
     IsThere,
     /// The merchant has records in the archive, which stay with this cell.
     HasArchive,
+    /// Another process archives a month of the other database.
+    Archives,
     /// This number of calls did not end in time.
     OpenCalls(i64),
     /// The databases have different numbers of rows in this table.
@@ -200,6 +203,9 @@ impl fmt::Display for MoveError {
             }
             Self::IsThere => f.write_str("the other database has the merchant"),
             Self::HasArchive => f.write_str("the merchant has records in the archive of this cell"),
+            Self::Archives => {
+                f.write_str("a month of the other database is being archived: move it afterwards")
+            }
             Self::OpenCalls(count) => write!(f, "{count} calls of the merchant have not ended"),
             Self::Differs { table, here, there } => {
                 write!(f, "{table} has {here} rows here and {there} in the other database")
@@ -334,8 +340,9 @@ impl Store {
             }
         }
         self.fold().await?;
+        let (node_id, now) = (self.0.context.node_id, self.0.context.clock.now());
         let copy_rest = move |from: &mut Conn, to: &mut Conn| {
-            from.snapshot(|from| to.write(|to| copy_rest(from, to, moving)))
+            from.snapshot(|from| to.write(|to| copy_rest(from, to, moving, node_id, now)))
         };
         self.with_both(target, copy_rest).await
     }
@@ -439,7 +446,15 @@ fn copy_rest(
     from: &mut Conn,
     to: &mut Conn,
     moving: Moving,
+    node_id: NodeId,
+    now: Timestamp,
 ) -> Result<BTreeMap<&'static str, i64>, MoveError> {
+    // The merchant is not in the files of a month that is being archived.
+    let leaving = archived_months::table.filter(archived_months::deleted_at.is_null());
+    let is_leaving = diesel::select(diesel::dsl::exists(leaving)).get_result(to)?;
+    if is_leaving || !lease::take(to, node_id, now)? {
+        return Err(MoveError::Archives);
+    }
     let mut rows = BTreeMap::new();
     for table in TABLES {
         let part = if table.old_rows.is_some() { RowPart::Rest } else { RowPart::All };
@@ -451,6 +466,7 @@ fn copy_rest(
         rows.insert(table.name, here);
     }
     set_cell(to, moving.merchant_id, None)?;
+    lease::release(to, node_id)?;
     // Numbers of events are those of a database.
     let merchant = literal(to, moving.merchant_id.as_bytes());
     execute(to, &format!("UPDATE webhooks SET events_before = 0 WHERE merchant_id = {merchant}"))?;

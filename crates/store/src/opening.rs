@@ -194,10 +194,10 @@ impl Store {
         let mut temporary = None;
         let (manager, writers, readers) = match url {
             DatabaseUrl::Postgres(url) => (ConnManager::postgres(url, options.timeout)?, 2, 8),
-            DatabaseUrl::Sqlite(path) => (ConnManager::sqlite(path), 1, 4),
+            DatabaseUrl::Sqlite(path) => (ConnManager::sqlite(path), 1, 8),
             DatabaseUrl::SqliteTemporary => {
                 let folder = temporary.insert(tempfile::tempdir()?);
-                (ConnManager::sqlite(&folder.path().join("tollgate.db")), 1, 4)
+                (ConnManager::sqlite(&folder.path().join("tollgate.db")), 1, 8)
             }
         };
         let lock = match manager.file().filter(|_| options.serve) {

@@ -15,11 +15,9 @@ use crate::error::StoreError;
 use crate::ids::Id;
 
 /// The partitioned tables, each with the id by which it is partitioned. An id begins with its creation time.
-const TABLES: [(&str, &str); 3] = [
-    ("requests", "request_id"),
-    ("request_index", "request_id"),
-    ("transactions", "transaction_id"),
-];
+const TABLES: [(&str, &str); 3] =
+    [("requests", "request_id"), ("request_index", "request_id"), (TRANSACTIONS, "transaction_id")];
+const TRANSACTIONS: &str = "transactions";
 /// The number of months whose partitions are created in advance.
 const MONTHS_AHEAD: usize = 2;
 
@@ -35,11 +33,10 @@ pub(crate) fn make_ahead(conn: &mut Conn, now: Timestamp) -> Result<(), StoreErr
     diesel::sql_query("SET LOCAL statement_timeout = '1s'").execute(conn)?;
     let mut month = now.date().replace_day(1).unwrap_or(now.date());
     for _ in 0..=MONTHS_AHEAD {
-        let next = month_after(month);
         for (table, id) in TABLES {
-            make(conn, table, id, month, next)?;
+            make(conn, &Partition::of(table, id, month))?;
         }
-        month = next;
+        month = month_after(month);
     }
     Ok(())
 }
@@ -54,46 +51,34 @@ fn is_there(conn: &mut PgConnection, name: &str) -> QueryResult<bool> {
     diesel::select(found.sql(") IS NOT NULL")).get_result::<bool>(conn)
 }
 
-fn make(
-    conn: &mut PgConnection,
-    table: &str,
-    id: &str,
-    month: Date,
-    next: Date,
-) -> Result<(), StoreError> {
-    let name = partition_name(table, month);
-    if is_there(conn, &name)? {
+fn make(conn: &mut PgConnection, partition: &Partition) -> Result<(), StoreError> {
+    let Partition { table, name, .. } = partition;
+    if is_there(conn, name)? {
         return Ok(());
     }
     // Only one process creates it.
     dialect::lock_partitions(conn)?;
-    if is_there(conn, &name)? {
+    if is_there(conn, name)? {
         return Ok(());
     }
-    let [from, to] = [month, next].map(|day| {
-        let least = RequestId::least(Timestamp::at_midnight(day));
-        format!("'\\x{:032x}'", u128::from_be_bytes(*least.as_bytes()))
-    });
     let has_rows = diesel::dsl::sql::<Bool>(&format!(
-        "EXISTS (SELECT 1 FROM {table}_default WHERE {id} >= {from} AND {id} < {to})"
+        "EXISTS (SELECT 1 FROM {table}_default WHERE {})",
+        partition.bounds()
     ));
     if diesel::select(has_rows).get_result(conn)? {
         log::warn!("{name} is not made: {table}_default has rows of that month");
         return Ok(());
     }
-    // To attach a table locks the default partition only. `CREATE TABLE … PARTITION OF` would lock all.
-    for statement in [
-        format!("CREATE TABLE {name} (LIKE {table} INCLUDING ALL)"),
-        format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})"),
-    ] {
+    for statement in
+        [format!("CREATE TABLE {name} (LIKE {table} INCLUDING ALL)"), partition.attach()]
+    {
         diesel::sql_query(statement).execute(conn)?;
     }
     Ok(())
 }
 
-/// Drops the partitions of records of a month, except for the records that stay: they go to the default partition. Must be
-/// called in a write transaction that does not wait [long](Conn::write_short_wait) for a lock: while it waits, all others
-/// wait for it.
+/// Replaces the partitions of the records of a month by those that have only the records that stay. Must be called in a write
+/// transaction that does not wait [long](Conn::write_short_wait) for a lock: while it waits, all others wait for it.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails, or when a report reads the partitions.
@@ -103,65 +88,114 @@ pub(crate) fn drop_records(
     staying: &[Id<RequestId>],
 ) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
-    let mut copied = Vec::new();
-    // Copied before a lock is taken, because it takes long. Records of a closed month do not change.
-    for table in ["requests", "request_index"] {
-        if let Some(name) = partition(conn, table, month)? {
-            let copy = copy(table, &name, "WHERE request_id = ANY($1)");
-            diesel::sql_query(copy).bind::<Array<Binary>, _>(staying).execute(conn)?;
-            copied.push((table, name));
+    // Records of a closed month do not change.
+    let rows = "WHERE request_id = ANY($1)";
+    let mut left = Vec::new();
+    for (table, id) in TABLES.into_iter().filter(|(table, _)| *table != TRANSACTIONS) {
+        let partition = Partition::of(table, id, month);
+        if is_there(conn, &partition.name)? {
+            diesel::sql_query(partition.make_rest()).execute(conn)?;
+            let copy = diesel::sql_query(partition.copy_rest(rows));
+            copy.bind::<Array<Binary>, _>(staying).execute(conn)?;
+            left.push(partition);
         }
     }
-    for (table, name) in copied {
-        replace(conn, table, &name)?;
+    for partition in left {
+        partition.replace_by_rest(conn)?;
     }
     Ok(())
 }
 
-/// Drops the partition of the transactions of a month, when most of them were deleted. The others go to the default
-/// partition. Must be called as [`drop_records`].
+/// Replaces the partition of the transactions of a month, when most of them were deleted, by one that has the others. Must be
+/// called as [`drop_records`].
 ///
 /// # Errors
 /// [`StoreError`] when the database fails, or when a report reads the partition.
 pub(crate) fn drop_transactions(conn: &mut Conn, month: Date) -> Result<(), StoreError> {
-    const TABLE: &str = "transactions";
     let Conn::Postgres(conn) = conn else { return Ok(()) };
-    let Some(name) = partition(conn, TABLE, month)? else { return Ok(()) };
-    // A node whose clock is wrong may still write to it. It waits for this partition alone.
-    for statement in
-        [format!("LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE"), copy(TABLE, &name, "")]
-    {
-        diesel::sql_query(statement).execute(conn)?;
-    }
-    replace(conn, TABLE, &name)?;
-    Ok(())
-}
-
-fn partition_name(table: &str, month: Date) -> String {
-    format!("{table}_{:04}_{:02}", month.year(), u8::from(month.month()))
-}
-
-/// The name of the partition of a month, if there is one.
-fn partition(conn: &mut PgConnection, table: &str, month: Date) -> QueryResult<Option<String>> {
-    let name = partition_name(table, month);
-    Ok(is_there(conn, &name)?.then_some(name))
-}
-
-/// The statement that copies rows of a partition.
-fn copy(table: &str, name: &str, rows: &str) -> String {
-    format!("CREATE TEMPORARY TABLE staying_{table} ON COMMIT DROP AS SELECT * FROM {name} {rows}")
-}
-
-/// Drops a partition. The copied rows go to the default partition.
-fn replace(conn: &mut PgConnection, table: &str, name: &str) -> QueryResult<()> {
-    for statement in [
-        format!("ALTER TABLE {table} DETACH PARTITION {name}"),
-        format!("DROP TABLE {name}"),
-        format!("INSERT INTO {table} SELECT * FROM staying_{table}"),
-    ] {
-        diesel::sql_query(statement).execute(conn)?;
+    for (table, id) in TABLES.into_iter().filter(|(table, _)| *table == TRANSACTIONS) {
+        let partition = Partition::of(table, id, month);
+        if is_there(conn, &partition.name)? {
+            // A node whose clock is wrong may still write to it. It waits for this partition alone.
+            let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", partition.name);
+            diesel::sql_query(lock).execute(conn)?;
+            diesel::sql_query(partition.make_rest()).execute(conn)?;
+            diesel::sql_query(partition.copy_rest("")).execute(conn)?;
+            partition.replace_by_rest(conn)?;
+        }
     }
     Ok(())
+}
+
+/// A partition of a month.
+struct Partition {
+    table: &'static str,
+    name: String,
+    id: &'static str,
+    /// The least id of the month and of the next one, in SQL.
+    from: String,
+    to: String,
+}
+
+impl Partition {
+    fn of(table: &'static str, id: &'static str, month: Date) -> Self {
+        let [from, to] = [month, month_after(month)].map(|day| {
+            let least = RequestId::least(Timestamp::at_midnight(day));
+            format!("'\\x{:032x}'", u128::from_be_bytes(*least.as_bytes()))
+        });
+        let name = format!("{table}_{:04}_{:02}", month.year(), u8::from(month.month()));
+        Self { table, name, id, from, to }
+    }
+
+    /// The condition of its rows.
+    fn bounds(&self) -> String {
+        let Self { id, from, to, .. } = self;
+        format!("{id} >= {from} AND {id} < {to}")
+    }
+
+    /// The statement that attaches a table as this partition. That locks the default partition only. `CREATE TABLE …
+    /// PARTITION OF` would lock all.
+    fn attach(&self) -> String {
+        let Self { table, name, from, to, .. } = self;
+        format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})")
+    }
+
+    /// The statement that makes a table for the rows that stay. It is checked now what attaching would check under a lock.
+    fn make_rest(&self) -> String {
+        let Self { table, name, .. } = self;
+        format!(
+            "CREATE TABLE {name}_rest (LIKE {table} INCLUDING ALL, CONSTRAINT rest CHECK ({}))",
+            self.bounds()
+        )
+    }
+
+    fn copy_rest(&self, rows: &str) -> String {
+        format!("INSERT INTO {0}_rest SELECT * FROM {0} {rows}", self.name)
+    }
+
+    /// Puts the rows that stay in its place, if there are any.
+    fn replace_by_rest(&self, conn: &mut PgConnection) -> QueryResult<()> {
+        let Self { table, name, .. } = self;
+        let rest = diesel::dsl::sql::<Bool>(&format!("EXISTS (SELECT 1 FROM {name}_rest)"));
+        let mut statements = vec![
+            // All calls wait from here on.
+            "SET LOCAL statement_timeout = '1s'".to_owned(),
+            format!("ALTER TABLE {table} DETACH PARTITION {name}"),
+            format!("DROP TABLE {name}"),
+        ];
+        match diesel::select(rest).get_result(conn)? {
+            true => statements.extend([
+                format!("ALTER TABLE {name}_rest RENAME TO {name}"),
+                self.attach(),
+                format!("ALTER TABLE {name} DROP CONSTRAINT rest"),
+            ]),
+            false => statements.push(format!("DROP TABLE {name}_rest")),
+        }
+        for statement in statements {
+            diesel::sql_query(statement).execute(conn)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -618,6 +618,7 @@ diesel::table! {
         manifest -> Text,
         sealed_at -> BigInt,
         deleted_at -> Nullable<BigInt>,
+        transactions_deleted_at -> Nullable<BigInt>,
     }
 }
 
@@ -690,4 +691,5 @@ diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
 diesel::allow_tables_to_appear_in_same_query!(requests, reported_usage);
 diesel::allow_tables_to_appear_in_same_query!(requests, transactions);
+diesel::allow_tables_to_appear_in_same_query!(merchants, transactions);
 diesel::allow_tables_to_appear_in_same_query!(transaction_keys, transactions);

@@ -123,13 +123,7 @@ impl WalletLines {
             .select((transactions::number, transactions::created_at))
             .first(conn)
             .optional()?;
-        let group: Option<(i64, i64)> = archived_transactions::table
-            .filter(archived_transactions::wallet_id.eq(self.wallet_id))
-            .filter(archived_transactions::last_number.ge(number))
-            .order(archived_transactions::first_number)
-            .select((archived_transactions::first_number, archived_transactions::created_at))
-            .first(conn)
-            .optional()?;
+        let group = archived::transactions::group_from(conn, self.wallet_id, number)?;
         Ok([line, group].into_iter().flatten().min().map(|(_, at)| time(at)))
     }
 

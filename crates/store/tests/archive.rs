@@ -510,7 +510,8 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
             ),
         )
         .await;
-        let mark = "UPDATE archived_months SET deleted_at = NULL WHERE month = '2026-12'";
+        let mark = "UPDATE archived_months SET deleted_at = NULL, transactions_deleted_at = NULL \
+                    WHERE month = '2026-12'";
         execute(store, mark).await;
         assert!(count(&store.store, "requests").await > left + 20);
         assert!(count(&store.store, "transactions").await > lines + 5);
@@ -711,6 +712,35 @@ fn a_flipped_byte_of_any_file_is_found_and_the_file_is_named() {
             fs::write(&file, content).unwrap();
             store.store.verify_archive(month.unwrap()).await.unwrap();
         }
+    });
+}
+
+#[test]
+fn ledger_lines_leave_when_no_older_program_uses_the_database() {
+    const MIGRATION: &str = "20261201000001";
+    each_store(async |store| {
+        let mut random = Random(13);
+        let mut shop = Shop::of(store).await;
+        while store.clock.now() < START.plus_millis(55 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        let before = shop.answers(store).await;
+        let lines = count(&store.store, "transactions").await;
+        execute(store, format!("DELETE FROM breaking_migrations WHERE version = '{MIGRATION}'"))
+            .await;
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
+        assert_eq!(count(&store.store, "transactions").await, lines);
+        store.assert_audited().await;
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+        before.assert_same(&shop.answers(store).await);
+
+        let contract = format!("INSERT INTO breaking_migrations VALUES ('{MIGRATION}')");
+        execute(store, contract).await;
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed, []);
+        assert!(count(&store.store, "transactions").await * 2 < lines);
+        store.assert_audited().await;
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+        before.assert_same(&shop.answers(store).await);
     });
 }
 

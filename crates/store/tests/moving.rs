@@ -5,12 +5,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::*;
 use tollgate_store::moving::MoveError;
 use tollgate_store::requests::{self, ListFilter};
 use tollgate_store::{
-    DatabaseUrl, Options, Page, RecordArchive, SettleOutcome, Store, StoreError, merchants,
+    Conn, DatabaseUrl, Options, Page, RecordArchive, SettleOutcome, Store, StoreError, merchants,
     spend_keys, subscription_configs, subscriptions, wallets, webhooks,
 };
 use tollgate_testkit::postgres;
@@ -125,7 +126,7 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
 
         let moved = store.store.move_merchant(target, merchant_id, PATIENCE).await.unwrap();
         assert_eq!((moved.rows["requests"], moved.rows["merchants"]), (20, 1));
-        let read = move |conn: &mut tollgate_store::Conn| merchants::find(conn, merchant_id);
+        let read = move |conn: &mut Conn| merchants::find(conn, merchant_id);
         assert_eq!(store.store.read(read).await.unwrap().unwrap().moved_to, Some(seven()));
         assert_eq!(target.read(read).await.unwrap().unwrap().moved_to, None);
         for table in [
@@ -189,6 +190,24 @@ fn a_merchant_whose_call_does_not_end_stays() {
         store.store.admit(Box::new(open)).await.unwrap().unwrap();
         let refused = store.store.move_merchant(target, merchant_id, Duration::ZERO).await;
         assert!(matches!(refused, Err(MoveError::OpenCalls(1))), "{refused:?}");
+        // The rows of a month are being deleted there.
+        let free = store.merchant().await.merchant.merchant_id;
+        let change = |sql: &'static str| {
+            move |conn: &mut Conn| {
+                let done = match conn {
+                    Conn::Sqlite(conn) => conn.batch_execute(sql),
+                    Conn::Postgres(conn) => conn.batch_execute(sql),
+                };
+                done.map_err(StoreError::from)
+            }
+        };
+        let leaving = "INSERT INTO archived_months (month, manifest, sealed_at) \
+                       VALUES ('2020-01', 'digest', 0)";
+        target.write(change(leaving)).await.unwrap();
+        let refused = store.store.move_merchant(target, free, PATIENCE).await;
+        assert!(matches!(refused, Err(MoveError::Archives)), "{refused:?}");
+        target.write(change("DELETE FROM archived_months")).await.unwrap();
+        store.store.move_merchant(target, free, PATIENCE).await.unwrap();
         let another = store.call(merchant_id, key);
         let other_id = another.request_id;
         store.store.admit(Box::new(another)).await.unwrap().unwrap();

@@ -15,3 +15,6 @@ CREATE TABLE archived_transactions (
     created_at    BIGINT NOT NULL,
     PRIMARY KEY (wallet_id, first_number, account)
 );
+
+-- The time at which the last transaction of the month was deleted that leaves with it.
+ALTER TABLE archived_months ADD COLUMN transactions_deleted_at BIGINT;

@@ -1,1 +1,2 @@
+ALTER TABLE archived_months DROP COLUMN transactions_deleted_at;
 DROP TABLE archived_transactions;

@@ -25,15 +25,47 @@ use crate::schema::{archived_months, archived_transactions};
 /// The number of rows that are read at once.
 const CHUNK: i64 = 1_000;
 
+/// The group of a wallet that has a line with this number, or else the next one: the number and the time of its first line.
+pub(crate) fn group_from(
+    conn: &mut Conn,
+    wallet_id: Id<WalletId>,
+    number: i64,
+) -> Result<Option<(i64, i64)>, StoreError> {
+    let of_wallet = archived_transactions::table
+        .filter(archived_transactions::wallet_id.eq(wallet_id))
+        .select((
+            archived_transactions::first_number,
+            archived_transactions::created_at,
+            archived_transactions::last_number,
+        ));
+    let before: Option<(i64, i64, i64)> = of_wallet
+        .filter(archived_transactions::first_number.le(number))
+        .order(archived_transactions::first_number.desc())
+        .first(conn)
+        .optional()?;
+    let found = match before.filter(|(.., last)| *last >= number) {
+        Some(found) => Some(found),
+        None => of_wallet
+            .filter(archived_transactions::first_number.gt(number))
+            .order(archived_transactions::first_number)
+            .first(conn)
+            .optional()?,
+    };
+    Ok(found.map(|(first, at, _)| (first, at)))
+}
+
 /// The groups of a wallet's lines that have numbers in this range. The least number comes first.
 pub(crate) fn groups_of_wallet(
     conn: &mut Conn,
     wallet_id: Id<WalletId>,
     numbers: Range<i64>,
 ) -> Result<Vec<ArchivedLinesRow>, StoreError> {
+    let Some((first, _)) = group_from(conn, wallet_id, numbers.start)? else {
+        return Ok(Vec::new());
+    };
     Ok(archived_transactions::table
         .filter(archived_transactions::wallet_id.eq(wallet_id))
-        .filter(archived_transactions::last_number.ge(numbers.start))
+        .filter(archived_transactions::first_number.ge(first))
         .filter(archived_transactions::first_number.lt(numbers.end))
         .order((archived_transactions::first_number, archived_transactions::account))
         .select(ArchivedLinesRow::as_select())
@@ -102,12 +134,12 @@ fn last_groups(
     let rows = i64::try_from(most.saturating_mul(3)).unwrap_or(i64::MAX);
     let mut groups: Vec<ArchivedLinesRow> = archived_transactions::table
         .filter(archived_transactions::wallet_id.eq(wallet_id))
-        .filter(archived_transactions::last_number.ge(numbers.start))
         .filter(archived_transactions::first_number.lt(numbers.end))
         .order(archived_transactions::first_number.desc())
         .limit(rows)
         .select(ArchivedLinesRow::as_select())
         .load(conn)?;
+    groups.retain(|row| row.last_number >= numbers.start);
     groups.dedup_by_key(|row| row.first_number);
     Ok(groups)
 }
@@ -175,8 +207,8 @@ pub(crate) fn each_line_part(
     mut each: impl FnMut(Vec<TransactionRow>),
 ) -> Result<(), StoreError> {
     for month in super::months(conn)? {
-        // While the lines of a month leave, its files also have those that are still here.
-        let left = match month.deleted_at {
+        // Until the lines of a month have left, its files also have those that are still here.
+        let left = match month.transactions_deleted_at {
             Some(_) => None,
             None => Some(groups_of_month(conn, &month.month)?),
         };

@@ -12,7 +12,7 @@ use crate::schema::archive_state;
 const LEASE_MS: i64 = 60_000;
 
 /// Takes the lease, unless another process has it.
-pub(super) fn take(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<bool, StoreError> {
+pub(crate) fn take(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<bool, StoreError> {
     let database_id: String =
         NodeId::generate(now).as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let first = (
@@ -68,7 +68,7 @@ pub(super) fn check(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<
 }
 
 /// Gives the lease back.
-pub(super) fn release(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
+pub(crate) fn release(conn: &mut Conn, node_id: NodeId) -> Result<(), StoreError> {
     diesel::update(archive_state::table.filter(archive_state::holder.eq(Some(Id(node_id)))))
         .set((archive_state::holder.eq(None::<Id<NodeId>>), archive_state::lease_until.eq(0)))
         .execute(conn)?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use diesel::dsl::{count_star, exists, not, sql};
 use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Binary, Bool};
-use tollgate_archive::{MerchantSums, Sums, Table as _, decimal};
+use tollgate_archive::{Manifest, MerchantSums, Sums, Table as _, decimal};
 use tollgate_domain::{
     Id as _, LedgerAccount, MerchantId, RequestId, TransactionId, TransactionKind, WalletId,
 };
@@ -15,16 +15,18 @@ use tollgate_domain::{
 use super::month::MonthIds;
 use crate::archived::{RecordArchive, quarter_hour};
 use crate::codes::EnumCode;
-use crate::conn::{Conn, each_database};
+use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::merchants;
 use crate::rows::{ArchivedLinesRow, HIGH, TransactionRow, time};
 use crate::schema::{
-    archived_months, archived_transactions, breaking_migrations, requests, transactions, wallets,
+    archived_months, archived_transactions, breaking_migrations, merchants as merchants_table,
+    requests, transactions, wallets,
 };
 
-/// The migration that a program must know once lines have left. An older one would find gaps in wallets.
-const MIGRATION: &str = "20261201000000";
+/// The breaking migration from which on lines leave. A program that does not know it would find gaps in wallets.
+const MIGRATION: &str = "20261201000001";
 /// The number of lines that are read at once, to be written to a file.
 const CHUNK: i64 = 2_000;
 
@@ -102,7 +104,7 @@ impl<'a> LeavingLines<'a> {
 
     /// Whether the lines of the database have these sums.
     pub(super) fn have_sums(&self, conn: &mut Conn, sums: &Sums) -> Result<bool, StoreError> {
-        const STAYING_AT_ONCE: usize = 500;
+        const STAYING_AT_ONCE: usize = 10_000;
         let sum = |part: &str| sql::<BigInt>(&format!("CAST(sum(amount {part} {HIGH}) AS BIGINT)"));
         type Row = (Id<MerchantId>, i64, i64, i64);
         let mut found: BTreeMap<String, (i64, i128)> = BTreeMap::new();
@@ -129,7 +131,10 @@ impl<'a> LeavingLines<'a> {
                 .select((transactions::merchant_id, count_star(), sum("%"), sum("/")));
             add(of_some.load(conn)?, -1);
         }
-        found.retain(|_, (rows, _)| *rows != 0);
+        // A merchant that moves here has lines before it is here.
+        let known: HashSet<String> =
+            merchants::ids(conn)?.into_iter().map(|id| id.to_string()).collect();
+        found.retain(|merchant, (rows, _)| *rows != 0 && known.contains(merchant));
         let is_same = |(merchant, (rows, amount)): (&String, &(i64, i128))| {
             let MerchantSums { rows: written, amounts } = sums.get(merchant)?;
             let is_same = u64::try_from(*rows) == Ok(*written)
@@ -141,7 +146,12 @@ impl<'a> LeavingLines<'a> {
 }
 
 /// Whether the files of a month have its lines. Those that an older version wrote have none, and its lines stay.
-pub(super) fn are_written(
+pub(super) fn are_in(manifest: &Manifest) -> bool {
+    manifest.sums.contains_key(TransactionRow::NAME)
+}
+
+/// Whether the lines of a month may leave: they are in its files, and no older program uses the database.
+pub(super) fn may_leave(
     conn: &mut Conn,
     archive: &RecordArchive,
     ids: MonthIds,
@@ -149,8 +159,11 @@ pub(super) fn are_written(
     let month = ids.month.to_string();
     let digest: String =
         archived_months::table.find(&month).select(archived_months::manifest).first(conn)?;
-    let manifest = archive.files()?.manifest(&month, &digest)?;
-    Ok(manifest.sums.contains_key(TransactionRow::NAME))
+    let known = breaking_migrations::table.find(MIGRATION);
+    if !diesel::select(exists(known)).get_result::<bool>(conn)? {
+        return Ok(false);
+    }
+    Ok(are_in(&*archive.files()?.manifest(&month, &digest)?))
 }
 
 /// The next lines of a month after a place, of calls whose records have left.
@@ -175,6 +188,11 @@ pub(super) fn left_behind(
     Ok(lines_of!(ids)
         .filter(is_after)
         .filter(not(exists(record)))
+        // A merchant that moves here has lines before it is here.
+        .filter(
+            transactions::merchant_id
+                .eq_any(merchants_table::table.select(merchants_table::merchant_id)),
+        )
         .order((transactions::wallet_id, transactions::number))
         .limit(most)
         .select(TransactionRow::as_select())
@@ -187,11 +205,6 @@ pub(super) fn replace(
     ids: MonthIds,
     lines: &[TransactionRow],
 ) -> Result<(), StoreError> {
-    let breaking = breaking_migrations::version.eq(MIGRATION);
-    each_database!(conn, conn => diesel::insert_into(breaking_migrations::table)
-        .values(breaking)
-        .on_conflict_do_nothing()
-        .execute(conn))?;
     for group in LineGroup::of(conn, ids, lines)? {
         let replaced = archived_transactions::table
             .filter(archived_transactions::wallet_id.eq(group.wallet_id))
@@ -257,12 +270,16 @@ impl LineGroup {
         ids: MonthIds,
         line: &TransactionRow,
     ) -> Result<Option<Self>, StoreError> {
-        let rows: Vec<ArchivedLinesRow> = archived_transactions::table
+        // The last group before the line has a row for each of up to three accounts.
+        let mut rows: Vec<ArchivedLinesRow> = archived_transactions::table
             .filter(archived_transactions::wallet_id.eq(line.wallet_id))
-            .filter(archived_transactions::last_number.eq(line.number.saturating_sub(1)))
-            .filter(archived_transactions::month.eq(ids.month.to_string()))
+            .filter(archived_transactions::first_number.lt(line.number))
+            .order(archived_transactions::first_number.desc())
+            .limit(3)
             .select(ArchivedLinesRow::as_select())
             .load(conn)?;
+        let month = ids.month.to_string();
+        rows.retain(|row| row.last_number + 1 == line.number && row.month == month);
         let Some(first) = rows.first() else { return Ok(None) };
         let group = Self {
             wallet_id: first.wallet_id,

@@ -14,7 +14,10 @@ pub(crate) struct ArchivedMonthRow {
     pub(crate) month: String,
     pub(crate) manifest: String,
     pub(crate) sealed_at: i64,
+    /// The time at which the last of its records was deleted.
     pub(crate) deleted_at: Option<i64>,
+    /// The time at which the last of its ledger lines was deleted.
+    pub(crate) transactions_deleted_at: Option<i64>,
 }
 
 /// The sums of archived records of an owner.
