@@ -92,11 +92,14 @@ pub(crate) async fn run(config: &TollgateConfig, json: bool) -> anyhow::Result<b
     check_files(config, &mut report)?;
     let stored = match &store {
         Some(store) if config.prices_public_key.is_some() => {
-            store.read(|conn| price_lists::latest(conn, None)).await.ok().flatten()
+            store.read(|conn| price_lists::latest(conn, None)).await
         }
-        _ => None,
+        _ => Ok(None),
     };
-    check_prices(config, stored, &mut report)?;
+    match stored {
+        Ok(stored) => check_prices(config, stored, &mut report)?,
+        Err(cause) => report.add(Failed, "prices", &cause.to_string())?,
+    }
     let mut clocks = Vec::new();
     for provider in config.providers.iter().filter(|one| one.takes_managed_calls()) {
         let at = check_provider(provider, &mut report).await?;

@@ -63,7 +63,7 @@ const NOT_CONFIGURED: &str =
 /// The most reads of the archive at once.
 const AT_ONCE: u32 = 2;
 /// The most reads that wait for a turn. There are eight connections for readers.
-const MOST_WAITING: u32 = 4;
+const MOST_WAITING: u32 = 3;
 /// The longest wait for a turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(1);
 

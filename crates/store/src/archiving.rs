@@ -253,13 +253,16 @@ impl Store {
         /// On SQLite calls wait for the deletion.
         const AT_ONCE_OF_ONE_WRITER: i64 = 200;
         const AT_ONCE: i64 = 2_000;
-        let archive = self.archive();
-        if !self.read(move |conn| transactions::may_leave(conn, &archive, ids)).await? {
+        if !self.read(transactions::may_leave).await? {
             return Ok(());
         }
+        let archive = self.archive();
+        let are_written =
+            self.read(move |conn| transactions::are_written(conn, &archive, ids)).await?;
         let most = if self.0.has_one_writer { AT_ONCE_OF_ONE_WRITER } else { AT_ONCE };
         let mut after = transactions::before_all();
-        loop {
+        // Those of a month that an older version sealed stay.
+        while are_written {
             let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after, most);
             let lines = self.read(next).await?;
             let Some(last) = lines.last() else { break };
@@ -272,9 +275,13 @@ impl Store {
             .await?;
             tokio::time::sleep(begun.elapsed() * 2).await;
         }
-        if !self.0.has_one_writer {
+        if !self.0.has_one_writer && are_written {
             let now = self.0.context.clock.now();
-            self.read(move |conn| deleting::drop_lines(conn, node_id, ids, now)).await?;
+            let shrink = move |conn: &mut Conn| deleting::shrink_lines(conn, node_id, ids, now);
+            if !self.read(shrink).await? {
+                // The next process tries again.
+                return Ok(());
+            }
         }
         let now = self.0.context.clock.now();
         self.write_outside_calls(move |conn| {
@@ -296,9 +303,12 @@ impl Store {
         let archive = self.archive();
         self.read(move |conn| {
             let months = archived::months(conn)?.into_iter().rev();
+            let may_leave = transactions::may_leave(conn)?;
             let sealed = months.map(|row| {
                 let manifest = archive.files()?.manifest(&row.month, &row.manifest)?;
-                Ok(sealed_month(&row, &manifest))
+                let lines_leave = may_leave && row.transactions_deleted_at.is_none();
+                let leaving = row.deleted_at.is_none() || lines_leave;
+                Ok(SealedMonth { leaving, ..sealed_month(&row, &manifest) })
             });
             sealed.collect()
         })
@@ -338,8 +348,7 @@ fn sealed_month(row: &ArchivedMonthRow, manifest: &Manifest) -> SealedMonth {
         month: row.month.clone(),
         manifest: row.manifest.clone(),
         sealed_at: Timestamp::from_unix_micros(row.sealed_at),
-        leaving: row.deleted_at.is_none()
-            || transactions::are_in(manifest) && row.transactions_deleted_at.is_none(),
+        leaving: row.deleted_at.is_none(),
         files: manifest.files.clone(),
     }
 }

@@ -121,9 +121,11 @@ impl Conn {
     where
         E: From<StoreError>,
     {
-        // The transaction may be idle between two queries: it has locked nothing.
+        // The transaction may be idle between two queries: calls do not wait for it. Partitions are not replaced between its
+        // state and its first look at them. `LOCK` does not fix the state yet.
         let postgres = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-                        SET LOCAL idle_in_transaction_session_timeout = 0";
+                        SET LOCAL idle_in_transaction_session_timeout = 0; \
+                        LOCK TABLE ONLY requests, request_index, transactions IN ACCESS SHARE MODE";
         self.transaction("BEGIN", postgres, work)
     }
 

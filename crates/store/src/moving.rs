@@ -416,7 +416,15 @@ fn check(from: &mut Conn, to: &mut Conn, merchant_id: MerchantId) -> Result<Cell
     if diesel::select(diesel::dsl::exists(archived)).get_result(from)? {
         return Err(MoveError::HasArchive);
     }
+    if has_leaving_month(to)? {
+        return Err(MoveError::Archives);
+    }
     Ok(there)
+}
+
+fn has_leaving_month(conn: &mut Conn) -> Result<bool, StoreError> {
+    let leaving = archived_months::table.filter(archived_months::deleted_at.is_null());
+    Ok(diesel::select(diesel::dsl::exists(leaving)).get_result(conn)?)
 }
 
 /// The open calls that are not those of jobs, which move as they are.
@@ -450,9 +458,7 @@ fn copy_rest(
     now: Timestamp,
 ) -> Result<BTreeMap<&'static str, i64>, MoveError> {
     // The merchant is not in the files of a month that is being archived.
-    let leaving = archived_months::table.filter(archived_months::deleted_at.is_null());
-    let is_leaving = diesel::select(diesel::dsl::exists(leaving)).get_result(to)?;
-    if is_leaving || !lease::take(to, node_id, now)? {
+    if !lease::take(to, node_id, now)? || has_leaving_month(to)? {
         return Err(MoveError::Archives);
     }
     let mut rows = BTreeMap::new();

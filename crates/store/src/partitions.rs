@@ -1,4 +1,4 @@
-//! The monthly partitions of the tables that only grow, on PostgreSQL.
+//! The monthly partitions of the tables that have rows of each call, on PostgreSQL.
 //!
 //! Writes then go to the tables and indexes of one month. Rows of a month without a partition are in the default
 //! partition, so no write depends on the creation of a partition in time.
@@ -15,9 +15,10 @@ use crate::error::StoreError;
 use crate::ids::Id;
 
 /// The partitioned tables, each with the id by which it is partitioned. An id begins with its creation time.
-const TABLES: [(&str, &str); 3] =
-    [("requests", "request_id"), ("request_index", "request_id"), (TRANSACTIONS, "transaction_id")];
-const TRANSACTIONS: &str = "transactions";
+const TABLES: [(&str, &str); 3] = [REQUESTS, REQUEST_INDEX, TRANSACTIONS];
+const REQUESTS: (&str, &str) = ("requests", "request_id");
+const REQUEST_INDEX: (&str, &str) = ("request_index", "request_id");
+const TRANSACTIONS: (&str, &str) = ("transactions", "transaction_id");
 /// The number of months whose partitions are created in advance.
 const MONTHS_AHEAD: usize = 2;
 
@@ -91,7 +92,7 @@ pub(crate) fn drop_records(
     // Records of a closed month do not change.
     let rows = "WHERE request_id = ANY($1)";
     let mut left = Vec::new();
-    for (table, id) in TABLES.into_iter().filter(|(table, _)| *table != TRANSACTIONS) {
+    for (table, id) in [REQUESTS, REQUEST_INDEX] {
         let partition = Partition::of(table, id, month);
         if is_there(conn, &partition.name)? {
             diesel::sql_query(partition.make_rest()).execute(conn)?;
@@ -106,24 +107,30 @@ pub(crate) fn drop_records(
     Ok(())
 }
 
-/// Replaces the partition of the transactions of a month, when most of them were deleted, by one that has the others. Must be
+/// Replaces the partition of the transactions of a month, of which most were deleted, by one that has the others. Must be
 /// called as [`drop_records`].
 ///
 /// # Errors
 /// [`StoreError`] when the database fails, or when a report reads the partition.
 pub(crate) fn drop_transactions(conn: &mut Conn, month: Date) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
-    for (table, id) in TABLES.into_iter().filter(|(table, _)| *table == TRANSACTIONS) {
-        let partition = Partition::of(table, id, month);
-        if is_there(conn, &partition.name)? {
-            // A node whose clock is wrong may still write to it. It waits for this partition alone.
-            let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", partition.name);
-            diesel::sql_query(lock).execute(conn)?;
-            diesel::sql_query(partition.make_rest()).execute(conn)?;
-            diesel::sql_query(partition.copy_rest("")).execute(conn)?;
-            partition.replace_by_rest(conn)?;
-        }
+    let (table, id) = TRANSACTIONS;
+    let partition = Partition::of(table, id, month);
+    if !is_there(conn, &partition.name)? {
+        return Ok(());
     }
+    for statement in [
+        // The server vacuums it, because so much was deleted, and ends that after a second.
+        "SET LOCAL lock_timeout = '5s'".to_owned(),
+        // A node whose clock is wrong may still write to it. It waits for this partition alone.
+        format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", partition.name),
+        "SET LOCAL lock_timeout = '100ms'".to_owned(),
+        partition.make_rest(),
+        partition.copy_rest(""),
+    ] {
+        diesel::sql_query(statement).execute(conn)?;
+    }
+    partition.replace_by_rest(conn)?;
     Ok(())
 }
 

@@ -147,7 +147,7 @@ impl<'a> PostgresUrl<'a> {
 
     /// The longest time in which libpq opens a connection, if it has one: `connect_timeout` for each server.
     pub(crate) fn opens_within(&self) -> Option<Duration> {
-        let named = self.parameters.iter().find(|(name, _)| *name == "connect_timeout");
+        let named = self.parameters.iter().rfind(|(name, _)| *name == "connect_timeout");
         let seconds =
             named.and_then(|(_, value)| value.parse().ok()).filter(|seconds| *seconds > 0);
         let servers = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);

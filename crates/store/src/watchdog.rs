@@ -13,6 +13,7 @@
 use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,7 @@ struct Opening {
     before: HashSet<Socket>,
     /// The time at which it is given up.
     until: Instant,
+    is_given_up: AtomicBool,
 }
 
 impl Opening {
@@ -77,6 +79,9 @@ struct Socket {
 /// before, so connections are opened one at a time, unless that takes long.
 static OPENING: Mutex<()> = Mutex::new(());
 
+/// The watchdogs of this process. A socket that one of them watches is not that of an opening.
+static WATCHDOGS: Mutex<Vec<Weak<Watched>>> = Mutex::new(Vec::new());
+
 impl Watchdog {
     /// A watchdog for connections to `url`, by which it asks.
     ///
@@ -88,6 +93,7 @@ impl Watchdog {
             connections: Mutex::default(),
             openings: Mutex::default(),
         });
+        WATCHDOGS.lock().push(Arc::downgrade(&watched));
         let start = |name: &str, serve: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).spawn(serve);
             thread.map(drop).map_err(|cause| StoreError::Unavailable(cause.to_string()))
@@ -157,22 +163,30 @@ impl Watched {
         let parsed = PostgresUrl::parse(url).ok();
         let handshake = parsed.and_then(|url| url.opens_within()).unwrap_or_default();
         let until = Instant::now() + handshake + self.timeout;
-        let opening = Arc::new(Opening { url: url.to_owned(), before: sockets().collect(), until });
+        let (url, before) = (url.to_owned(), sockets().collect());
+        let opening = Opening { url, before, until, is_given_up: AtomicBool::new(false) };
+        let opening = Arc::new(opening);
         self.openings.lock().push(Arc::downgrade(&opening));
         opening
     }
 
-    /// Closes the connections that are being opened and have taken too long. The thread of one may just have ended the
-    /// opening. That costs a statement that is tried again, and so does a socket of another one.
+    /// Closes the connections that are being opened and have taken too long. Another one that is being opened may be closed
+    /// with them.
     fn close_openings(&self) {
         let mut openings = self.openings.lock();
         openings.retain(|opening| opening.strong_count() > 0);
         let late: Vec<_> = openings.iter().filter_map(Weak::upgrade).collect();
         drop(openings);
         for opening in late.iter().filter(|opening| opening.until < Instant::now()) {
-            let known: HashSet<Socket> = self
-                .connections()
+            if opening.is_given_up.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let mut watchdogs = WATCHDOGS.lock();
+            watchdogs.retain(|watchdog| watchdog.strong_count() > 0);
+            let watchdogs: Vec<_> = watchdogs.iter().filter_map(Weak::upgrade).collect();
+            let known: HashSet<Socket> = watchdogs
                 .iter()
+                .flat_map(|watchdog| watchdog.connections())
                 .flat_map(|connection| connection.lock().sockets.clone())
                 .collect();
             let sockets = opening.sockets().filter(|socket| !known.contains(socket));

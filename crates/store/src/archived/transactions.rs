@@ -130,8 +130,8 @@ fn last_groups(
     numbers: &Range<i64>,
     most: usize,
 ) -> Result<Vec<ArchivedLinesRow>, StoreError> {
-    // A group has a row for each of up to three accounts.
-    let rows = i64::try_from(most.saturating_mul(3)).unwrap_or(i64::MAX);
+    let rows = i64::try_from(most).unwrap_or(i64::MAX);
+    let rows = rows.saturating_mul(ArchivedLinesRow::MOST_OF_GROUP);
     let mut groups: Vec<ArchivedLinesRow> = archived_transactions::table
         .filter(archived_transactions::wallet_id.eq(wallet_id))
         .filter(archived_transactions::first_number.lt(numbers.end))

@@ -86,39 +86,40 @@ fn some_refusals(
     Ok(deleted.execute(conn)? > 0)
 }
 
-/// Drops the partitions of the records of a month on PostgreSQL. Records that stay are kept.
+/// Drops the partitions of the records of a month on PostgreSQL, except for the records that stay. Returns whether it did:
+/// otherwise they are deleted one by one.
 pub(super) fn drop_records(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let staying = staying(conn, ids)?;
     drop_partitions(conn, node_id, ids, now, |conn| {
         partitions::drop_records(conn, ids.from.date(), &staying)
     })
 }
 
-/// Drops the partition of the ledger lines of a month on PostgreSQL. What is left in it is kept.
-pub(super) fn drop_lines(
+/// Makes the partition of the ledger lines of a month on PostgreSQL small, when its lines were deleted. Returns whether it did.
+pub(super) fn shrink_lines(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     drop_partitions(conn, node_id, ids, now, |conn| {
         partitions::drop_transactions(conn, ids.from.date())
     })
 }
 
-/// Waits shortly for long reports. If they do not end, the partitions stay: rows that leave are deleted one by one.
+/// Waits shortly for long reports. If they do not end, the partitions stay. Returns whether they are dropped.
 fn drop_partitions(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
     now: Timestamp,
     drop: impl Fn(&mut Conn) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     const ATTEMPTS: u32 = 10;
     const PAUSE: Duration = Duration::from_secs(1);
     for attempt in 1..=ATTEMPTS {
@@ -133,12 +134,12 @@ fn drop_partitions(
             Err(cause) => {
                 let month = ids.month;
                 log::warn!("partitions of {month} are not dropped: {cause}");
-                return Ok(());
+                return Ok(false);
             }
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(true),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The ids of the records of a month that stay in the database.

@@ -150,8 +150,14 @@ pub(super) fn are_in(manifest: &Manifest) -> bool {
     manifest.sums.contains_key(TransactionRow::NAME)
 }
 
-/// Whether the lines of a month may leave: they are in its files, and no older program uses the database.
-pub(super) fn may_leave(
+/// Whether lines may leave, because no older program uses the database.
+pub(super) fn may_leave(conn: &mut Conn) -> Result<bool, StoreError> {
+    let known = breaking_migrations::table.find(MIGRATION);
+    Ok(diesel::select(exists(known)).get_result(conn)?)
+}
+
+/// As [`are_in`], for a month that is in the archive.
+pub(super) fn are_written(
     conn: &mut Conn,
     archive: &RecordArchive,
     ids: MonthIds,
@@ -159,10 +165,6 @@ pub(super) fn may_leave(
     let month = ids.month.to_string();
     let digest: String =
         archived_months::table.find(&month).select(archived_months::manifest).first(conn)?;
-    let known = breaking_migrations::table.find(MIGRATION);
-    if !diesel::select(exists(known)).get_result::<bool>(conn)? {
-        return Ok(false);
-    }
     Ok(are_in(&*archive.files()?.manifest(&month, &digest)?))
 }
 
@@ -270,12 +272,11 @@ impl LineGroup {
         ids: MonthIds,
         line: &TransactionRow,
     ) -> Result<Option<Self>, StoreError> {
-        // The last group before the line has a row for each of up to three accounts.
         let mut rows: Vec<ArchivedLinesRow> = archived_transactions::table
             .filter(archived_transactions::wallet_id.eq(line.wallet_id))
             .filter(archived_transactions::first_number.lt(line.number))
             .order(archived_transactions::first_number.desc())
-            .limit(3)
+            .limit(ArchivedLinesRow::MOST_OF_GROUP)
             .select(ArchivedLinesRow::as_select())
             .load(conn)?;
         let month = ids.month.to_string();

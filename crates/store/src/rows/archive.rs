@@ -53,3 +53,8 @@ pub(crate) struct ArchivedLinesRow {
     /// The time of the first line.
     pub(crate) created_at: i64,
 }
+
+impl ArchivedLinesRow {
+    /// The most rows of a group: one for each account.
+    pub(crate) const MOST_OF_GROUP: i64 = 3;
+}
