@@ -24,7 +24,7 @@ mod month;
 mod transactions;
 mod writing;
 
-use deleting::DeletionPlace;
+use deleting::{DeletionPace, DeletionPlace};
 use month::MonthIds;
 
 use crate::archived::{self, ArchivedRow, ArchivedUntil};
@@ -212,16 +212,18 @@ impl Store {
             let now = self.0.context.clock.now();
             self.read(move |conn| deleting::drop_records(conn, node_id, ids, now)).await?;
         }
+        let mut pace = DeletionPace::new();
         for merchant_id in self.read(merchants::ids).await? {
             let mut next = Some(DeletionPlace::Requests(None));
             while let Some(place) = next {
                 let (begun, now) = (Instant::now(), self.0.context.clock.now());
+                let most = pace.most();
                 let delete = move |conn: &mut Conn| {
                     lease::extend(conn, node_id, now)?;
-                    deleting::some(conn, merchant_id, ids, place)
+                    deleting::some(conn, merchant_id, ids, place, most)
                 };
                 next = self.write_outside_calls(delete).await?;
-                tokio::time::sleep(begun.elapsed() * 2).await;
+                tokio::time::sleep(pace.adapt(begun.elapsed())).await;
             }
         }
         let now = self.0.context.clock.now();
@@ -247,41 +249,18 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes the ledger lines of a month whose records were deleted. Their sums take their place. Lines that an older
-    /// program must find stay.
+    /// Deletes the ledger lines of a month whose records were deleted, unless an older program must find them.
     async fn delete_lines(&self, node_id: NodeId, ids: MonthIds) -> Result<(), StoreError> {
-        /// On SQLite calls wait for the deletion.
-        const AT_ONCE_OF_ONE_WRITER: i64 = 200;
-        const AT_ONCE: i64 = 2_000;
         if !self.read(transactions::may_leave).await? {
             return Ok(());
         }
         let archive = self.archive();
         let are_written =
             self.read(move |conn| transactions::are_written(conn, &archive, ids)).await?;
-        let most = if self.0.has_one_writer { AT_ONCE_OF_ONE_WRITER } else { AT_ONCE };
-        let mut after = transactions::before_all();
         // Those of a month that an older version sealed stay.
-        while are_written {
-            let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after, most);
-            let lines = self.read(next).await?;
-            let Some(last) = lines.last() else { break };
-            after = (last.wallet_id, last.number);
-            let (begun, now) = (Instant::now(), self.0.context.clock.now());
-            self.write_outside_calls(move |conn| {
-                lease::extend(conn, node_id, now)?;
-                transactions::replace(conn, ids, &lines)
-            })
-            .await?;
-            tokio::time::sleep(begun.elapsed() * 2).await;
-        }
-        if !self.0.has_one_writer && are_written {
-            let now = self.0.context.clock.now();
-            let shrink = move |conn: &mut Conn| deleting::shrink_lines(conn, node_id, ids, now);
-            if !self.read(shrink).await? {
-                // The next process tries again.
-                return Ok(());
-            }
+        if are_written && !self.replace_lines(node_id, ids).await? {
+            // The next process tries again.
+            return Ok(());
         }
         let now = self.0.context.clock.now();
         self.write_outside_calls(move |conn| {
@@ -293,6 +272,31 @@ impl Store {
         })
         .await?;
         self.give_back_pages().await
+    }
+
+    /// Puts sums in the place of the ledger lines of a month. Returns whether their space is given back.
+    async fn replace_lines(&self, node_id: NodeId, ids: MonthIds) -> Result<bool, StoreError> {
+        let mut pace = DeletionPace::new();
+        let mut after = transactions::before_all();
+        loop {
+            let most = pace.most();
+            let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after, most);
+            let lines = self.read(next).await?;
+            let Some(last) = lines.last() else { break };
+            after = (last.wallet_id, last.number);
+            let (begun, now) = (Instant::now(), self.0.context.clock.now());
+            self.write_outside_calls(move |conn| {
+                lease::extend(conn, node_id, now)?;
+                transactions::replace(conn, ids, &lines)
+            })
+            .await?;
+            tokio::time::sleep(pace.adapt(begun.elapsed())).await;
+        }
+        if self.0.has_one_writer {
+            return Ok(true);
+        }
+        let now = self.0.context.clock.now();
+        self.read(move |conn| deleting::shrink_lines(conn, node_id, ids, now)).await
     }
 
     /// The months that are in the archive, the oldest first.

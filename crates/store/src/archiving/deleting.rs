@@ -15,8 +15,37 @@ use crate::rows::{RequestRow, time};
 use crate::schema::{refusals, requests};
 use crate::{archived, dialect, partitions};
 
-/// The number of rows that are looked at in one transaction. On SQLite calls wait for it.
-const AT_ONCE: i64 = 100;
+/// The number of rows that are deleted in one transaction, so that it takes a few milliseconds. On SQLite calls wait for it.
+#[derive(Debug)]
+pub(super) struct DeletionPace {
+    most: i64,
+}
+
+impl DeletionPace {
+    const LEAST: i64 = 5;
+    const MOST: i64 = 2_000;
+    const LONGEST: Duration = Duration::from_millis(10);
+
+    /// The pace for the first transaction.
+    pub(super) const fn new() -> Self {
+        Self { most: 50 }
+    }
+
+    /// The number of rows for the next transaction.
+    pub(super) const fn most(&self) -> i64 {
+        self.most
+    }
+
+    /// Adapts the number to the time of the last transaction. Returns the pause after it.
+    pub(super) fn adapt(&mut self, took: Duration) -> Duration {
+        if took > Self::LONGEST {
+            self.most = (self.most / 2).max(Self::LEAST);
+        } else if took < Self::LONGEST / 2 {
+            self.most = (self.most + self.most / 4 + 1).min(Self::MOST);
+        }
+        took * 2
+    }
+}
 
 /// The place of the deletion among a merchant's rows of a month.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +62,15 @@ pub(super) fn some(
     merchant_id: MerchantId,
     ids: MonthIds,
     place: DeletionPlace,
+    most: i64,
 ) -> Result<Option<DeletionPlace>, StoreError> {
     match place {
         DeletionPlace::Requests(after) => Ok(Some(
-            some_requests(conn, merchant_id, ids, after)?
+            some_requests(conn, merchant_id, ids, after, most)?
                 .map_or(DeletionPlace::Refusals, |last| DeletionPlace::Requests(Some(last))),
         )),
         DeletionPlace::Refusals => {
-            Ok(some_refusals(conn, merchant_id, ids)?.then_some(DeletionPlace::Refusals))
+            Ok(some_refusals(conn, merchant_id, ids, most)?.then_some(DeletionPlace::Refusals))
         }
     }
 }
@@ -51,8 +81,9 @@ fn some_requests(
     merchant_id: MerchantId,
     ids: MonthIds,
     after: Option<Id<RequestId>>,
+    most: i64,
 ) -> Result<Option<Id<RequestId>>, StoreError> {
-    let rows = ids.records_after(conn, merchant_id, after, AT_ONCE)?;
+    let rows = ids.records_after(conn, merchant_id, after, most)?;
     let last = rows.last().map(|row| row.request_id);
     let leaving: Vec<_> = rows.into_iter().filter(|row| !archived::stays(row)).collect();
     for row in &leaving {
@@ -71,6 +102,7 @@ fn some_refusals(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: MonthIds,
+    most: i64,
 ) -> Result<bool, StoreError> {
     let range = ids.refusals();
     let some: Vec<Id<RefusalId>> = refusals::table
@@ -78,7 +110,7 @@ fn some_refusals(
         .filter(refusals::refusal_id.ge(range.start))
         .filter(refusals::refusal_id.lt(range.end))
         .order(refusals::refusal_id)
-        .limit(AT_ONCE)
+        .limit(most)
         .select(refusals::refusal_id)
         .load(conn)?;
     let of_merchant = refusals::table.filter(refusals::merchant_id.eq(Id(merchant_id)));
