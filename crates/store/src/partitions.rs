@@ -120,7 +120,7 @@ pub(crate) fn drop_transactions(conn: &mut Conn, month: Date) -> Result<(), Stor
         return Ok(());
     }
     for statement in [
-        // The server vacuums it, because so much was deleted, and ends that after a second.
+        // The server vacuums it, because many rows were deleted, and ends that after a second.
         "SET LOCAL lock_timeout = '5s'".to_owned(),
         // A node whose clock is wrong may still write to it. It waits for this partition alone.
         format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", partition.name),
