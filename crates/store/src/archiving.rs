@@ -226,20 +226,27 @@ impl Store {
                 tokio::time::sleep(pace.adapt(begun.elapsed())).await;
             }
         }
+        self.end_deletion(node_id, move |conn, now| {
+            diesel::update(archived_months::table.find(ids.month.to_string()))
+                .set(archived_months::deleted_at.eq(now))
+                .execute(conn)
+        })
+        .await
+    }
+
+    /// Notes the time of a deletion, and gives the pages of the rows back to the file system.
+    async fn end_deletion(
+        &self,
+        node_id: NodeId,
+        note: impl FnOnce(&mut Conn, i64) -> QueryResult<usize> + Send + 'static,
+    ) -> Result<(), StoreError> {
         let now = self.0.context.clock.now();
         self.write_outside_calls(move |conn| {
             lease::extend(conn, node_id, now)?;
-            diesel::update(archived_months::table.find(ids.month.to_string()))
-                .set(archived_months::deleted_at.eq(now.unix_micros()))
-                .execute(conn)?;
+            note(conn, now.unix_micros())?;
             Ok::<_, StoreError>(())
         })
         .await?;
-        self.give_back_pages().await
-    }
-
-    /// Gives the pages of deleted rows back to the file system.
-    async fn give_back_pages(&self) -> Result<(), StoreError> {
         while self
             .write_outside_calls(|conn| Ok::<_, StoreError>(dialect::give_back_pages(conn)?))
             .await?
@@ -262,16 +269,12 @@ impl Store {
             // The next process tries again.
             return Ok(());
         }
-        let now = self.0.context.clock.now();
-        self.write_outside_calls(move |conn| {
-            lease::extend(conn, node_id, now)?;
+        self.end_deletion(node_id, move |conn, now| {
             diesel::update(archived_months::table.find(ids.month.to_string()))
-                .set(archived_months::transactions_deleted_at.eq(now.unix_micros()))
-                .execute(conn)?;
-            Ok::<_, StoreError>(())
+                .set(archived_months::transactions_deleted_at.eq(now))
+                .execute(conn)
         })
-        .await?;
-        self.give_back_pages().await
+        .await
     }
 
     /// Puts sums in the place of the ledger lines of a month. Returns whether their space is given back.

@@ -43,7 +43,9 @@ pub(crate) use provider_objects::ProviderObjectRow;
 pub(crate) use refusals::{RefusalCountRow, RefusalRow};
 pub(crate) use repricings::RepricingRow;
 pub(crate) use requests::{CorrectionRow, ReportedUsageRow, RequestIndexRow, RequestRow};
-pub(crate) use rollups::{HIGH, PartSums, QueueRow, RollupRow, SUMS, SeriesRow, with_sums};
+pub(crate) use rollups::{
+    HIGH, PartSums, QueueRow, RollupRow, SUMS, SeriesRow, joined_sum, split_sum, with_sums,
+};
 pub(crate) use runs::RunRow;
 pub(crate) use spend_keys::{SpendCountersRow, SpendKeyRow};
 pub(crate) use subscription_configs::{ConfigRow, ConfigVersionRow, CreditBundleRow};

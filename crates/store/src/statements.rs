@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use diesel::dsl::sql;
 use diesel::prelude::*;
-use diesel::sql_types::{BigInt, Bool};
+use diesel::sql_types::Bool;
 use tollgate_domain::{
     Connection, ConnectionId, CreditSummary, LedgerAccount, MerchantId, ModelUsage, Month,
     MonthCorrection, RequestId, Statement, StatementCharge, TimeSpan, TimeZone, Timestamp,
@@ -21,7 +21,9 @@ use crate::ids::Id;
 use crate::records;
 use crate::requests::CLOCK_DIFFERENCE_MS;
 use crate::rollups::{RollupSums, is_indexed};
-use crate::rows::{HIGH, PlanChargeRow, RequestRow, TransactionRow, from_word, time};
+use crate::rows::{
+    PlanChargeRow, RequestRow, TransactionRow, from_word, joined_sum, split_sum, time,
+};
 use crate::schema::{
     archived_transactions, corrections, plan_charges, requests, transactions, wallets,
 };
@@ -173,7 +175,7 @@ impl WalletLines {
         numbers: &Range<i64>,
         CallLines { at, calls }: &CallLines,
     ) -> Result<Vec<LineSum>, StoreError> {
-        let sum = |part: &str| sql::<BigInt>(&format!("CAST(sum(amount {part} {HIGH}) AS BIGINT)"));
+        let [low, high] = split_sum("amount");
         let rows: Vec<(EnumCode<LedgerAccount>, EnumCode<TransactionKind>, i64, i64)> =
             transactions::table
                 .filter(transactions::wallet_id.eq(self.wallet_id))
@@ -184,12 +186,12 @@ impl WalletLines {
                 .filter(transactions::created_at.ge(at.start))
                 .filter(transactions::created_at.lt(at.end))
                 .group_by((transactions::account, transactions::kind))
-                .select((transactions::account, transactions::kind, sum("%"), sum("/")))
+                .select((transactions::account, transactions::kind, low, high))
                 .load(conn)?;
         let rows = rows.into_iter().map(|(account, kind, low, high)| LineSum {
             account: account.0,
             kind: kind.0,
-            units: i128::from(low) + i128::from(high) * i128::from(HIGH),
+            units: joined_sum(low, high),
         });
         Ok(rows.collect())
     }

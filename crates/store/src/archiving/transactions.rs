@@ -19,7 +19,7 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::merchants;
-use crate::rows::{ArchivedLinesRow, HIGH, TransactionRow, time};
+use crate::rows::{ArchivedLinesRow, TransactionRow, joined_sum, split_sum, time};
 use crate::schema::{
     archived_months, archived_transactions, breaking_migrations, merchants as merchants_table,
     requests, transactions, wallets,
@@ -105,30 +105,30 @@ impl<'a> LeavingLines<'a> {
     /// Whether the lines of the database have these sums.
     pub(super) fn have_sums(&self, conn: &mut Conn, sums: &Sums) -> Result<bool, StoreError> {
         const STAYING_AT_ONCE: usize = 10_000;
-        let sum = |part: &str| sql::<BigInt>(&format!("CAST(sum(amount {part} {HIGH}) AS BIGINT)"));
         type Row = (Id<MerchantId>, i64, i64, i64);
         let mut found: BTreeMap<String, (i64, i128)> = BTreeMap::new();
         let mut add = |rows: Vec<Row>, sign: i64| {
             for (merchant_id, count, low, high) in rows {
                 let (rows, amount) = found.entry(merchant_id.to_string()).or_default();
                 *rows += sign * count;
-                let units = i128::from(low) + i128::from(high) * i128::from(HIGH);
-                *amount += i128::from(sign) * units;
+                *amount += i128::from(sign) * joined_sum(low, high);
             }
         };
+        let [low, high] = split_sum("amount");
         let of_month = lines_of!(self.ids).group_by(transactions::merchant_id).select((
             transactions::merchant_id,
             count_star(),
-            sum("%"),
-            sum("/"),
+            low,
+            high,
         ));
         add(of_month.load(conn)?, 1);
         let staying = Vec::from_iter(self.staying.iter().copied());
         for some in staying.chunks(STAYING_AT_ONCE) {
+            let [low, high] = split_sum("amount");
             let of_some = lines_of!(self.ids)
                 .filter(transactions::request_id.eq_any(some))
                 .group_by(transactions::merchant_id)
-                .select((transactions::merchant_id, count_star(), sum("%"), sum("/")));
+                .select((transactions::merchant_id, count_star(), low, high));
             add(of_some.load(conn)?, -1);
         }
         // A merchant that moves here has lines before it is here.

@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use diesel::dsl::{count_star, sql};
+use diesel::dsl::count_star;
 use diesel::prelude::*;
-use diesel::sql_types::BigInt;
 use tollgate_archive::{ArchiveError, Manifest, Sums, Table as _, decimal};
 use tollgate_domain::{MerchantId, RefusalId, RequestId};
 
@@ -20,7 +19,9 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::records;
 use crate::requests::to_records;
-use crate::rows::{ArchivedSumRow, HIGH, RefusalRow, RequestRow, TransactionRow, from_json};
+use crate::rows::{
+    ArchivedSumRow, RefusalRow, RequestRow, TransactionRow, from_json, joined_sum, split_sum,
+};
 use crate::schema::{refusals, requests};
 use crate::tables::repricings::repricing_totals;
 
@@ -211,9 +212,8 @@ fn has_sums(
     sums: &Sums,
 ) -> Result<bool, StoreError> {
     let range = ids.requests();
-    let sum = |column: &str, part: &str| {
-        sql::<BigInt>(&format!("CAST(COALESCE(sum({column} {part} {HIGH}), 0) AS BIGINT)"))
-    };
+    let [wallet_low, wallet_high] = split_sum("wallet_cost");
+    let [merchant_low, merchant_high] = split_sum("merchant_cost");
     let of_month = || {
         requests::table
             .filter(requests::merchant_id.eq(Id(merchant_id)))
@@ -222,16 +222,10 @@ fn has_sums(
     };
     let (count, low, high, merchant_low, merchant_high): (i64, i64, i64, i64, i64) = of_month()
         .filter(requests::swept.eq(false))
-        .select((
-            count_star(),
-            sum("wallet_cost", "%"),
-            sum("wallet_cost", "/"),
-            sum("merchant_cost", "%"),
-            sum("merchant_cost", "/"),
-        ))
+        .select((count_star(), wallet_low, wallet_high, merchant_low, merchant_high))
         .first(conn)?;
-    let whole = |low: i64, high: i64| i128::from(low) + i128::from(high) * i128::from(HIGH);
-    let (mut wallet, mut merchant) = (whole(low, high), whole(merchant_low, merchant_high));
+    let mut wallet = joined_sum(low, high);
+    let mut merchant = joined_sum(merchant_low, merchant_high);
     let mut swept: Vec<RequestRow> = of_month()
         .filter(requests::swept.eq(true))
         .order(requests::request_id)

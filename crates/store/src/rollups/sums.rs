@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus};
 
 use crate::ids::{AnyId, Id};
-use crate::rows::{HIGH, PartSums, RollupRow, SUMS, with_sums};
+use crate::rows::{PartSums, RollupRow, SUMS, joined_sum, with_sums};
 
 /// The sums of some calls. Amounts are in units of 10⁻¹⁰ USD, in a type that no sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ impl From<&RollupRow> for RollupSums {
 
 impl From<&PartSums> for RollupSums {
     fn from(part: &PartSums) -> Self {
-        let joined = |(low, high)| i128::from(low) + i128::from(high) * i128::from(HIGH);
+        let joined = |(low, high)| joined_sum(low, high);
         Self::from_each(part.sums().map(joined))
     }
 }

@@ -1,5 +1,7 @@
 //! The rows of roll-ups, of their series, and of the queue of calls.
 
+use diesel::dsl::sql;
+use diesel::expression::SqlLiteral;
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
 use serde::Serialize;
@@ -10,6 +12,17 @@ use crate::schema::{rollup_queue, usage_rollups, usage_series};
 
 /// The unit of the high number of a sum in [`PartSums`].
 pub(crate) const HIGH: i64 = 10_000_000_000;
+
+/// The sum of a column in SQL, as two numbers that do not overflow: the sum of the remainders by [`HIGH`], and that of the
+/// quotients.
+pub(crate) fn split_sum(column: &str) -> [SqlLiteral<BigInt>; 2] {
+    ["%", "/"].map(|part| sql(&format!("CAST(COALESCE(sum({column} {part} {HIGH}), 0) AS BIGINT)")))
+}
+
+/// The sum whose two numbers these are.
+pub(crate) fn joined_sum(low: i64, high: i64) -> i128 {
+    i128::from(low) + i128::from(high) * i128::from(HIGH)
+}
 
 /// The number of sums of a row.
 pub(crate) const SUMS: usize = 16;
