@@ -310,7 +310,7 @@ fn a_client_that_leaves_pays_usage_that_it_did_not_ask_for() {
 fn long_stream() -> ScriptedResponse {
     let delta = json!({"content": "x".repeat(4_000)});
     let content = json!({"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": delta}]});
-    let long = (0..20_000).map(|_| content.to_string()).chain(events());
+    let long = std::iter::repeat_n(content.to_string(), 20_000).chain(events());
     ScriptedResponse::events(long).chunked_every(65_536)
 }
 
