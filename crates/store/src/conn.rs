@@ -360,8 +360,10 @@ const SQLITE_PRAGMAS: &str = "
 /// keeps its session.
 ///
 /// A commit is durable whatever the server's own setting, and also on a synchronous standby.
+///
+/// Statements are short: to compile one takes longer than to run it, and a cost that the planner overestimates would compile it.
 const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = '10s'; SET synchronous_commit = on; \
-     SET bytea_output = hex";
+     SET bytea_output = hex; SET jit = off";
 
 impl r2d2::ManageConnection for ConnManager {
     type Connection = Conn;
