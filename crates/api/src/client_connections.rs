@@ -47,6 +47,9 @@ const FEW_UNAUTHENTICATED: usize = 10;
 /// The most requests of one connection that wait, refused ones included. Beyond it the connection is closed.
 const MOST_WAITING: usize = 2_000;
 const MOST_UNAUTHENTICATED_WAITING: usize = 1_000;
+/// The most of those on all connections that wait, refused ones included. Beyond it a connection is closed that has more
+/// than [`MOST_UNAUTHENTICATED`].
+const MOST_UNAUTHENTICATED_WAITING_OF_ALL: usize = 2_000;
 
 /// A connection.
 struct ClientConnection {
@@ -149,7 +152,11 @@ impl ClientConnection {
     fn has_room(&self) -> bool {
         let strangers_of_all = self.unauthenticated_of_all.load(Ordering::Relaxed);
         let Activity { running, unauthenticated: strangers, .. } = *lock(&self.activity);
-        if running > MOST_WAITING || strangers > MOST_UNAUTHENTICATED_WAITING {
+        let most_strangers = match strangers_of_all > MOST_UNAUTHENTICATED_WAITING_OF_ALL {
+            true => MOST_UNAUTHENTICATED,
+            false => MOST_UNAUTHENTICATED_WAITING,
+        };
+        if running > MOST_WAITING || strangers > most_strangers {
             self.close();
         }
         let too_many_of_all =

@@ -59,7 +59,7 @@ class Streams(unittest.TestCase):
     """HTTP/2, which TLS brings: streams without a key, whose answers are not taken."""
 
     CONNECTIONS, STREAMS = 4, 25_000
-    # MiB for 100,000 streams: a little more than a kilobyte each.
+    # MiB. Each stream that is answered takes some 20 KiB, until its connection has too many and is closed.
     MOST = 128
     # Of RFC 9113.
     PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
