@@ -156,17 +156,22 @@ impl ArchivedUntil {
         Self { at, id: Id(RequestId::least(at)), leaving: None }
     }
 
+    /// The ids of the calls of the month whose rows are being deleted.
+    pub(crate) fn leaving_requests(&self) -> Option<Range<Id<RequestId>>> {
+        self.leaving.map(|first| first..self.id)
+    }
+
     /// The ids of the refusals of the month whose rows are being deleted.
     pub(crate) fn leaving_refusals(&self) -> Option<Range<Id<RefusalId>>> {
         let of = |id: Id<RequestId>| Id(RefusalId::from_bytes(*id.get().as_bytes()));
-        self.leaving.map(|first| of(first)..of(self.id))
+        self.leaving_requests().map(|ids| of(ids.start)..of(ids.end))
     }
 
     /// Whether the row of a record is about to be deleted, and the record is read from the archive. The row must be as it
     /// was settled first, without a correction.
     pub(crate) fn is_leaving(&self, row: &RequestRow) -> bool {
-        let is_of_month = |first| (first..self.id).contains(&row.request_id);
-        self.leaving.is_some_and(is_of_month) && !stays(row)
+        let is_of_month = |ids: Range<_>| ids.contains(&row.request_id);
+        self.leaving_requests().is_some_and(is_of_month) && !stays(row)
     }
 }
 

@@ -24,7 +24,7 @@ mod month;
 mod transactions;
 mod writing;
 
-use deleting::{DeletionPace, DeletionPlace};
+use deleting::{DeletionPace, LeavingRecords};
 use month::MonthIds;
 
 use crate::archived::{self, ArchivedRow, ArchivedUntil};
@@ -205,25 +205,40 @@ impl Store {
         Ok(sealed)
     }
 
-    /// Deletes the records and refusals of a month that is marked. It pauses for longer than it works, so that calls hardly
-    /// wait.
+    /// Deletes the records and refusals of a month that is marked.
     async fn delete_records(&self, node_id: NodeId, ids: MonthIds) -> Result<(), StoreError> {
         if !self.0.has_one_writer {
             let now = self.0.context.clock.now();
             self.read(move |conn| deleting::drop_records(conn, node_id, ids, now)).await?;
         }
-        let mut pace = DeletionPace::new();
+        let mut paces = [const { DeletionPace::new() }; 3];
+        let [of_entries, of_records, of_refusals] = &mut paces;
         for merchant_id in self.read(merchants::ids).await? {
-            let mut next = Some(DeletionPlace::Requests(None));
-            while let Some(place) = next {
-                let (begun, now) = (Instant::now(), self.0.context.clock.now());
-                let most = pace.most();
-                let delete = move |conn: &mut Conn| {
-                    lease::extend(conn, node_id, now)?;
-                    deleting::some(conn, merchant_id, ids, place, most)
-                };
-                next = self.write_outside_calls(delete).await?;
-                tokio::time::sleep(pace.adapt(begun.elapsed())).await;
+            let mut after = None;
+            loop {
+                let read =
+                    move |conn: &mut Conn| deleting::next_records(conn, merchant_id, ids, after);
+                let LeavingRecords { ids, entries, last } = self.read(read).await?;
+                // Entries first. A process that dies leaves none without its record.
+                self.delete_all(node_id, of_entries, entries, |conn, some| {
+                    dialect::delete_index_rows(conn, some)
+                })
+                .await?;
+                self.delete_all(node_id, of_records, ids, move |conn, some| {
+                    deleting::delete_records(conn, merchant_id, some)
+                })
+                .await?;
+                after = last;
+                if after.is_none() {
+                    break;
+                }
+            }
+            let mut is_more = true;
+            while is_more {
+                let most = of_refusals.most();
+                let delete =
+                    move |conn: &mut Conn| deleting::delete_refusals(conn, merchant_id, ids, most);
+                is_more = self.delete_some(node_id, of_refusals, delete).await?;
             }
         }
         self.end_deletion(node_id, move |conn, now| {
@@ -232,6 +247,43 @@ impl Store {
                 .execute(conn)
         })
         .await
+    }
+
+    /// Deletes rows, some at a time.
+    async fn delete_all<T: Send + 'static>(
+        &self,
+        node_id: NodeId,
+        pace: &mut DeletionPace,
+        rows: Vec<T>,
+        delete: impl Fn(&mut Conn, &[T]) -> QueryResult<()> + Copy + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let mut rows = rows.into_iter();
+        while rows.len() > 0 {
+            let some = Vec::from_iter(rows.by_ref().take(pace.most()));
+            self.delete_some(node_id, pace, move |conn| Ok(delete(conn, &some)?)).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a few rows in a transaction of its own. It pauses for longer than it works, so that calls hardly wait.
+    async fn delete_some<T: Send + 'static>(
+        &self,
+        node_id: NodeId,
+        pace: &mut DeletionPace,
+        delete: impl FnOnce(&mut Conn) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (begun, now) = (Instant::now(), self.0.context.clock.now());
+        let (done, took) = self
+            .write_outside_calls(move |conn| {
+                lease::extend(conn, node_id, now)?;
+                let begun = Instant::now();
+                let done = delete(conn)?;
+                Ok::<_, StoreError>((done, begun.elapsed()))
+            })
+            .await?;
+        pace.adapt(took);
+        tokio::time::sleep(begun.elapsed() * 2).await;
+        Ok(done)
     }
 
     /// Notes the time of a deletion, and gives the pages of the rows back to the file system.
@@ -287,13 +339,8 @@ impl Store {
             let lines = self.read(next).await?;
             let Some(last) = lines.last() else { break };
             after = (last.wallet_id, last.number);
-            let (begun, now) = (Instant::now(), self.0.context.clock.now());
-            self.write_outside_calls(move |conn| {
-                lease::extend(conn, node_id, now)?;
-                transactions::replace(conn, ids, &lines)
-            })
-            .await?;
-            tokio::time::sleep(pace.adapt(begun.elapsed())).await;
+            let replace = move |conn: &mut Conn| transactions::replace(conn, ids, &lines);
+            self.delete_some(node_id, &mut pace, replace).await?;
         }
         if self.0.has_one_writer {
             return Ok(true);

@@ -201,6 +201,7 @@ pub fn run(conn: &mut Conn, archive: Option<&RecordArchive>) -> Result<Audit, St
     let mut audit = Audit::default();
     let mut sums = RecomputedLedger::default();
     let until = crate::archived::until(conn)?;
+    sums.rollups = rollups::RecomputedRollups::new(until);
     if let (Some(until), None) = (until, archive) {
         sums.archived = Some(archived::read(conn, until, &mut sums.counters)?);
     }
@@ -556,12 +557,7 @@ fn read_requests(
     let mut periods = BTreeMap::new();
     let mut walk = RecordWalk::until(until);
     loop {
-        let WalkedRecords { rows, archived, is_last } = walk.next(conn, CHUNK)?;
-        for row in archived {
-            // It is deleted soon, with its entries in the index.
-            let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-            sums.rollups.add_entries(&call);
-        }
+        let WalkedRecords { rows, is_last } = walk.next(conn, CHUNK)?;
         add_requests(conn, rows, None, last_records, &mut periods, audit, sums)?;
         if is_last {
             break;

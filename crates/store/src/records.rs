@@ -51,14 +51,12 @@ pub(crate) struct RecordWalk {
 pub(crate) struct WalkedRecords {
     /// The records.
     pub(crate) rows: Vec<RequestRow>,
-    /// The records that are in the archive, and are about to be deleted.
-    pub(crate) archived: Vec<RequestRow>,
     /// Whether the walk is at its end.
     pub(crate) is_last: bool,
 }
 
 impl RecordWalk {
-    /// A walk that sets records apart that are in the archive.
+    /// A walk that passes over records that are in the archive.
     pub(crate) fn until(until: Option<ArchivedUntil>) -> Self {
         Self { after: None, until }
     }
@@ -78,14 +76,13 @@ impl RecordWalk {
                 .sql(")");
             next = next.filter(is_after);
         }
-        let rows: Vec<RequestRow> = next.load(conn)?;
+        let mut rows: Vec<RequestRow> = next.load(conn)?;
         if let Some(last) = rows.last() {
             self.after = Some((last.merchant_id, last.request_id));
         }
         let is_last = rows.is_empty();
-        let is_archived = |row: &RequestRow| self.until.is_some_and(|until| until.is_leaving(row));
-        let (archived, mut rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_archived);
+        rows.retain(|row| self.until.is_none_or(|until| !until.is_leaving(row)));
         correct(conn, &mut rows)?;
-        Ok(WalkedRecords { rows, archived, is_last })
+        Ok(WalkedRecords { rows, is_last })
     }
 }

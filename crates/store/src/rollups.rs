@@ -267,7 +267,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     known.forget();
     let mut walk = RecordWalk::default();
     loop {
-        let WalkedRecords { rows, is_last, .. } = walk.next(conn, CHUNK)?;
+        let WalkedRecords { rows, is_last } = walk.next(conn, CHUNK)?;
         if is_last {
             return Ok(());
         }

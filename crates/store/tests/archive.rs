@@ -491,6 +491,13 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         let left = count(&store.store, "requests").await;
         let lines = count(&store.store, "transactions").await;
         let first = literal(store, RequestId::least(december));
+        // Some entries of the index have left before their records.
+        execute(
+            store,
+            "DELETE FROM saved_request_index WHERE key = ':connection' \
+             AND request_id NOT IN (SELECT request_id FROM requests)",
+        )
+        .await;
         for (table, id) in TABLES {
             let restore = format!(
                 "INSERT INTO {table} SELECT * FROM saved_{table} WHERE {id} >= {first} \

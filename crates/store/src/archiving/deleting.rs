@@ -11,20 +11,20 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups::QueuedCall;
-use crate::rows::{RequestRow, time};
+use crate::rows::{RequestIndexRow, RequestRow, time};
 use crate::schema::{refusals, requests};
-use crate::{archived, dialect, partitions};
+use crate::{archived, partitions};
 
 /// The number of rows that are deleted in one transaction, so that it takes a few milliseconds. On SQLite calls wait for it.
 #[derive(Debug)]
 pub(super) struct DeletionPace {
-    most: i64,
+    most: usize,
 }
 
 impl DeletionPace {
-    const LEAST: i64 = 5;
-    const MOST: i64 = 2_000;
-    const LONGEST: Duration = Duration::from_millis(10);
+    const LEAST: usize = 10;
+    const MOST: usize = 2_000;
+    const LONGEST: Duration = Duration::from_millis(5);
 
     /// The pace for the first transaction.
     pub(super) const fn new() -> Self {
@@ -32,77 +32,74 @@ impl DeletionPace {
     }
 
     /// The number of rows for the next transaction.
-    pub(super) const fn most(&self) -> i64 {
+    pub(super) const fn most(&self) -> usize {
         self.most
     }
 
-    /// Adapts the number to the time of the last transaction. Returns the pause after it.
-    pub(super) fn adapt(&mut self, took: Duration) -> Duration {
+    /// Adapts the number to the time of the last deletion, without its commit.
+    pub(super) fn adapt(&mut self, took: Duration) {
         if took > Self::LONGEST {
             self.most = (self.most / 2).max(Self::LEAST);
         } else if took < Self::LONGEST / 2 {
             self.most = (self.most + self.most / 4 + 1).min(Self::MOST);
         }
-        took * 2
     }
 }
 
-/// The place of the deletion among a merchant's rows of a month.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum DeletionPlace {
-    /// At the records after this id, or at the first one.
-    Requests(Option<Id<RequestId>>),
-    /// At the refusals.
-    Refusals,
+/// Some records of a merchant that leave.
+#[derive(Debug, Default)]
+pub(super) struct LeavingRecords {
+    pub(super) ids: Vec<Id<RequestId>>,
+    /// Their entries in the index, in its order: neighbours are in the same pages.
+    pub(super) entries: Vec<RequestIndexRow>,
+    /// The last id that was looked at. `None` at the end of the month.
+    pub(super) last: Option<Id<RequestId>>,
 }
 
-/// Deletes some rows of a merchant, with their entries in the index. Returns the next place, or `None` at the end.
-pub(super) fn some(
-    conn: &mut Conn,
-    merchant_id: MerchantId,
-    ids: MonthIds,
-    place: DeletionPlace,
-    most: i64,
-) -> Result<Option<DeletionPlace>, StoreError> {
-    match place {
-        DeletionPlace::Requests(after) => Ok(Some(
-            some_requests(conn, merchant_id, ids, after, most)?
-                .map_or(DeletionPlace::Refusals, |last| DeletionPlace::Requests(Some(last))),
-        )),
-        DeletionPlace::Refusals => {
-            Ok(some_refusals(conn, merchant_id, ids, most)?.then_some(DeletionPlace::Refusals))
-        }
-    }
-}
-
-/// Deletes some records after an id. Returns the last id that was looked at, or `None` at the end.
-fn some_requests(
+/// Returns the next records of a merchant after an id that leave.
+pub(super) fn next_records(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: MonthIds,
     after: Option<Id<RequestId>>,
-    most: i64,
-) -> Result<Option<Id<RequestId>>, StoreError> {
-    let rows = ids.records_after(conn, merchant_id, after, most)?;
-    let last = rows.last().map(|row| row.request_id);
-    let leaving: Vec<_> = rows.into_iter().filter(|row| !archived::stays(row)).collect();
-    for row in &leaving {
-        let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-        let [entries, _] = call.index_rows();
-        dialect::delete_index_rows(conn, &entries)?;
+) -> Result<LeavingRecords, StoreError> {
+    /// The more, the more entries are neighbours. They are in memory.
+    const MOST: usize = 20_000;
+    const CHUNK: i64 = 1_000;
+    let mut leaving = LeavingRecords { last: after, ..LeavingRecords::default() };
+    while leaving.ids.len() < MOST {
+        let rows = ids.records_after(conn, merchant_id, leaving.last, CHUNK)?;
+        leaving.last = rows.last().map(|row| row.request_id);
+        for row in rows.iter().filter(|row| !archived::stays(row)) {
+            let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+            let [entries, _] = call.index_rows();
+            leaving.entries.extend(entries);
+            leaving.ids.push(row.request_id);
+        }
+        if leaving.last.is_none() {
+            break;
+        }
     }
-    let leaving: Vec<_> = leaving.into_iter().map(|row| row.request_id).collect();
-    let of_merchant = requests::table.filter(requests::merchant_id.eq(Id(merchant_id)));
-    diesel::delete(of_merchant.filter(requests::request_id.eq_any(leaving))).execute(conn)?;
-    Ok(last)
+    leaving.entries.sort_unstable();
+    Ok(leaving)
 }
 
-/// Deletes some refusals. Returns whether there were any.
-fn some_refusals(
+/// Deletes records of a merchant.
+pub(super) fn delete_records(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    ids: &[Id<RequestId>],
+) -> QueryResult<()> {
+    let of_merchant = requests::table.filter(requests::merchant_id.eq(Id(merchant_id)));
+    diesel::delete(of_merchant.filter(requests::request_id.eq_any(ids))).execute(conn).map(drop)
+}
+
+/// Deletes some refusals of a merchant. Returns whether there were any.
+pub(super) fn delete_refusals(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: MonthIds,
-    most: i64,
+    most: usize,
 ) -> Result<bool, StoreError> {
     let range = ids.refusals();
     let some: Vec<Id<RefusalId>> = refusals::table
@@ -110,7 +107,7 @@ fn some_refusals(
         .filter(refusals::refusal_id.ge(range.start))
         .filter(refusals::refusal_id.lt(range.end))
         .order(refusals::refusal_id)
-        .limit(most)
+        .limit(i64::try_from(most).unwrap_or(i64::MAX))
         .select(refusals::refusal_id)
         .load(conn)?;
     let of_merchant = refusals::table.filter(refusals::merchant_id.eq(Id(merchant_id)));

@@ -173,7 +173,7 @@ pub(super) fn left_behind(
     conn: &mut Conn,
     ids: MonthIds,
     after: LinePlace,
-    most: i64,
+    most: usize,
 ) -> Result<Vec<TransactionRow>, StoreError> {
     let calls = ids.requests();
     let is_after = sql::<Bool>("(wallet_id, number) > (")
@@ -196,7 +196,7 @@ pub(super) fn left_behind(
                 .eq_any(merchants_table::table.select(merchants_table::merchant_id)),
         )
         .order((transactions::wallet_id, transactions::number))
-        .limit(most)
+        .limit(i64::try_from(most).unwrap_or(i64::MAX))
         .select(TransactionRow::as_select())
         .load(conn)?)
 }

@@ -2,9 +2,10 @@
 //! index of records by the number of entries of each pair.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use diesel::prelude::*;
-use tollgate_domain::MerchantId;
+use tollgate_domain::{Id as _, MerchantId, RequestId};
 
 use super::findings::{Audit, CHUNK};
 use crate::archived::ArchivedUntil;
@@ -21,6 +22,8 @@ pub(super) struct RecomputedRollups {
     series: HashMap<Id<AnyId>, SeriesTotals>,
     /// The numbers of entries of the index, by merchant and pair.
     entries: BTreeMap<IndexKey, [i64; 2]>,
+    /// The records whose entries are not compared.
+    leaving: Option<Range<Id<RequestId>>>,
 }
 
 type IndexKey = (Id<MerchantId>, String, String);
@@ -43,6 +46,11 @@ fn times(slot: i64, requests: i128) -> i128 {
 }
 
 impl RecomputedRollups {
+    /// Begins with no records. The entries of a month that is being deleted leave before its records.
+    pub(super) fn new(until: Option<ArchivedUntil>) -> Self {
+        Self { leaving: until.and_then(|until| until.leaving_requests()), ..Self::default() }
+    }
+
     /// Adds a record, unless it is from before the end of the archived months.
     pub(super) fn add(&mut self, call: &QueuedCall, until: Option<ArchivedUntil>) {
         if slot(call.created_at) >= first_slot(until) {
@@ -52,6 +60,10 @@ impl RecomputedRollups {
 
     /// Adds the entries of a record in the index.
     pub(super) fn add_entries(&mut self, call: &QueuedCall) {
+        let is_leaving = |leaving: &Range<_>| leaving.contains(&Id(call.request_id));
+        if self.leaving.as_ref().is_some_and(is_leaving) {
+            return;
+        }
         for (key, value) in call.index_pairs() {
             let [_, count] = self.entries.entry((Id(call.merchant_id), key, value)).or_default();
             *count += 1;
@@ -133,7 +145,8 @@ pub(super) fn compare(
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     let queued = rollups::queued(conn)?;
-    compare_index(conn, &queued, std::mem::take(&mut recomputed.entries), audit)?;
+    let entries = std::mem::take(&mut recomputed.entries);
+    compare_index(conn, &queued, entries, recomputed.leaving.as_ref(), audit)?;
     // The calls in the queue are in no row yet.
     queued.iter().for_each(|call| recomputed.add_sums(call, RollupSums::default() - call.sums));
     compare_rows(conn, &mut recomputed, first_slot(until), audit)?;
@@ -224,15 +237,20 @@ fn compare_series(
     Ok(())
 }
 
-/// Compares the numbers of entries of the index of records.
+/// Compares the numbers of entries of the index of records, except for those of the records that are `leaving`.
 fn compare_index(
     conn: &mut Conn,
     queued: &[QueuedCall],
     mut entries: BTreeMap<IndexKey, [i64; 2]>,
+    leaving: Option<&Range<Id<RequestId>>>,
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     let pair = (request_index::merchant_id, request_index::key, request_index::value);
+    let none = Id(RequestId::from_bytes([0; 16]));
+    let leaving = leaving.cloned().unwrap_or(none..none);
+    let is_before = request_index::request_id.lt(leaving.start);
     let stored: Vec<(Id<MerchantId>, String, String, i64)> = request_index::table
+        .filter(is_before.or(request_index::request_id.ge(leaving.end)))
         .group_by(pair)
         .select((
             request_index::merchant_id,
@@ -242,7 +260,8 @@ fn compare_index(
         ))
         .load(conn)?;
     let stored = stored.into_iter().map(|(id, key, value, count)| ((id, key, value), count));
-    let queued = queued.iter().flat_map(|call| {
+    let queued = queued.iter().filter(|call| !leaving.contains(&Id(call.request_id)));
+    let queued = queued.flat_map(|call| {
         let [gained, lost] = call.index_rows();
         let counted = |rows: Vec<RequestIndexRow>, count: i64| {
             rows.into_iter().map(move |row| ((row.merchant_id, row.key, row.value), count))
