@@ -150,8 +150,8 @@ pub(crate) fn checkpoint(conn: &mut Conn) -> QueryResult<Option<Checkpoint>> {
             let answer: CheckpointRow =
                 diesel::sql_query("PRAGMA wal_checkpoint(PASSIVE)").get_result(conn)?;
             let pages = u64::try_from(answer.log).ok();
-            let is_whole = answer.log == answer.checkpointed;
-            Ok(pages.map(|pages| Checkpoint { pages, is_complete: is_whole }))
+            let left = u64::try_from(answer.log.saturating_sub(answer.checkpointed)).unwrap_or(0);
+            Ok(pages.map(|pages| Checkpoint { pages, left }))
         }
         Conn::Postgres(_) => Ok(None),
     }
@@ -179,9 +179,9 @@ pub(crate) fn find_damage(conn: &mut Conn) -> QueryResult<Option<String>> {
 pub(crate) struct Checkpoint {
     /// The pages in the log when the checkpoint began.
     pub(crate) pages: u64,
-    /// Whether all of them are moved. SQLite then writes its log from the beginning again, unless more was written
-    /// since.
-    pub(crate) is_complete: bool,
+    /// The pages of them that are not moved, because a read needs them. If there are none, SQLite writes its log from the
+    /// beginning again, unless more was written since.
+    pub(crate) left: u64,
 }
 
 /// SQLite's answer to a checkpoint, in pages.

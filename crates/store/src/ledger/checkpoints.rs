@@ -2,9 +2,14 @@
 //!
 //! SQLite would make a checkpoint at the end of a commit, and the callers of that commit would wait. A thread makes the
 //! checkpoints instead. While it moves pages, new pages are appended to the log, so the log would grow without end.
-//! When the log has [`MOST_PAGES`] and the thread has moved nearly all of them, the ledger moves the rest between two
-//! groups. SQLite then writes its log from the beginning again.
+//! When the log has [`MOST_PAGES`], the thread moves pages again until only [`FEW_PAGES`] were new, and the ledger moves the
+//! rest between two groups. SQLite then writes its log from the beginning again.
+//!
+//! SQLite waits for the disk only when the whole log is moved, which the thread hardly ever achieves. So the thread lets the
+//! file system write what was moved. Otherwise the ledger would wait for all of it.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -21,6 +26,12 @@ use crate::error::StoreError;
 const EVERY: usize = 512;
 /// The pages of log from which the ledger moves the rest itself: 16 MB.
 const MOST_PAGES: u64 = 4_096;
+/// The pages that the ledger moves without a long wait for the disk.
+const FEW_PAGES: u64 = 32;
+/// The most pages that the thread may leave in the log, because of a read, for the ledger to move the rest.
+const MOST_LEFT: u64 = 512;
+/// The most checkpoints of the thread in a row.
+const MOST_IN_A_ROW: usize = 8;
 
 pub(super) struct Checkpoints {
     /// Absent when the thread must end.
@@ -28,7 +39,7 @@ pub(super) struct Checkpoints {
     thread: Option<JoinHandle<()>>,
     /// The pages in the log at the last checkpoint. Zero when SQLite writes the log from the beginning again.
     pages: Gauge<u64, AtomicU64>,
-    /// Whether the thread has made a checkpoint since the ledger did.
+    /// Whether the thread has moved nearly all pages since the ledger did. While a long read needs the log, it has not.
     has_moved: Arc<AtomicBool>,
     /// Admissions, settlements and other writes since the thread was last notified.
     since: usize,
@@ -44,18 +55,21 @@ impl Checkpoints {
         let has_moved = Arc::new(AtomicBool::new(false));
         let (manager, log_pages, made) = (manager.clone(), pages.clone(), Arc::clone(&has_moved));
         let work = move || {
+            let folder =
+                manager.file().and_then(Path::parent).and_then(|path| File::open(path).ok());
+            let folder = folder.as_ref();
             let mut conn = None;
             for () in ordered {
                 let done = match &mut conn {
-                    Some(conn) => checkpoint(conn),
-                    None => manager.connect().and_then(|new| checkpoint(conn.insert(new))),
+                    Some(conn) => move_pages(conn, folder),
+                    None => manager.connect().and_then(|new| move_pages(conn.insert(new), folder)),
                 };
                 match done {
                     Ok(done) => {
                         if let Some(done) = &done {
                             log_pages.set(done.pages);
+                            made.store(done.left <= MOST_LEFT, Ordering::Release);
                         }
-                        made.store(true, Ordering::Release);
                     }
                     Err(cause) => {
                         log::warn!("SQLite's log is not moved: {cause}");
@@ -75,7 +89,7 @@ impl Checkpoints {
         if self.pages.get() >= MOST_PAGES && self.has_moved.swap(false, Ordering::AcqRel) {
             match checkpoint(conn) {
                 Ok(Some(done)) => {
-                    self.pages.set(if done.is_complete { 0 } else { done.pages });
+                    self.pages.set(if done.left == 0 { 0 } else { done.pages });
                 }
                 // The thread is making one. The ledger tries again after the next write.
                 Ok(None) => self.has_moved.store(true, Ordering::Release),
@@ -89,6 +103,33 @@ impl Checkpoints {
             let _ = orders.try_send(());
         }
     }
+}
+
+/// Makes a checkpoint. When the ledger is about to move the rest, it leaves few pages for it.
+fn move_pages(conn: &mut Conn, folder: Option<&File>) -> Result<Option<Checkpoint>, StoreError> {
+    let mut last = checkpoint(conn)?;
+    for _ in 1..MOST_IN_A_ROW {
+        let before = match last {
+            Some(done) if done.pages >= MOST_PAGES => done.pages,
+            _ => break,
+        };
+        folder.map(write_back);
+        last = checkpoint(conn)?;
+        if last.is_some_and(|done| done.pages.saturating_sub(before) <= FEW_PAGES) {
+            break;
+        }
+    }
+    Ok(last)
+}
+
+/// Waits until the file system of a folder has written what it keeps in memory. It needs no handle of the database's file: to
+/// close one would end SQLite's locks. Only Linux has this; elsewhere the ledger waits for the disk.
+fn write_back(folder: &File) {
+    #[cfg(target_os = "linux")]
+    // SQLite itself reports a disk that fails.
+    let _ = rustix::fs::syncfs(folder);
+    #[cfg(not(target_os = "linux"))]
+    let _ = folder;
 }
 
 fn checkpoint(conn: &mut Conn) -> Result<Option<Checkpoint>, StoreError> {

@@ -24,6 +24,8 @@ use crate::write_set::WriteSet;
 
 /// The number of rows that are kept. Then all are forgotten, which costs a few reads.
 const MAX_CACHED_ROWS: usize = 200_000;
+/// The calls that change about as many pages as another write, such as a fold.
+const OTHER_WRITE: usize = 16;
 
 /// The ledger of the one process that serves from a SQLite file.
 pub(super) struct SingleWriter {
@@ -172,7 +174,7 @@ impl SingleWriter {
         if concerns_calls {
             self.forget();
         }
-        self.checkpoints.after_write(1, conn);
+        self.checkpoints.after_write(OTHER_WRITE, conn);
     }
 
     /// Forgets the configuration and all rows but the open calls.
