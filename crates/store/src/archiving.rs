@@ -39,6 +39,8 @@ use crate::{dialect, merchants};
 
 /// The interval at which the lease is extended while files are written.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
+/// The pause after a deletion, in the time that it took with its commit. On SQLite calls wait for each deletion.
+const PAUSE_RATIO: u32 = 4;
 /// The number of sums that are written in one transaction.
 const SUMS_AT_ONCE: usize = 500;
 
@@ -265,7 +267,7 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes a few rows in a transaction of its own. It pauses for longer than it works, so that calls hardly wait.
+    /// Deletes a few rows or pages in a transaction of its own, and pauses.
     async fn delete_some<T: Send + 'static>(
         &self,
         node_id: NodeId,
@@ -282,7 +284,7 @@ impl Store {
             })
             .await?;
         pace.adapt(took);
-        tokio::time::sleep(begun.elapsed() * 2).await;
+        tokio::time::sleep(begun.elapsed() * PAUSE_RATIO).await;
         Ok(done)
     }
 
@@ -299,11 +301,12 @@ impl Store {
             Ok::<_, StoreError>(())
         })
         .await?;
-        while self
-            .write_outside_calls(|conn| Ok::<_, StoreError>(dialect::give_back_pages(conn)?))
-            .await?
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut pace = DeletionPace::new();
+        let mut is_more = true;
+        while is_more {
+            let most = pace.most();
+            let give_back = move |conn: &mut Conn| Ok(dialect::give_back_pages(conn, most)?);
+            is_more = self.delete_some(node_id, &mut pace, give_back).await?;
         }
         Ok(())
     }

@@ -811,10 +811,9 @@ pub(crate) fn closed_until(conn: &mut Conn) -> QueryResult<i64> {
     Ok(closed.unwrap_or_default())
 }
 
-/// Gives some free pages of a SQLite file back to the file system. Returns whether there are more. A file that was made
-/// by an early version keeps them, and writes new rows there.
-pub(crate) fn give_back_pages(conn: &mut Conn) -> QueryResult<bool> {
-    const AT_ONCE: u32 = 500;
+/// Gives up to `most` free pages of a SQLite file back to the file system. Returns whether there are more. A file that was
+/// made by an early version keeps them, and writes new rows there.
+pub(crate) fn give_back_pages(conn: &mut Conn, most: usize) -> QueryResult<bool> {
     let Conn::Sqlite(conn) = conn else { return Ok(false) };
     let pragma = |conn: &mut SqliteConnection, name: &str| {
         let value =
@@ -825,7 +824,7 @@ pub(crate) fn give_back_pages(conn: &mut Conn) -> QueryResult<bool> {
     if pragma(conn, "auto_vacuum")? != INCREMENTAL || pragma(conn, "freelist_count")? == 0 {
         return Ok(false);
     }
-    conn.batch_execute(&format!("PRAGMA incremental_vacuum({AT_ONCE})"))?;
+    conn.batch_execute(&format!("PRAGMA incremental_vacuum({most})"))?;
     Ok(true)
 }
 

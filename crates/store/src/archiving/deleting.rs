@@ -15,7 +15,8 @@ use crate::rows::{RequestIndexRow, RequestRow, time};
 use crate::schema::{refusals, requests};
 use crate::{archived, partitions};
 
-/// The number of rows that are deleted in one transaction, so that it takes a few milliseconds. On SQLite calls wait for it.
+/// The number of rows or pages that are deleted in one transaction, so that it takes a few milliseconds. On SQLite calls wait
+/// for it.
 #[derive(Debug)]
 pub(super) struct DeletionPace {
     most: usize,
