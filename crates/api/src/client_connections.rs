@@ -48,8 +48,9 @@ const FEW_UNAUTHENTICATED: usize = 10;
 const MOST_WAITING: usize = 2_000;
 const MOST_UNAUTHENTICATED_WAITING: usize = 1_000;
 /// The most of those on all connections that wait, refused ones included. Beyond it a connection is closed that has more
-/// than [`MOST_UNAUTHENTICATED`].
+/// than some of them and no other request.
 const MOST_UNAUTHENTICATED_WAITING_OF_ALL: usize = 2_000;
+const SOME_UNAUTHENTICATED: usize = 50;
 
 /// A connection.
 struct ClientConnection {
@@ -152,11 +153,10 @@ impl ClientConnection {
     fn has_room(&self) -> bool {
         let strangers_of_all = self.unauthenticated_of_all.load(Ordering::Relaxed);
         let Activity { running, unauthenticated: strangers, .. } = *lock(&self.activity);
-        let most_strangers = match strangers_of_all > MOST_UNAUTHENTICATED_WAITING_OF_ALL {
-            true => MOST_UNAUTHENTICATED,
-            false => MOST_UNAUTHENTICATED_WAITING,
-        };
-        if running > MOST_WAITING || strangers > most_strangers {
+        let is_crowd = strangers_of_all > MOST_UNAUTHENTICATED_WAITING_OF_ALL
+            && strangers > SOME_UNAUTHENTICATED
+            && strangers == running;
+        if running > MOST_WAITING || strangers > MOST_UNAUTHENTICATED_WAITING || is_crowd {
             self.close();
         }
         let too_many_of_all =
