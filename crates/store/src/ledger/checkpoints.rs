@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
 use r2d2::ManageConnection;
@@ -28,15 +29,19 @@ const EVERY: usize = 512;
 const MOST_PAGES: u64 = 4_096;
 /// The pages that the ledger moves without a long wait for the disk.
 const FEW_PAGES: u64 = 32;
-/// The most pages that the thread may leave in the log, because of a read, for the ledger to move the rest.
+/// The pages that the thread may leave in the log, because of a read, for the ledger to move the rest.
 const MOST_LEFT: u64 = 512;
 /// The most checkpoints of the thread in a row.
 const MOST_IN_A_ROW: usize = 8;
+/// The time from which the file system is too busy, for example with files of other programs, to be asked again at once.
+const LONGEST_WRITE_BACK: Duration = Duration::from_secs(1);
 
 pub(super) struct Checkpoints {
     /// Absent when the thread must end.
     orders: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Whether the thread must end soon.
+    ends: Arc<AtomicBool>,
     /// The pages in the log at the last checkpoint. Zero when SQLite writes the log from the beginning again.
     pages: Gauge<u64, AtomicU64>,
     /// Whether the thread has moved nearly all pages since the ledger did. While a long read needs the log, it has not.
@@ -52,7 +57,9 @@ impl Checkpoints {
     ) -> Result<Self, StoreError> {
         let (orders, ordered) = sync_channel::<()>(1);
         let pages = pages.clone();
-        let has_moved = Arc::new(AtomicBool::new(false));
+        let (has_moved, ends) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let is_ending = Arc::clone(&ends);
         let (manager, log_pages, made) = (manager.clone(), pages.clone(), Arc::clone(&has_moved));
         let work = move || {
             let folder =
@@ -61,14 +68,16 @@ impl Checkpoints {
             let mut conn = None;
             for () in ordered {
                 let done = match &mut conn {
-                    Some(conn) => move_pages(conn, folder),
-                    None => manager.connect().and_then(|new| move_pages(conn.insert(new), folder)),
+                    Some(conn) => move_pages(conn, folder, &is_ending),
+                    None => manager
+                        .connect()
+                        .and_then(|new| move_pages(conn.insert(new), folder, &is_ending)),
                 };
                 match done {
                     Ok(done) => {
                         if let Some(done) = &done {
                             log_pages.set(done.pages);
-                            made.store(done.left <= MOST_LEFT, Ordering::Release);
+                            made.store(done.is_nearly_complete(), Ordering::Release);
                         }
                     }
                     Err(cause) => {
@@ -80,7 +89,7 @@ impl Checkpoints {
         };
         let thread = std::thread::Builder::new().name("checkpoints".to_owned()).spawn(work);
         let thread = thread.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), pages, has_moved, since: 0 })
+        Ok(Self { orders: Some(orders), thread: Some(thread), ends, pages, has_moved, since: 0 })
     }
 
     /// Must be called after each group of items and each other write, with the connection that has written it.
@@ -106,20 +115,36 @@ impl Checkpoints {
 }
 
 /// Makes a checkpoint. When the ledger is about to move the rest, it leaves few pages for it.
-fn move_pages(conn: &mut Conn, folder: Option<&File>) -> Result<Option<Checkpoint>, StoreError> {
+fn move_pages(
+    conn: &mut Conn,
+    folder: Option<&File>,
+    ends: &AtomicBool,
+) -> Result<Option<Checkpoint>, StoreError> {
     let mut last = checkpoint(conn)?;
     for _ in 1..MOST_IN_A_ROW {
         let before = match last {
-            Some(done) if done.pages >= MOST_PAGES => done.pages,
+            Some(done) if done.pages >= MOST_PAGES && done.is_nearly_complete() => done.pages,
             _ => break,
         };
+        if ends.load(Ordering::Relaxed) {
+            break;
+        }
+        let begun = Instant::now();
         folder.map(write_back);
         last = checkpoint(conn)?;
-        if last.is_some_and(|done| done.pages.saturating_sub(before) <= FEW_PAGES) {
+        let is_moved = last.is_some_and(|done| done.pages.saturating_sub(before) <= FEW_PAGES);
+        if is_moved || begun.elapsed() > LONGEST_WRITE_BACK {
             break;
         }
     }
     Ok(last)
+}
+
+impl Checkpoint {
+    /// Whether only the pages of short reads are left. The limit grows with the log, so that there is an end to it.
+    fn is_nearly_complete(&self) -> bool {
+        self.left <= MOST_LEFT.max(self.pages / 8)
+    }
 }
 
 /// Waits until the file system of a folder has written what it keeps in memory. It needs no handle of the database's file: to
@@ -138,6 +163,7 @@ fn checkpoint(conn: &mut Conn) -> Result<Option<Checkpoint>, StoreError> {
 
 impl Drop for Checkpoints {
     fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
         self.orders = None;
         self.thread.take().map(JoinHandle::join);
     }
