@@ -39,8 +39,12 @@ use crate::{dialect, merchants};
 
 /// The interval at which the lease is extended while files are written.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
-/// The pause after a deletion, in the time that it took with its commit. On SQLite calls wait for each deletion.
+/// The pause after a deletion, in the time that it took with its wait and its commit. On SQLite calls wait for each deletion.
 const PAUSE_RATIO: u32 = 4;
+/// The longest pause. The lease lasts longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The most pages that are given back in one transaction. Its commit writes each of them.
+const MOST_PAGES: usize = 500;
 /// The number of sums that are written in one transaction.
 const SUMS_AT_ONCE: usize = 500;
 
@@ -284,7 +288,7 @@ impl Store {
             })
             .await?;
         pace.adapt(took);
-        tokio::time::sleep(begun.elapsed() * PAUSE_RATIO).await;
+        tokio::time::sleep((begun.elapsed() * PAUSE_RATIO).min(LONGEST_PAUSE)).await;
         Ok(done)
     }
 
@@ -304,7 +308,7 @@ impl Store {
         let mut pace = DeletionPace::new();
         let mut is_more = true;
         while is_more {
-            let most = pace.most();
+            let most = pace.most().min(MOST_PAGES);
             let give_back = move |conn: &mut Conn| Ok(dialect::give_back_pages(conn, most)?);
             is_more = self.delete_some(node_id, &mut pace, give_back).await?;
         }

@@ -64,16 +64,21 @@ pub(super) fn next_records(
     ids: MonthIds,
     after: Option<Id<RequestId>>,
 ) -> Result<LeavingRecords, StoreError> {
-    /// The more, the more entries are neighbours. They are in memory.
+    /// The more, the more entries are neighbours.
     const MOST: usize = 20_000;
-    const CHUNK: i64 = 1_000;
+    /// The entries are in memory.
+    const MOST_BYTES: usize = 32 * 1024 * 1024;
+    const CHUNK: i64 = 500;
     let mut leaving = LeavingRecords { last: after, ..LeavingRecords::default() };
-    while leaving.ids.len() < MOST {
+    let mut bytes = 0;
+    while leaving.ids.len() < MOST && bytes < MOST_BYTES {
         let rows = ids.records_after(conn, merchant_id, leaving.last, CHUNK)?;
         leaving.last = rows.last().map(|row| row.request_id);
         for row in rows.iter().filter(|row| !archived::stays(row)) {
             let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
             let [entries, _] = call.index_rows();
+            let size = |row: &RequestIndexRow| size_of_val(row) + row.key.len() + row.value.len();
+            bytes += entries.iter().map(size).sum::<usize>();
             leaving.entries.extend(entries);
             leaving.ids.push(row.request_id);
         }
