@@ -19,6 +19,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{Extensions, ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
 use actix_web::rt::net::TcpStream;
+use actix_web::rt::task::JoinHandle;
 use actix_web::{Error, HttpMessage, HttpRequest};
 use bytes::Bytes;
 use prometheus_client::metrics::gauge::Gauge;
@@ -115,7 +116,7 @@ impl ClientConnections {
             lock(&self.all).push(Arc::downgrade(&connection));
             connection
         });
-        ClientStream { io, lines: is_http1.then(LineEndFilter::default), pauses: false, connection }
+        ClientStream { io, lines: is_http1.then(LineEndFilter::default), pause: None, connection }
     }
 
     /// Closes connections that are idle for longer than `patience`, until the server is gone.
@@ -171,8 +172,9 @@ pub(crate) struct ClientStream<Io> {
     io: Io,
     /// `None` on a connection of HTTP/2.
     lines: Option<LineEndFilter>,
-    /// Whether requests that have come over HTTP/2 must be counted before more are read.
-    pauses: bool,
+    /// Over HTTP/2, a task that does nothing. It ends when the requests before it have been counted. Before, no more are
+    /// read.
+    pause: Option<JoinHandle<()>>,
     /// `None` if its socket gave no other handle.
     connection: Option<Arc<ClientConnection>>,
 }
@@ -198,13 +200,14 @@ impl<Io: AsyncRead + Unpin> AsyncRead for ClientStream<Io> {
         if this.connection.as_ref().is_some_and(is_closed) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        if std::mem::take(&mut this.pauses) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        if let Some(pause) = &mut this.pause {
+            // It cannot fail. If the runtime ends, the connection does.
+            let _ = ready!(Pin::new(pause).poll(cx));
+            this.pause = None;
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
-        this.pauses = this.lines.is_none();
+        this.pause = this.lines.is_none().then(|| actix_web::rt::spawn(async {}));
         if let Some(lines) = &mut this.lines {
             lines.check(buffer.filled_mut().get_mut(before..).unwrap_or_default());
         }
