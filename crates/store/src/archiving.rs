@@ -39,10 +39,6 @@ use crate::{dialect, merchants};
 
 /// The interval at which the lease is extended while files are written.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
-/// The pause after a deletion, in the time that it took with its wait and its commit. On SQLite calls wait for each deletion.
-const PAUSE_RATIO: u32 = 4;
-/// The longest pause. The lease lasts longer.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The most pages that are given back in one transaction. Its commit writes each of them.
 const MOST_PAGES: usize = 500;
 /// The number of sums that are written in one transaction.
@@ -224,13 +220,13 @@ impl Store {
             loop {
                 let read =
                     move |conn: &mut Conn| deleting::next_records(conn, merchant_id, ids, after);
-                let LeavingRecords { ids, entries, last } = self.read(read).await?;
+                let LeavingRecords { ids: records, entries, last } = self.read(read).await?;
                 // Entries first. A process that dies leaves none without its record.
                 self.delete_all(node_id, of_entries, entries, |conn, some| {
                     dialect::delete_index_rows(conn, some)
                 })
                 .await?;
-                self.delete_all(node_id, of_records, ids, move |conn, some| {
+                self.delete_all(node_id, of_records, records, move |conn, some| {
                     deleting::delete_records(conn, merchant_id, some)
                 })
                 .await?;
@@ -287,8 +283,7 @@ impl Store {
                 Ok::<_, StoreError>((done, begun.elapsed()))
             })
             .await?;
-        pace.adapt(took);
-        tokio::time::sleep((begun.elapsed() * PAUSE_RATIO).min(LONGEST_PAUSE)).await;
+        tokio::time::sleep(pace.adapt(took, begun.elapsed())).await;
         Ok(done)
     }
 

@@ -15,8 +15,8 @@ use crate::rows::{RequestIndexRow, RequestRow, time};
 use crate::schema::{refusals, requests};
 use crate::{archived, partitions};
 
-/// The number of rows or pages that are deleted in one transaction, so that it takes a few milliseconds. On SQLite calls wait
-/// for it.
+/// The number of rows or pages that are deleted in one transaction, so that the deletion takes a few milliseconds, and the pause
+/// after it. On SQLite calls wait for it.
 #[derive(Debug)]
 pub(super) struct DeletionPace {
     most: usize,
@@ -26,6 +26,10 @@ impl DeletionPace {
     const LEAST: usize = 10;
     const MOST: usize = 2_000;
     const LONGEST: Duration = Duration::from_millis(5);
+    /// The pause after a deletion, in the time that it took with its wait and its commit.
+    const PAUSE_RATIO: u32 = 4;
+    /// The lease lasts longer.
+    const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
     /// The pace for the first transaction.
     pub(super) const fn new() -> Self {
@@ -37,13 +41,15 @@ impl DeletionPace {
         self.most
     }
 
-    /// Adapts the number to the time of the last deletion, without its commit.
-    pub(super) fn adapt(&mut self, took: Duration) {
+    /// Adapts the number to the time that the last deletion took. Returns the pause after it, from the time that it took with
+    /// its wait and its commit.
+    pub(super) fn adapt(&mut self, took: Duration, in_all: Duration) -> Duration {
         if took > Self::LONGEST {
             self.most = (self.most / 2).max(Self::LEAST);
         } else if took < Self::LONGEST / 2 {
             self.most = (self.most + self.most / 4 + 1).min(Self::MOST);
         }
+        (in_all * Self::PAUSE_RATIO).min(Self::LONGEST_PAUSE)
     }
 }
 

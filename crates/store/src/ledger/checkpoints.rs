@@ -2,8 +2,8 @@
 //!
 //! SQLite would make a checkpoint at the end of a commit, and the callers of that commit would wait. A thread makes the
 //! checkpoints instead. While it moves pages, new pages are appended to the log, so the log would grow without end.
-//! When the log has [`MOST_PAGES`], the thread moves pages again until only [`FEW_PAGES`] were new, and the ledger moves the
-//! rest between two groups. SQLite then writes its log from the beginning again.
+//! When the log has [`MOST_PAGES`], the thread moves pages again until only [`FEW_PAGES`] were new, [`MOST_IN_A_ROW`] times in
+//! all, and the ledger moves the rest between two groups. SQLite then writes its log from the beginning again.
 //!
 //! SQLite waits for the disk only when the whole log is moved, which the thread hardly ever achieves. So the thread lets the
 //! file system write what was moved. Otherwise the ledger would wait for all of it.
@@ -23,7 +23,7 @@ use crate::conn::{Conn, ConnManager};
 use crate::dialect::{self, Checkpoint};
 use crate::error::StoreError;
 
-/// The number of admissions, settlements and other writes between two checkpoints of the thread.
+/// The number of admissions and settlements between two checkpoints of the thread. Another write counts as several.
 const EVERY: usize = 512;
 /// The pages of log from which the ledger moves the rest itself: 16 MB.
 const MOST_PAGES: u64 = 4_096;
@@ -46,7 +46,7 @@ pub(super) struct Checkpoints {
     pages: Gauge<u64, AtomicU64>,
     /// Whether the thread has moved nearly all pages since the ledger did. While a long read needs the log, it has not.
     has_moved: Arc<AtomicBool>,
-    /// Admissions, settlements and other writes since the thread was last notified.
+    /// Admissions, settlements and what counts as them, since the thread was last notified.
     since: usize,
 }
 
@@ -132,8 +132,8 @@ fn move_pages(
         let begun = Instant::now();
         folder.map(write_back);
         last = checkpoint(conn)?;
-        let is_moved = last.is_some_and(|done| done.pages.saturating_sub(before) <= FEW_PAGES);
-        if is_moved || begun.elapsed() > LONGEST_WRITE_BACK {
+        let has_few_new = last.is_some_and(|done| done.pages.saturating_sub(before) <= FEW_PAGES);
+        if has_few_new || begun.elapsed() > LONGEST_WRITE_BACK {
             break;
         }
     }
