@@ -1,6 +1,7 @@
 //! Parquet files: rows to columns and back, by row groups.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -317,8 +318,10 @@ impl FileReader {
         };
         let (mut columns, mut places) = (Vec::new(), HashMap::new());
         for name in names {
-            places.insert(name, columns.len());
-            columns.push(place(name)?);
+            if let Entry::Vacant(unknown) = places.entry(name) {
+                unknown.insert(columns.len());
+                columns.push(place(name)?);
+            }
         }
         let keys = [place(MERCHANT)?, place(T::ID)?];
         Ok(Self { path, length, metadata, columns, places: Arc::new(places), keys })

@@ -204,18 +204,8 @@ impl Archive {
         let mut sums = RunningSums::new::<T>();
         let mut last_key: Option<[String; 2]> = None;
         for file in manifest.files.iter().filter(|file| file.table == T::NAME) {
-            let ArchivedFile { path, rows, bytes, sha256, .. } = file;
-            let (mut digest, mut at) = (Sha256::new(), 0);
-            while at < *bytes {
-                let next = bytes.min(&at.saturating_add(PART)).to_owned();
-                digest.update(&self.0.location.get_range(path, at..next)?);
-                at = next;
-            }
-            let found = hex(&digest.finalize());
-            if found != *sha256 {
-                let why = format!("its SHA-256 is {found}, and not {sha256}");
-                return Err(ArchiveError::damaged(path, why));
-            }
+            self.verify_digest(file)?;
+            let ArchivedFile { path, rows, .. } = file;
             let mut read = 0_u64;
             for cells in self.all_cells::<T>(file)? {
                 let mut cells = cells?;
@@ -241,6 +231,40 @@ impl Archive {
             _ => {
                 let path = manifest_path(&manifest.month);
                 Err(ArchiveError::damaged(path, format!("its sums are not those of {}", T::NAME)))
+            }
+        }
+    }
+
+    /// Verifies the SHA-256 of the files of a table that may have rows of a merchant.
+    ///
+    /// # Errors
+    /// As [`Archive::verify`].
+    pub fn verify_files_of<T: Table>(
+        &self,
+        manifest: &Manifest,
+        merchant: &str,
+    ) -> Result<(), ArchiveError> {
+        let mut files = manifest.files.iter().filter(|file| file.table == T::NAME);
+        files.try_for_each(|file| match file.may_have(merchant, None) {
+            true => self.verify_digest(file),
+            false => Ok(()),
+        })
+    }
+
+    fn verify_digest(&self, file: &ArchivedFile) -> Result<(), ArchiveError> {
+        let ArchivedFile { path, bytes, sha256, .. } = file;
+        let (mut digest, mut at) = (Sha256::new(), 0);
+        while at < *bytes {
+            let next = bytes.min(&at.saturating_add(PART)).to_owned();
+            digest.update(&self.0.location.get_range(path, at..next)?);
+            at = next;
+        }
+        let found = hex(&digest.finalize());
+        match found == *sha256 {
+            true => Ok(()),
+            false => {
+                let why = format!("its SHA-256 is {found}, and not {sha256}");
+                Err(ArchiveError::damaged(path, why))
             }
         }
     }

@@ -64,12 +64,19 @@ impl Archive {
         }
     }
 
-    /// All rows of a month, by merchant and id.
-    pub fn ascending<T: Table>(&self, manifest: Arc<Manifest>) -> Ascending<'_, T> {
+    /// The rows of a month, by merchant and id: those of one merchant, or all.
+    pub fn ascending<T: Table>(
+        &self,
+        manifest: Arc<Manifest>,
+        merchant: Option<String>,
+    ) -> Ascending<'_, T> {
         let files = manifest.files.iter().enumerate();
-        let files =
-            files.filter(|(_, file)| file.table == T::NAME).map(|(place, _)| place).collect();
-        Ascending { archive: self, manifest, files, groups: None, rows: VecDeque::new() }
+        let files = files.filter(|(_, file)| file.table == T::NAME);
+        let files = files.filter(|(_, file)| {
+            merchant.as_deref().is_none_or(|merchant| file.may_have(merchant, None))
+        });
+        let files = files.map(|(place, _)| place).collect();
+        Ascending { archive: self, manifest, merchant, files, groups: None, rows: VecDeque::new() }
     }
 
     /// A merchant's row of a month. `None` if there is none.
@@ -148,10 +155,11 @@ impl<T: Table> Descending<'_, T> {
     }
 }
 
-/// A walk through all rows of a month.
+/// A walk through the rows of a month.
 pub struct Ascending<'a, T> {
     archive: &'a Archive,
     manifest: Arc<Manifest>,
+    merchant: Option<String>,
     files: VecDeque<usize>,
     groups: Option<(FileReader, usize)>,
     rows: VecDeque<T>,
@@ -172,7 +180,8 @@ impl<T: Table> Ascending<'_, T> {
                 let Some(file) = place.and_then(|place| self.manifest.files.get(place)) else {
                     return Ok(None);
                 };
-                let reader = self.archive.open::<T>(file, T::READ.iter().copied())?;
+                let names = [MERCHANT].into_iter().chain(T::READ.iter().copied());
+                let reader = self.archive.open::<T>(file, names)?;
                 self.groups = Some((reader, 0));
                 continue;
             };
@@ -180,11 +189,18 @@ impl<T: Table> Ascending<'_, T> {
                 self.groups = None;
                 continue;
             }
-            let read = |range| self.archive.0.location.get_range(reader.path(), range);
-            let rows = reader.rows(*next, read)?;
+            let group = *next;
             *next += 1;
-            for mut cells in rows {
-                self.rows.push_back(T::read(&mut cells)?);
+            let merchant = self.merchant.as_deref();
+            if merchant.is_some_and(|merchant| !reader.may_have(group, merchant, None)) {
+                continue;
+            }
+            let read = |range| self.archive.0.location.get_range(reader.path(), range);
+            for mut cells in reader.rows(group, read)? {
+                let of_row = cells.peek_text(MERCHANT)?;
+                if merchant.is_none_or(|merchant| of_row == merchant) {
+                    self.rows.push_back(T::read(&mut cells)?);
+                }
             }
         }
     }

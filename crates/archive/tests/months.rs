@@ -93,7 +93,7 @@ fn rows_are_read_back_as_they_were_written() {
     let archive = archive(folder.path());
     let (manifest, digest) = write(&archive, "2026-01", None);
     assert_eq!(*archive.manifest("2026-01", &digest).unwrap(), *manifest);
-    let mut walk = archive.ascending::<Row>(Arc::clone(&manifest));
+    let mut walk = archive.ascending::<Row>(Arc::clone(&manifest), None);
     let mut found = Vec::new();
     while let Some(row) = walk.next_row().unwrap() {
         found.push(row);

@@ -347,7 +347,7 @@ pub(crate) fn each_part(
     for month in months(conn)?.into_iter().rev() {
         let files = archive.files()?;
         let manifest: Arc<Manifest> = files.manifest(&month.month, &month.manifest)?;
-        let mut rows = files.ascending::<ArchivedRow>(manifest);
+        let mut rows = files.ascending::<ArchivedRow>(manifest, None);
         let mut part = Vec::new();
         while let Some(ArchivedRow { row, stays }) = rows.next_row()? {
             if !stays {

@@ -362,8 +362,7 @@ impl Store {
             let may_leave = transactions::may_leave(conn)?;
             let sealed = months.map(|row| {
                 let manifest = archive.files()?.manifest(&row.month, &row.manifest)?;
-                let lines_leave = may_leave && row.transactions_deleted_at.is_none();
-                let leaving = row.deleted_at.is_none() || lines_leave;
+                let leaving = is_leaving(&row, may_leave);
                 Ok(SealedMonth { leaving, ..sealed_month(&row, &manifest) })
             });
             sealed.collect()
@@ -397,6 +396,20 @@ impl Store {
         })
         .await
     }
+}
+
+/// Whether rows of a month in the archive are being deleted from the database.
+pub(crate) fn is_deleting(
+    conn: &mut Conn,
+    months: &[ArchivedMonthRow],
+) -> Result<bool, StoreError> {
+    let may_leave = transactions::may_leave(conn)?;
+    Ok(months.iter().any(|month| is_leaving(month, may_leave)))
+}
+
+/// Whether rows of a month are being deleted. Ledger lines are, if they `may_leave`.
+const fn is_leaving(month: &ArchivedMonthRow, may_leave: bool) -> bool {
+    month.deleted_at.is_none() || may_leave && month.transactions_deleted_at.is_none()
 }
 
 fn sealed_month(row: &ArchivedMonthRow, manifest: &Manifest) -> SealedMonth {

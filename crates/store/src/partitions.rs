@@ -21,6 +21,8 @@ const REQUEST_INDEX: (&str, &str) = ("request_index", "request_id");
 const TRANSACTIONS: (&str, &str) = ("transactions", "transaction_id");
 /// The number of months whose partitions are created in advance.
 const MONTHS_AHEAD: usize = 2;
+/// The time for whose months partitions are created later.
+const LONGEST_PAST_MS: i64 = 10 * 366 * 24 * 60 * 60 * 1_000;
 
 /// Creates the missing partitions of this month and the next ones. Must be called in a write transaction of its own
 /// that does not wait [long](Conn::write_short_wait) for a lock: while it waits for a reader of the default partition, all
@@ -29,17 +31,45 @@ const MONTHS_AHEAD: usize = 2;
 /// # Errors
 /// [`StoreError`] when the database fails. Rows go to the default partition until a call succeeds.
 pub(crate) fn make_ahead(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    let Conn::Postgres(conn) = conn else { return Ok(()) };
-    // To attach a partition reads the default partition, and all other transactions wait meanwhile.
-    diesel::sql_query("SET LOCAL statement_timeout = '1s'").execute(conn)?;
-    let mut month = now.date().replace_day(1).unwrap_or(now.date());
+    let mut month = month_of(now);
     for _ in 0..=MONTHS_AHEAD {
-        for (table, id) in TABLES {
-            make(conn, &Partition::of(table, id, month))?;
-        }
+        make_month(conn, month)?;
         month = month_after(month);
     }
     Ok(())
+}
+
+/// Creates the missing partitions of the months from that of `first` to that of `last`, at most of ten years. Each month
+/// has a transaction of its own. If it fails, its rows go to the default partition. SQLite has no partitions.
+pub(crate) fn make_between(conn: &mut Conn, first: Timestamp, last: Timestamp) {
+    if matches!(conn, Conn::Sqlite(_)) {
+        return;
+    }
+    // The clock of a node may have been wrong.
+    let oldest = last.plus_millis(-LONGEST_PAST_MS);
+    let (mut month, last) = (month_of(first.max(oldest)), month_of(last));
+    while month <= last {
+        let made: Result<(), StoreError> = conn.write_short_wait(|conn| make_month(conn, month));
+        if let Err(cause) = made {
+            log::warn!("no partitions of the month of {month}: {cause}");
+        }
+        month = month_after(month);
+    }
+}
+
+fn make_month(conn: &mut Conn, month: Date) -> Result<(), StoreError> {
+    let Conn::Postgres(conn) = conn else { return Ok(()) };
+    // To attach a partition reads the default partition, and all other transactions wait meanwhile.
+    diesel::sql_query("SET LOCAL statement_timeout = '1s'").execute(conn)?;
+    for (table, id) in TABLES {
+        make(conn, &Partition::of(table, id, month))?;
+    }
+    Ok(())
+}
+
+/// The first day of the month of an instant.
+fn month_of(at: Timestamp) -> Date {
+    at.date().replace_day(1).unwrap_or(at.date())
 }
 
 fn month_after(month: Date) -> Date {

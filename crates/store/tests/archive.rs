@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::{Call, CallKey};
@@ -16,6 +17,7 @@ use tollgate_domain::settlement::Ending;
 use tollgate_domain::*;
 use tollgate_pricing::{Catalog, ModelPattern, PriceBook, PriceRow, PriceSource, UnitPrices};
 use tollgate_store::archiving::ArchivingWait;
+use tollgate_store::moving::MoveError;
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::repricings::RepricingScope;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
@@ -26,6 +28,8 @@ use tollgate_store::{
 };
 use tollgate_testkit::random::Random;
 use tollgate_testkit::store::{START, TestStore, amount, answered, each_store};
+
+use crate::moving::each_pair;
 
 const DAY: i64 = 24 * 3_600_000;
 /// The days for which these tests keep records.
@@ -282,8 +286,7 @@ impl Shop {
     }
 
     /// The answers to everything that is asked of records.
-    async fn answers(&self, store: &TestStore) -> Answers {
-        let node = &store.store;
+    async fn answers(&self, node: &Store) -> Answers {
         node.fold().await.unwrap();
         let mut lists = Vec::new();
         for (number, filter) in self.filters().iter().enumerate() {
@@ -416,7 +419,7 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
                 other.step(store, &mut random).await;
             }
         }
-        let before = [shop.answers(store).await, other.answers(store).await];
+        let before = [shop.answers(&store.store).await, other.answers(&store.store).await];
         let rows = count(&store.store, "requests").await;
         let lines = count(&store.store, "transactions").await;
         let archiving = store.store.archive_months(KEEP).await.unwrap();
@@ -427,7 +430,7 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
         assert!(left * 2 < rows, "{left} of {rows} rows are left");
         let left = count(&store.store, "transactions").await;
         assert!(left * 2 < lines, "{left} of {lines} ledger lines are left");
-        let after = [shop.answers(store).await, other.answers(store).await];
+        let after = [shop.answers(&store.store).await, other.answers(&store.store).await];
         for (before, after) in before.iter().zip(&after) {
             before.assert_same(after);
         }
@@ -449,10 +452,10 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
         while store.clock.now() < START.plus_millis(100 * DAY) {
             shop.step(store, &mut random).await;
         }
-        let before = shop.answers(store).await;
+        let before = shop.answers(&store.store).await;
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(archiving.sealed.len(), 1, "{archiving:?}");
-        before.assert_same(&shop.answers(store).await);
+        before.assert_same(&shop.answers(&store.store).await);
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(archiving.sealed, []);
@@ -483,7 +486,7 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
             shop.step(store, &mut random).await;
         }
         let dear = ListFilter { min_cost: Some(amount("6")), ..ListFilter::default() };
-        let before = shop.answers(store).await;
+        let before = shop.answers(&store.store).await;
         for table in TABLES.map(|(table, _)| table).iter().chain(&["transactions"]) {
             execute(store, format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
         }
@@ -522,7 +525,7 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         execute(store, mark).await;
         assert!(count(&store.store, "requests").await > left + 20);
         assert!(count(&store.store, "transactions").await > lines + 5);
-        before.assert_same(&shop.answers(store).await);
+        before.assert_same(&shop.answers(&store.store).await);
         let found = shop.list(&store.store, &dear, 3).await;
         assert_eq!(found.iter().map(|one| one.request_id).collect::<Vec<_>>(), [stays]);
         store.assert_audited().await;
@@ -530,7 +533,7 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(count(&store.store, "requests").await, left);
         assert_eq!(count(&store.store, "transactions").await, lines);
-        before.assert_same(&shop.answers(store).await);
+        before.assert_same(&shop.answers(&store.store).await);
     });
 }
 
@@ -731,7 +734,7 @@ fn ledger_lines_leave_when_no_older_program_uses_the_database() {
         while store.clock.now() < START.plus_millis(55 * DAY) {
             shop.step(store, &mut random).await;
         }
-        let before = shop.answers(store).await;
+        let before = shop.answers(&store.store).await;
         let lines = count(&store.store, "transactions").await;
         execute(store, format!("DELETE FROM breaking_migrations WHERE version = '{MIGRATION}'"))
             .await;
@@ -739,7 +742,7 @@ fn ledger_lines_leave_when_no_older_program_uses_the_database() {
         assert_eq!(count(&store.store, "transactions").await, lines);
         store.assert_audited().await;
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
-        before.assert_same(&shop.answers(store).await);
+        before.assert_same(&shop.answers(&store.store).await);
 
         let contract = format!("INSERT INTO breaking_migrations VALUES ('{MIGRATION}')");
         execute(store, contract).await;
@@ -747,7 +750,7 @@ fn ledger_lines_leave_when_no_older_program_uses_the_database() {
         assert!(count(&store.store, "transactions").await * 2 < lines);
         store.assert_audited().await;
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
-        before.assert_same(&shop.answers(store).await);
+        before.assert_same(&shop.answers(&store.store).await);
     });
 }
 
@@ -867,6 +870,97 @@ fn refusals_of_a_month_without_records_leave_and_are_listed() {
         assert_eq!(archiving.sealed.len(), 4, "{archiving:?}");
         assert_eq!(shop.refused(&store.store, &RefusalFilter::default()).await, before);
         assert_eq!(count(&store.store, "refusals").await, 0);
+    });
+}
+
+/// The records and ledger lines come from the archive of the old cell. In the new one they are rows again, also those of
+/// months that it has in an archive of its own.
+#[test]
+fn a_merchant_with_archived_months_moves_with_all_records() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    each_pair(async |store, target| {
+        let mut random = Random(20_261_130);
+        let [mut shop, mut earlier, mut later] =
+            [Shop::of(store).await, Shop::of(store).await, Shop::of(store).await];
+        let end = store.clock.now().plus_millis(75 * DAY);
+        while store.clock.now() < end {
+            for shop in [&mut shop, &mut earlier, &mut later] {
+                shop.step(store, &mut random).await;
+            }
+        }
+        let move_one = async |shop: &Shop| {
+            let before = shop.answers(&store.store).await;
+            let rows = store.store.move_merchant(target, shop.merchant_id, PATIENCE).await;
+            // Those of older refused calls stay in the archive.
+            let kept_from = store.clock.now().plus_millis(-29 * DAY);
+            let kept = |answers: Answers| Answers {
+                refused: answers
+                    .refused
+                    .into_iter()
+                    .map(|refused| {
+                        refused.into_iter().filter(|one| one.last_at >= kept_from).collect()
+                    })
+                    .collect(),
+                ..answers
+            };
+            let after = kept(shop.answers(target).await);
+            kept(before).assert_same(&after);
+            store.assert_audited().await;
+            assert_eq!(target.audit().await.unwrap().differences, []);
+            let rows = rows.unwrap().rows["requests"];
+            assert!(rows > 60, "{rows} records");
+            after
+        };
+        let rows = count(&store.store, "requests").await;
+        let sealed = store.store.archive_months(KEEP).await.unwrap().sealed;
+        assert!(sealed.len() >= 2, "{sealed:?}");
+        let left = count(&store.store, "requests").await;
+        assert!(left * 2 < rows, "{left} of {rows} rows are left");
+
+        // The other cell has no archive yet. There the months leave again.
+        let before = move_one(&earlier).await;
+        assert_eq!(target.archive_months(KEEP).await.unwrap().sealed.len(), 2);
+        before.assert_same(&earlier.answers(target).await);
+        assert_eq!(target.audit_with_archive().await.unwrap().differences, []);
+        // It has archived the same months. There the rows stay.
+        let left = count(target, "requests").await;
+        let before = move_one(&later).await;
+        assert!(count(target, "requests").await > left + 60);
+        assert_eq!(target.audit_with_archive().await.unwrap().differences, []);
+        store.clock.advance_millis(30 * DAY);
+        assert_eq!(target.archive_months(KEEP).await.unwrap().sealed.len(), 1);
+        before.assert_same(&later.answers(target).await);
+        assert_eq!(target.audit().await.unwrap().differences, []);
+        assert_eq!(target.audit_with_archive().await.unwrap().differences, []);
+
+        // A file that is damaged is named, and the merchant stays.
+        let month = &sealed.last().unwrap().month;
+        let damaged = format!("requests/month={month}/00001.parquet");
+        let file = store.archive().join(&damaged);
+        let content = fs::read(&file).unwrap();
+        let mut flipped = content.clone();
+        let at = flipped.len() / 2;
+        flipped[at] ^= 1;
+        fs::write(&file, flipped).unwrap();
+        let refused = store.store.move_merchant(target, shop.merchant_id, PATIENCE).await;
+        let cause = refused.expect_err("a byte is flipped");
+        assert!(cause.to_string().contains(&damaged), "{cause}");
+        fs::write(&file, content).unwrap();
+        // A month whose rows are being deleted is neither here nor there.
+        let leaving =
+            format!("UPDATE archived_months SET deleted_at = NULL WHERE month = '{month}'");
+        execute(store, &*leaving).await;
+        let refused = store.store.move_merchant(target, shop.merchant_id, PATIENCE).await;
+        assert!(matches!(refused, Err(MoveError::ArchivesHere)), "{refused:?}");
+        execute(store, leaving.replace("NULL", "1")).await;
+        // The rows of an attempt that has failed are replaced.
+        let key = store.call(shop.merchant_id, shop.secret_key_id);
+        let open = key.request_id;
+        store.store.admit(Box::new(key)).await.unwrap().unwrap();
+        let refused = store.store.move_merchant(target, shop.merchant_id, Duration::ZERO).await;
+        assert!(matches!(refused, Err(MoveError::OpenCalls(1))), "{refused:?}");
+        store.store.settle(open, answered(1, "0.5")).await;
+        move_one(&shop).await;
     });
 }
 

@@ -24,16 +24,17 @@ fn seven() -> CellNumber {
 }
 
 /// Runs `test` with a store of cell 0 and one of cell 7, of every pair of databases.
-fn each_pair(test: impl AsyncFn(&TestStore, &Store)) {
+pub(crate) fn each_pair(test: impl AsyncFn(&TestStore, &Store)) {
     each_store(async |store| {
-        let folder = tempfile::tempdir().unwrap();
-        let file = DatabaseUrl::Sqlite(folder.path().join("seven.db"));
+        let home = tempfile::tempdir().unwrap();
+        let file = DatabaseUrl::Sqlite(home.path().join("seven.db"));
         let server = postgres::database();
         let server_url = server.as_ref().map(|database| database.url().parse().unwrap());
         for url in [Some(file), server_url].into_iter().flatten() {
             let options = Options { cell: Some(seven()), ..Options::default() };
             Store::open(&url, &options).unwrap().close().await.unwrap();
-            let target = store.open_by(&url);
+            let folder = tempfile::tempdir().unwrap();
+            let target = store.open_in(&url, folder.path());
             test(store, &target).await;
             target.close().await.unwrap();
         }
@@ -205,7 +206,7 @@ fn a_merchant_whose_call_does_not_end_stays() {
                        VALUES ('2020-01', 'digest', 0)";
         target.write(change(leaving)).await.unwrap();
         let refused = store.store.move_merchant(target, free, PATIENCE).await;
-        assert!(matches!(refused, Err(MoveError::Archives)), "{refused:?}");
+        assert!(matches!(refused, Err(MoveError::ArchivesThere)), "{refused:?}");
         target.write(change("DELETE FROM archived_months")).await.unwrap();
         store.store.move_merchant(target, free, PATIENCE).await.unwrap();
         let another = store.call(merchant_id, key);

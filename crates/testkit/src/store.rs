@@ -129,7 +129,12 @@ impl TestStore {
 
     /// As [`Self::open_again`], by another URL of the database.
     pub fn open_by(&self, url: &DatabaseUrl) -> Store {
-        open(url, &self.clock, self.folder.path())
+        self.open_in(url, self.folder.path())
+    }
+
+    /// Opens another database by the clock of this one. Its journal and its archive are in `folder`.
+    pub fn open_in(&self, url: &DatabaseUrl, folder: &Path) -> Store {
+        open(url, &self.clock, folder)
     }
 
     /// The folder of the archive.

@@ -221,7 +221,7 @@ pub(crate) fn each_line_part(
         };
         let files = archive.files()?;
         let manifest = files.manifest(&month.month, &month.manifest)?;
-        let mut lines = files.ascending::<TransactionRow>(manifest);
+        let mut lines = files.ascending::<TransactionRow>(manifest, None);
         let mut part = Vec::new();
         while let Some(line) = lines.next_row()? {
             if has_left(&line) {

@@ -1,6 +1,7 @@
 //! The rows of refused calls, and of their numbers.
 
 use diesel::prelude::*;
+use serde::Serialize;
 use tollgate_domain::{
     ConnectionId, MerchantId, RefusalId, RefusalRecord, RunId, SecretKeyId, SpendKeyId,
 };
@@ -10,7 +11,7 @@ use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::schema::{refusal_counts, refusals};
 
-#[derive(Clone, Debug, Queryable, Selectable, Insertable)]
+#[derive(Clone, Debug, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = refusals)]
 pub(crate) struct RefusalRow {
     pub(crate) merchant_id: Id<MerchantId>,
