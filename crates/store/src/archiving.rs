@@ -276,7 +276,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let (begun, now) = (Instant::now(), self.0.context.clock.now());
         let (done, took) = self
-            .write_outside_calls(move |conn| {
+            .write_repeatable(move |conn| {
                 lease::extend(conn, node_id, now)?;
                 let begun = Instant::now();
                 let done = delete(conn)?;

@@ -132,6 +132,23 @@ impl Store {
         }
     }
 
+    /// As [`Store::write_outside_calls`], for work that can be repeated. A power cut may take it back, as long as nothing later
+    /// is written.
+    pub(crate) async fn write_repeatable<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let work = |conn: &mut Conn| conn.write_repeatable(work);
+        match self.0.has_one_writer {
+            true => self.ledger()?.run_outside_calls(work).await,
+            false => self.read(work).await,
+        }
+    }
+
     /// Admits a call durably, or refuses it and writes nothing.
     ///
     /// # Errors
@@ -523,14 +540,9 @@ impl Store {
         let mut calls = 0;
         loop {
             let context = Arc::clone(&self.0.context);
-            let fold = move |conn: &mut Conn| {
-                let (known, now) = (&context.known_series, context.clock.now());
-                conn.write_repeatable(|conn| fold_some(conn, known, now))
-            };
-            let folded = match self.0.has_one_writer {
-                true => self.ledger()?.run_outside_calls(fold).await?,
-                false => self.read(fold).await?,
-            };
+            let fold =
+                move |conn: &mut Conn| fold_some(conn, &context.known_series, context.clock.now());
+            let folded = self.write_repeatable(fold).await?;
             if folded.calls == 0 {
                 return Ok(calls);
             }

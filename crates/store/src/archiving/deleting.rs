@@ -15,7 +15,7 @@ use crate::rows::{RequestIndexRow, RequestRow, time};
 use crate::schema::{refusals, requests};
 use crate::{archived, partitions};
 
-/// The number of rows or pages that are deleted in one transaction, so that the deletion takes a few milliseconds, and the pause
+/// The number of rows or pages that are deleted in one transaction, so that the deletion takes two milliseconds, and the pause
 /// after it. On SQLite calls wait for it.
 #[derive(Debug)]
 pub(super) struct DeletionPace {
@@ -25,7 +25,7 @@ pub(super) struct DeletionPace {
 impl DeletionPace {
     const LEAST: usize = 10;
     const MOST: usize = 2_000;
-    const LONGEST: Duration = Duration::from_millis(5);
+    const LONGEST: Duration = Duration::from_millis(2);
     /// The pause after a deletion, in the time that it took with its wait and its commit.
     const PAUSE_RATIO: u32 = 4;
     /// The lease lasts longer.
