@@ -311,6 +311,15 @@ fn a_merchant_that_has_moved_keeps_its_keys() {
         assert_eq!((&again["cell"], &again["rows"]), (&json!(7), &Value::Null), "{again}");
         assert_eq!(again["differences"], json!([]));
         assert_eq!(zero.site.json(&["merchant", "list"])["moved_to"], 7);
+        // The database of cell 7 counts as lost from here on.
+        let taken = zero.site.json(&["merchant", "move", merchant_id, "--take-back"]);
+        assert_eq!(taken, json!({"merchant_id": merchant_id}));
+        assert_eq!(zero.site.json(&["merchant", "list"])["moved_to"], Value::Null);
+        call(&zero).send().await.expect(200);
+        let again = zero.site.run(&["merchant", "move", merchant_id, "--take-back"]);
+        let why = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert_eq!(again.status.code(), Some(1));
+        assert!(why.contains("has begun to move"), "{why}");
     });
     drop((zero.node, seven.node));
     assert_audit_clean(&zero.site);
