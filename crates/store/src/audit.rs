@@ -43,6 +43,7 @@ use crate::schema::{
     budgets, open_calls, runs, spend_counters, spend_keys, subscriptions, tier_counters,
     transactions, wallets,
 };
+use crate::tables::merchants;
 use crate::tables::repricings::{self, RepricingTotals};
 
 /// The values recalculated from the ledger lines and the records.
@@ -421,6 +422,7 @@ fn read_transactions(
     audit: &mut Audit,
     sums: &mut RecomputedLedger,
 ) -> Result<(), StoreError> {
+    let merchants = merchants::present(conn)?;
     // No wallet has this id.
     let mut after = (Id(WalletId::from_bytes([0; 16])), 0);
     let mut archived = ArchivedLinesWalk::default();
@@ -430,7 +432,7 @@ fn read_transactions(
             .sql(", ")
             .bind::<BigInt, _>(after.1)
             .sql(")");
-        let rows: Vec<TransactionRow> = transactions::table
+        let mut rows: Vec<TransactionRow> = transactions::table
             .filter(is_after)
             .order((transactions::wallet_id, transactions::number))
             .limit(CHUNK)
@@ -438,6 +440,8 @@ fn read_transactions(
             .load(conn)?;
         let Some(last) = rows.last() else { break };
         after = (last.wallet_id, last.number);
+        // A merchant that moves here has lines before it is here.
+        rows.retain(|row| merchants.contains(&row.merchant_id));
         audit.transactions += rows.len();
         for row in rows {
             let place = (row.wallet_id, row.number);

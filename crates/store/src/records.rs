@@ -1,6 +1,6 @@
 //! The records of settled calls, with their corrections.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use diesel::dsl::sql;
 use diesel::prelude::*;
@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rows::{CorrectionRow, RequestRow};
 use crate::schema::{corrections, requests};
+use crate::tables::merchants;
 
 /// Applies corrections to the records of swept calls that were settled later.
 pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), StoreError> {
@@ -38,9 +39,12 @@ pub(crate) fn correct(conn: &mut Conn, rows: &mut [RequestRow]) -> Result<(), St
     Ok(())
 }
 
-/// A walk through the records of all merchants, one merchant after the other.
+/// A walk through the records of all merchants, one merchant after the other. It passes over those of a merchant that moves
+/// here and is not here yet.
 #[derive(Default)]
 pub(crate) struct RecordWalk {
+    /// The merchants. Absent before the first records.
+    merchants: Option<BTreeSet<Id<MerchantId>>>,
     /// The merchant and id of the last record.
     after: Option<(Id<MerchantId>, Id<RequestId>)>,
     /// The end of the months that are in the archive.
@@ -58,7 +62,7 @@ pub(crate) struct WalkedRecords {
 impl RecordWalk {
     /// A walk that passes over records that are in the archive.
     pub(crate) fn until(until: Option<ArchivedUntil>) -> Self {
-        Self { after: None, until }
+        Self { until, ..Self::default() }
     }
 
     /// Returns the next records.
@@ -81,6 +85,11 @@ impl RecordWalk {
             self.after = Some((last.merchant_id, last.request_id));
         }
         let is_last = rows.is_empty();
+        let merchants = match &mut self.merchants {
+            Some(known) => known,
+            unknown => unknown.insert(merchants::present(conn)?),
+        };
+        rows.retain(|row| merchants.contains(&row.merchant_id));
         rows.retain(|row| self.until.is_none_or(|until| !until.is_leaving(row)));
         correct(conn, &mut rows)?;
         Ok(WalkedRecords { rows, is_last })

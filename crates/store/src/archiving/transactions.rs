@@ -18,12 +18,12 @@ use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::merchants;
 use crate::rows::{ArchivedLinesRow, TransactionRow, joined_sum, split_sum, time};
 use crate::schema::{
     archived_months, archived_transactions, breaking_migrations, merchants as merchants_table,
     requests, transactions, wallets,
 };
+use crate::tables::merchants::present;
 
 /// The breaking migration from which on lines leave. A program that does not know it would find gaps in wallets.
 const MIGRATION: &str = "20261201000001";
@@ -132,8 +132,7 @@ impl<'a> LeavingLines<'a> {
             add(of_some.load(conn)?, -1);
         }
         // A merchant that moves here has lines before it is here.
-        let known: HashSet<String> =
-            merchants::ids(conn)?.into_iter().map(|id| id.to_string()).collect();
+        let known: HashSet<String> = present(conn)?.into_iter().map(|id| id.to_string()).collect();
         found.retain(|merchant, (rows, _)| *rows != 0 && known.contains(merchant));
         let is_same = |(merchant, (rows, amount)): (&String, &(i64, i128))| {
             let MerchantSums { rows: written, amounts } = sums.get(merchant)?;

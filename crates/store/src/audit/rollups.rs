@@ -15,6 +15,7 @@ use crate::ids::{AnyId, Id};
 use crate::rollups::{self, QueuedCall, RollupSums, series_of, slot, widths_of};
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
 use crate::schema::{request_index, usage_rollups, usage_series};
+use crate::tables::merchants;
 
 /// The recalculated sums.
 #[derive(Default)]
@@ -249,6 +250,7 @@ fn compare_index(
     let none = Id(RequestId::from_bytes([0; 16]));
     let leaving = leaving.cloned().unwrap_or(none..none);
     let is_before = request_index::request_id.lt(leaving.start);
+    let merchants = merchants::present(conn)?;
     let stored: Vec<(Id<MerchantId>, String, String, i64)> = request_index::table
         .filter(is_before.or(request_index::request_id.ge(leaving.end)))
         .group_by(pair)
@@ -259,7 +261,9 @@ fn compare_index(
             diesel::dsl::count_star(),
         ))
         .load(conn)?;
-    let stored = stored.into_iter().map(|(id, key, value, count)| ((id, key, value), count));
+    // A merchant that moves here has entries before it is here.
+    let stored = stored.into_iter().filter(|(id, ..)| merchants.contains(id));
+    let stored = stored.map(|(id, key, value, count)| ((id, key, value), count));
     let queued = queued.iter().filter(|call| !leaving.contains(&Id(call.request_id)));
     let queued = queued.flat_map(|call| {
         let [gained, lost] = call.index_rows();

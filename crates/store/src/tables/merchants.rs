@@ -1,4 +1,6 @@
-//! Merchants that move to another cell, or have moved there. Nothing is done for them here.
+//! Merchants that are here, that move to another cell, or have moved there. Nothing is done for the last two here.
+
+use std::collections::BTreeSet;
 
 use diesel::prelude::*;
 use tollgate_domain::{CellNumber, MerchantId};
@@ -17,6 +19,12 @@ pub fn require_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), Stor
         None => Ok(()),
         Some(cell) => Err(StoreError::Unavailable(format!("the merchant moves to cell {cell}"))),
     }
+}
+
+/// The merchants of the database. One that moves here has records and ledger lines before it is among them.
+pub(crate) fn present(conn: &mut Conn) -> Result<BTreeSet<Id<MerchantId>>, StoreError> {
+    let ids: Vec<_> = merchants::table.select(merchants::merchant_id).load(conn)?;
+    Ok(ids.into_iter().collect())
 }
 
 /// The number of the cell to which a merchant moves or has moved.
