@@ -18,7 +18,7 @@ pub(crate) fn open_newer(config: &TollgateConfig) -> anyhow::Result<Store> {
 }
 
 fn open_existing(config: &TollgateConfig, accept_newer: bool) -> anyhow::Result<Store> {
-    require_file(&config.database_url)?;
+    require_file(&config.database_url, "database_url")?;
     // The schema may belong to a running service or to another program, so it is not changed.
     let options = Options { migrate: false, accept_newer, ..config.store_options(false) };
     open_with(config, options)
@@ -26,17 +26,17 @@ fn open_existing(config: &TollgateConfig, accept_newer: bool) -> anyhow::Result<
 
 /// As [`open`], for another database, of any cell.
 pub(crate) fn open_at(config: &TollgateConfig, url: &DatabaseUrl) -> anyhow::Result<Store> {
-    require_file(url)?;
+    require_file(url, "--to")?;
     let options = Options { migrate: false, cell: None, ..config.store_options(false) };
     Store::open(url, &options).with_context(|| format!("cannot open {url:?}"))
 }
 
-fn require_file(url: &DatabaseUrl) -> anyhow::Result<()> {
+fn require_file(url: &DatabaseUrl, option: &str) -> anyhow::Result<()> {
     if let DatabaseUrl::Sqlite(file) = url
         && !file.exists()
     {
         bail!(
-            "there is no database at {}: look at `database_url`; `tollgate serve`, `migrate` and \
+            "there is no database at {}: look at `{option}`; `tollgate serve`, `migrate` and \
              `merchant create` make one",
             file.display()
         );

@@ -49,8 +49,13 @@ pub(crate) async fn run(
         moved => Some(moved.with_context(|| format!("{merchant} is not moved"))?),
     };
     progress.update("recomputing everything from both ledgers …");
-    let audits =
-        [("this database", audit(&source).await?), ("the other one", audit(&target).await?)];
+    let mut audits = Vec::new();
+    for (place, store) in [("this database", &source), ("the other one", &target)] {
+        let differences = audit(store).await;
+        let differences = differences
+            .with_context(|| format!("{merchant} has moved, but {place} cannot be audited"))?;
+        audits.push((place, differences));
+    }
     progress.clear();
     let differences: Vec<_> = audits.iter().flat_map(|(_, differences)| differences).collect();
     let cell = target.read(cells::number).await?;

@@ -407,6 +407,13 @@ pub(crate) fn is_deleting(
     Ok(months.iter().any(|month| is_leaving(month, may_leave)))
 }
 
+/// Whether a month is being archived: it is closed and not marked yet, or its records are being deleted.
+pub(crate) fn is_archiving(conn: &mut Conn) -> Result<bool, StoreError> {
+    let marked_until = archived::until(conn)?.map(|until| until.at);
+    let is_closed = lease::closed_until(conn)? > marked_until;
+    Ok(is_closed || archived::months(conn)?.iter().any(|month| month.deleted_at.is_none()))
+}
+
 /// Whether rows of a month are being deleted. Ledger lines are, if they `may_leave`.
 const fn is_leaving(month: &ArchivedMonthRow, may_leave: bool) -> bool {
     month.deleted_at.is_none() || may_leave && month.transactions_deleted_at.is_none()

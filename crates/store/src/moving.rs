@@ -81,6 +81,10 @@ impl Store {
         let refused_from = now.plus_millis(-self.refusals_move_for());
         let begin = move |from: &mut Conn, to: &mut Conn| {
             let cell = check(from, to, merchant_id)?;
+            if lease::is_held(to, now)? || archiving::is_archiving(to)? {
+                return Err(MoveError::ArchivesThere);
+            }
+            let there = archived::months(to)?;
             let settled = RequestId::least(now.plus_millis(-SETTLED_AFTER_MILLIS));
             let oldest = oldest_open_call(from, merchant_id)?;
             let changing_from = oldest.map_or(settled, |oldest| oldest.min(settled));
@@ -97,7 +101,7 @@ impl Store {
                 copy(from, to, *table, moving, RowPart::Old)?;
             }
             let copied = left.copy(&archive, to, refused_from)?;
-            Ok((cell, moving, ArchivedCopy { months, copied }))
+            Ok((cell, moving, ArchivedCopy { months, there, copied }))
         };
         let (cell, moving, archived) = self.with_both(target, begin).await?;
         let begun = Instant::now();
@@ -246,9 +250,6 @@ fn check(from: &mut Conn, to: &mut Conn, merchant_id: MerchantId) -> Result<Cell
         None if is_there => return Err(MoveError::IsThere),
         Some(_) | None => {}
     }
-    if has_leaving_month(to)? {
-        return Err(MoveError::ArchivesThere);
-    }
     Ok(there)
 }
 
@@ -261,14 +262,12 @@ fn archived_months(from: &mut Conn) -> Result<Vec<ArchivedMonthRow>, MoveError> 
     }
 }
 
-fn has_leaving_month(to: &mut Conn) -> Result<bool, StoreError> {
-    Ok(archived::months(to)?.iter().any(|month| month.deleted_at.is_none()))
-}
-
 /// The rows that were copied from the archive.
 struct ArchivedCopy {
     /// The months that were in the archive.
     months: Vec<ArchivedMonthRow>,
+    /// The months that were in the archive of the other database.
+    there: Vec<ArchivedMonthRow>,
     /// The numbers of rows by table.
     copied: BTreeMap<&'static str, i64>,
 }
@@ -319,7 +318,11 @@ fn copy_rest(
     now: Timestamp,
 ) -> Result<BTreeMap<&'static str, i64>, MoveError> {
     // The merchant is not in the files of a month that is being archived.
-    if !lease::take(to, node_id, now)? || has_leaving_month(to)? {
+    if !lease::take(to, node_id, now)? || archiving::is_archiving(to)? {
+        return Err(MoveError::ArchivesThere);
+    }
+    // With a month that has left there meanwhile, rows of it that were copied may be gone.
+    if archived::months(to)? != archived.there {
         return Err(MoveError::ArchivesThere);
     }
     // A month that has left meanwhile may be copied in part.

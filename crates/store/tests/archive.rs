@@ -361,7 +361,7 @@ impl Answers {
 }
 
 /// Executes statements on the database of a store.
-async fn execute(store: &TestStore, sql: impl Into<String>) {
+async fn execute(store: &Store, sql: impl Into<String>) {
     let sql = sql.into();
     let write = move |conn: &mut Conn| {
         let done = match conn {
@@ -370,7 +370,7 @@ async fn execute(store: &TestStore, sql: impl Into<String>) {
         };
         done.map_err(StoreError::from)
     };
-    store.store.write(write).await.unwrap();
+    store.write(write).await.unwrap();
 }
 
 /// An id in SQL.
@@ -488,7 +488,8 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         let dear = ListFilter { min_cost: Some(amount("6")), ..ListFilter::default() };
         let before = shop.answers(&store.store).await;
         for table in TABLES.map(|(table, _)| table).iter().chain(&["transactions"]) {
-            execute(store, format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
+            execute(&store.store, format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}"))
+                .await;
         }
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
         let left = count(&store.store, "requests").await;
@@ -496,7 +497,7 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         let first = literal(store, RequestId::least(december));
         // Some entries of the index have left before their records.
         execute(
-            store,
+            &store.store,
             "DELETE FROM saved_request_index WHERE key = ':connection' \
              AND request_id NOT IN (SELECT request_id FROM requests)",
         )
@@ -506,12 +507,12 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
                 "INSERT INTO {table} SELECT * FROM saved_{table} WHERE {id} >= {first} \
                  ON CONFLICT DO NOTHING; DROP TABLE saved_{table}"
             );
-            execute(store, restore).await;
+            execute(&store.store, restore).await;
         }
         // The ledger lines of one wallet are still here, and those of the others have left.
         let wallet = literal(store, shop.customers[0].wallet_id);
         execute(
-            store,
+            &store.store,
             format!(
                 "DELETE FROM archived_transactions WHERE wallet_id = {wallet} AND month = '2026-12'; \
                  INSERT INTO transactions SELECT * FROM saved_transactions \
@@ -522,7 +523,7 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         .await;
         let mark = "UPDATE archived_months SET deleted_at = NULL, transactions_deleted_at = NULL \
                     WHERE month = '2026-12'";
-        execute(store, mark).await;
+        execute(&store.store, mark).await;
         assert!(count(&store.store, "requests").await > left + 20);
         assert!(count(&store.store, "transactions").await > lines + 5);
         before.assert_same(&shop.answers(&store.store).await);
@@ -736,8 +737,11 @@ fn ledger_lines_leave_when_no_older_program_uses_the_database() {
         }
         let before = shop.answers(&store.store).await;
         let lines = count(&store.store, "transactions").await;
-        execute(store, format!("DELETE FROM breaking_migrations WHERE version = '{MIGRATION}'"))
-            .await;
+        execute(
+            &store.store,
+            format!("DELETE FROM breaking_migrations WHERE version = '{MIGRATION}'"),
+        )
+        .await;
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 2);
         assert_eq!(count(&store.store, "transactions").await, lines);
         store.assert_audited().await;
@@ -745,7 +749,7 @@ fn ledger_lines_leave_when_no_older_program_uses_the_database() {
         before.assert_same(&shop.answers(&store.store).await);
 
         let contract = format!("INSERT INTO breaking_migrations VALUES ('{MIGRATION}')");
-        execute(store, contract).await;
+        execute(&store.store, contract).await;
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed, []);
         assert!(count(&store.store, "transactions").await * 2 < lines);
         store.assert_audited().await;
@@ -772,10 +776,10 @@ fn an_audit_finds_changed_sums_of_the_archive() {
             "archived_transactions SET last_number",
         ] {
             let value = column.split_once("SET ").unwrap().1;
-            execute(store, format!("UPDATE {column} = {value} + 1")).await;
+            execute(&store.store, format!("UPDATE {column} = {value} + 1")).await;
             assert_ne!(store.store.audit().await.unwrap().differences, [], "{column}");
             assert_ne!(store.store.audit_with_archive().await.unwrap().differences, [], "{column}");
-            execute(store, format!("UPDATE {column} = {value} - 1")).await;
+            execute(&store.store, format!("UPDATE {column} = {value} - 1")).await;
         }
         store.assert_audited().await;
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
@@ -949,16 +953,27 @@ fn a_merchant_with_archived_months_moves_with_all_records() {
         // A month whose rows are being deleted is neither here nor there.
         let leaving =
             format!("UPDATE archived_months SET deleted_at = NULL WHERE month = '{month}'");
-        execute(store, &*leaving).await;
+        execute(&store.store, &*leaving).await;
         let refused = store.store.move_merchant(target, shop.merchant_id, PATIENCE).await;
         assert!(matches!(refused, Err(MoveError::ArchivesHere)), "{refused:?}");
-        execute(store, leaving.replace("NULL", "1")).await;
-        // The rows of an attempt that has failed are replaced.
-        let key = store.call(shop.merchant_id, shop.secret_key_id);
-        let open = key.request_id;
-        store.store.admit(Box::new(key)).await.unwrap().unwrap();
-        let refused = store.store.move_merchant(target, shop.merchant_id, Duration::ZERO).await;
-        assert!(matches!(refused, Err(MoveError::OpenCalls(1))), "{refused:?}");
+        execute(&store.store, leaving.replace("NULL", "1")).await;
+        // A month that is closed and not marked may have been written without the merchant.
+        let close = "UPDATE archive_state SET closed_until = closed_until";
+        execute(target, format!("{close} + 1")).await;
+        let refused = store.store.move_merchant(target, shop.merchant_id, PATIENCE).await;
+        assert!(matches!(refused, Err(MoveError::ArchivesThere)), "{refused:?}");
+        execute(target, format!("{close} - 1")).await;
+        // The rows of an attempt that was interrupted do not count there. The next attempt replaces them.
+        let call = shop.call(store, &mut random);
+        let open = call.request_id;
+        store.store.admit(Box::new(call)).await.unwrap().unwrap();
+        let rows = count(target, "requests").await;
+        let moving = store.store.move_merchant(target, shop.merchant_id, PATIENCE);
+        let interrupted = tokio::time::timeout(Duration::from_secs(3), moving).await;
+        assert!(interrupted.is_err(), "{interrupted:?}");
+        assert!(count(target, "requests").await > rows + 60);
+        assert_eq!(target.audit_with_archive().await.unwrap().differences, []);
+        store.store.take_merchant_back(shop.merchant_id).await.unwrap();
         store.store.settle(open, answered(1, "0.5")).await;
         move_one(&shop).await;
     });
@@ -982,7 +997,7 @@ fn one_process_archives_at_a_time_and_its_lease_lapses_within_a_minute() {
             "INSERT INTO archive_state (number, database_id, closed_until, holder, lease_until) \
              VALUES (1, 'd', 0, {holder}, {until})"
         );
-        execute(store, hold).await;
+        execute(&store.store, hold).await;
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(archiving.waits, Some(ArchivingWait::OtherProcess));
         store.clock.advance_millis(60_001);

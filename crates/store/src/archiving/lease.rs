@@ -1,5 +1,6 @@
 //! The lease of the process that works on the archive, and the instant until which months are closed.
 
+use diesel::dsl::exists;
 use diesel::prelude::*;
 use tollgate_domain::{Id as _, NodeId, Timestamp};
 
@@ -81,6 +82,19 @@ pub(super) fn close(conn: &mut Conn, until: Timestamp) -> Result<(), StoreError>
         .set(archive_state::closed_until.eq(until.unix_micros()))
         .execute(conn)?;
     Ok(())
+}
+
+/// The instant before which all months are closed. `None` before the first one.
+pub(super) fn closed_until(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    let until: Option<i64> =
+        archive_state::table.select(archive_state::closed_until).first(conn).optional()?;
+    Ok(until.filter(|until| *until > 0).map(Timestamp::from_unix_micros))
+}
+
+/// Whether a process has the lease.
+pub(crate) fn is_held(conn: &mut Conn, now: Timestamp) -> Result<bool, StoreError> {
+    let held = archive_state::table.filter(archive_state::lease_until.ge(now.unix_micros()));
+    Ok(diesel::select(exists(held)).get_result(conn)?)
 }
 
 /// The id of this database in manifests.

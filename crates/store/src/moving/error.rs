@@ -38,6 +38,8 @@ pub enum MoveError {
     IsThere,
     /// The archive of this cell cannot be read.
     Archive(ArchiveError),
+    /// This database has an archive, and no archive is configured.
+    NoArchive,
     /// A month of this database is being archived.
     ArchivesHere,
     /// A month of the other database is being archived.
@@ -103,6 +105,9 @@ impl fmt::Display for MoveError {
             }
             Self::IsThere => f.write_str("the other database has the merchant"),
             Self::Archive(cause) => cause.fmt(f),
+            Self::NoArchive => f.write_str(
+                "months of this database are in an archive, and `archive_url` is not set",
+            ),
             Self::ArchivesHere => f.write_str(
                 "a month of this database is being archived: move the merchant afterwards",
             ),

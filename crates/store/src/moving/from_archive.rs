@@ -28,6 +28,9 @@ impl MonthsOfMerchant {
         archive: &RecordArchive,
         merchant_id: MerchantId,
     ) -> Result<Self, MoveError> {
+        if !all.is_empty() && !archive.is_configured() {
+            return Err(MoveError::NoArchive);
+        }
         let merchant = merchant_id.to_string();
         let mut months = Vec::new();
         for row in all {
