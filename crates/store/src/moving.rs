@@ -18,8 +18,8 @@ mod tables;
 
 pub use error::MoveError;
 use from_archive::MonthsOfMerchant;
-use rows::{Moving, RowPart, copy, count, execute, literal};
-use tables::TABLES;
+use rows::{Moving, RowPart, copy, count, delete, execute, literal};
+use tables::{EarlyRows, REQUEST_INDEX, TABLES};
 
 use crate::archiving::{self, lease};
 use crate::conn::Conn;
@@ -27,8 +27,9 @@ use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::ids::Id;
 use crate::readers::Readers;
+use crate::rollups::slot;
 use crate::rows::ArchivedMonthRow;
-use crate::schema::{jobs, open_calls, requests};
+use crate::schema::{corrections, jobs, open_calls, requests};
 use crate::store::Store;
 use crate::tables::merchants::{cell_of, set_cell};
 use crate::{archived, cells, dialect, merchants, partitions};
@@ -75,9 +76,15 @@ impl Store {
         merchant_id: MerchantId,
         patience: Duration,
     ) -> Result<MoveReport, MoveError> {
-        // The index of old records must not grow any more.
+        let now = self.0.context.clock.now();
+        let settled = RequestId::least(now.plus_millis(-SETTLED_AFTER_MILLIS));
+        let oldest = self.read(move |conn| oldest_open_call(conn, merchant_id)).await?;
+        let changing_from = oldest.map_or(settled, |oldest| oldest.min(settled));
+        let moving =
+            Moving { merchant_id, changing_from, changing_slot: first_slot_of(changing_from) };
+        // The index of old records and their sums must not grow any more.
         self.fold().await?;
-        let (now, archive) = (self.0.context.clock.now(), self.archive());
+        let archive = self.archive();
         let refused_from = now.plus_millis(-self.refusals_move_for());
         let begin = move |from: &mut Conn, to: &mut Conn| {
             let cell = check(from, to, merchant_id)?;
@@ -85,28 +92,24 @@ impl Store {
                 return Err(MoveError::ArchivesThere);
             }
             let there = archived::months(to)?;
-            let settled = RequestId::least(now.plus_millis(-SETTLED_AFTER_MILLIS));
-            let oldest = oldest_open_call(from, merchant_id)?;
-            let changing_from = oldest.map_or(settled, |oldest| oldest.min(settled));
-            let moving = Moving { merchant_id, changing_from };
             // Of an attempt before this one.
-            remove_rows(to, merchant_id)?;
+            remove_rows(to, moving)?;
             let months = archived_months(from)?;
             let left = MonthsOfMerchant::among(&months, &archive, merchant_id)?;
             let oldest = [oldest_record(from, merchant_id)?, left.begin()?];
             if let Some(oldest) = oldest.into_iter().flatten().min() {
                 partitions::make_between(to, oldest, now);
             }
-            for table in TABLES.iter().filter(|table| table.old_rows.is_some()) {
-                copy(from, to, *table, moving, RowPart::Old)?;
+            for table in TABLES.iter().filter(|table| table.early_rows != EarlyRows::None) {
+                copy(from, to, *table, moving, RowPart::Early)?;
             }
             let copied = left.copy(&archive, to, refused_from)?;
-            Ok((cell, moving, ArchivedCopy { months, there, copied }))
+            Ok((cell, EarlyCopy { begun: now, months, there, copied }))
         };
-        let (cell, moving, archived) = self.with_both(target, begin).await?;
+        let (cell, early) = self.with_both(target, begin).await?;
         let begun = Instant::now();
         self.set_cell(merchant_id, Some(cell)).await?;
-        let rows = self.move_rest(target, moving, archived, patience).await?;
+        let rows = self.move_rest(target, moving, early, patience).await?;
         Ok(MoveReport { rows, pause: begun.elapsed() })
     }
 
@@ -162,7 +165,7 @@ impl Store {
         &self,
         target: &Self,
         moving: Moving,
-        archived: ArchivedCopy,
+        early: EarlyCopy,
         patience: Duration,
     ) -> Result<BTreeMap<&'static str, i64>, MoveError> {
         tokio::time::sleep(GRACE).await;
@@ -178,9 +181,7 @@ impl Store {
         self.fold().await?;
         let (node_id, now) = (self.0.context.node_id, self.0.context.clock.now());
         let copy_rest = move |from: &mut Conn, to: &mut Conn| {
-            from.snapshot(|from| {
-                to.write(|to| copy_rest(from, to, moving, &archived, node_id, now))
-            })
+            from.snapshot(|from| to.write(|to| copy_rest(from, to, moving, &early, node_id, now)))
         };
         self.with_both(target, copy_rest).await
     }
@@ -262,13 +263,14 @@ fn archived_months(from: &mut Conn) -> Result<Vec<ArchivedMonthRow>, MoveError> 
     }
 }
 
-/// The rows that were copied from the archive.
-struct ArchivedCopy {
+/// The copy before the pause.
+struct EarlyCopy {
+    begun: Timestamp,
     /// The months that were in the archive.
     months: Vec<ArchivedMonthRow>,
     /// The months that were in the archive of the other database.
     there: Vec<ArchivedMonthRow>,
-    /// The numbers of rows by table.
+    /// The numbers of rows from the archive, by table.
     copied: BTreeMap<&'static str, i64>,
 }
 
@@ -313,7 +315,7 @@ fn copy_rest(
     from: &mut Conn,
     to: &mut Conn,
     moving: Moving,
-    archived: &ArchivedCopy,
+    early: &EarlyCopy,
     node_id: NodeId,
     now: Timestamp,
 ) -> Result<BTreeMap<&'static str, i64>, MoveError> {
@@ -322,18 +324,28 @@ fn copy_rest(
         return Err(MoveError::ArchivesThere);
     }
     // With a month that has left there meanwhile, rows of it that were copied may be gone.
-    if archived::months(to)? != archived.there {
+    if archived::months(to)? != early.there {
         return Err(MoveError::ArchivesThere);
     }
     // A month that has left meanwhile may be copied in part.
-    if archived_months(from)? != archived.months {
+    if archived_months(from)? != early.months {
         return Err(MoveError::ArchivesHere);
     }
+    let corrected = corrected_calls(from, moving, early.begun)?;
+    let first_slot = corrected.first().map_or(i64::MAX, |id| first_slot_of(*id));
+    let moving = Moving { changing_slot: moving.changing_slot.min(first_slot), ..moving };
     let mut rows = BTreeMap::new();
     for table in TABLES {
-        let part = if table.old_rows.is_some() { RowPart::Rest } else { RowPart::All };
-        copy(from, to, *table, moving, part)?;
-        let of_archive = archived.copied.get(table.name).copied().unwrap_or_default();
+        // Rows that were copied before the pause and have changed since are copied again.
+        if table.early_rows == EarlyRows::Sums {
+            delete(to, *table, moving, RowPart::Rest)?;
+        }
+        if table.name == REQUEST_INDEX.name && !corrected.is_empty() {
+            delete(to, *table, moving, RowPart::OfCalls(&corrected))?;
+            copy(from, to, *table, moving, RowPart::OfCalls(&corrected))?;
+        }
+        copy(from, to, *table, moving, RowPart::Rest)?;
+        let of_archive = early.copied.get(table.name).copied().unwrap_or_default();
         let here = count(from, *table, moving)?.saturating_add(of_archive);
         let there = count(to, *table, moving)?;
         if here != there {
@@ -350,10 +362,30 @@ fn copy_rest(
 }
 
 /// Removes what an earlier attempt has copied, while the merchant is not there.
-fn remove_rows(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), MoveError> {
-    let merchant = literal(conn, merchant_id.as_bytes());
-    for table in TABLES.iter().filter(|table| table.is_archived) {
-        execute(conn, &format!("DELETE FROM {} WHERE merchant_id = {merchant}", table.name))?;
-    }
-    Ok(())
+fn remove_rows(to: &mut Conn, moving: Moving) -> Result<(), MoveError> {
+    // Sums are found by their series, which come before them.
+    let mut tables = TABLES.iter().rev().filter(|table| table.is_early());
+    tables.try_for_each(|table| delete(to, *table, moving, RowPart::All))
+}
+
+/// The first quarter hour whose sums the calls from this one on may change. The clocks of nodes differ.
+fn first_slot_of(first: RequestId) -> i64 {
+    slot(first.created_at().plus_millis(-SETTLED_AFTER_MILLIS).unix_micros())
+}
+
+/// The old calls that were corrected since an instant, the oldest first. Their index entries and sums have changed.
+fn corrected_calls(
+    from: &mut Conn,
+    moving: Moving,
+    since: Timestamp,
+) -> Result<Vec<RequestId>, StoreError> {
+    let since = since.plus_millis(-SETTLED_AFTER_MILLIS).unix_micros();
+    let ids: Vec<Id<RequestId>> = corrections::table
+        .filter(corrections::merchant_id.eq(Id(moving.merchant_id)))
+        .filter(corrections::request_id.lt(Id(moving.changing_from)))
+        .filter(corrections::created_at.ge(since))
+        .order(corrections::request_id)
+        .select(corrections::request_id)
+        .load(from)?;
+    Ok(ids.into_iter().map(Id::get).collect())
 }

@@ -240,6 +240,51 @@ fn a_merchant_whose_call_does_not_end_stays() {
     });
 }
 
+/// Old sums are copied before the pause. The settlement of a call that the sweeper has ended changes some.
+#[test]
+fn old_sums_that_change_while_a_merchant_moves_are_copied_again() {
+    const DAY: i64 = 24 * 60 * 60 * 1_000;
+    each_store(async |store| {
+        let folder = tempfile::tempdir().unwrap();
+        let url = DatabaseUrl::Sqlite(folder.path().join("seven.db"));
+        let options = Options { cell: Some(seven()), ..Options::default() };
+        Store::open(&url, &options).unwrap().close().await.unwrap();
+        let target = store.open_in(&url, folder.path());
+        let merchant = store.merchant().await;
+        let merchant_id = merchant.merchant.merchant_id;
+        let key = store.secret_key_id(&merchant).await;
+        store.forward(store.call(merchant_id, key), 1_000, "0.25").await.unwrap();
+        let swept = store.call(merchant_id, key);
+        let swept_id = swept.request_id;
+        store.store.admit(Box::new(swept)).await.unwrap().unwrap();
+        store.store.close().await.unwrap();
+        let node = store.open_again();
+        store.expire_other_leases(&node).await;
+        assert_eq!(node.sweep().await.unwrap(), 1);
+        store.clock.advance_millis(5 * DAY);
+        node.renew_lease().await.unwrap();
+        let open = store.call(merchant_id, key);
+        let open_id = open.request_id;
+        node.admit(Box::new(open)).await.unwrap().unwrap();
+        let moving = node.move_merchant(&target, merchant_id, PATIENCE);
+        let meanwhile = async {
+            // The merchant waits for its open call.
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
+            for id in [swept_id, open_id] {
+                let settled = node.settle(id, answered(1_000, "0.5")).await;
+                assert!(matches!(settled, SettleOutcome::Settled(_)), "{settled:?}");
+            }
+        };
+        let (moved, ()) = tokio::join!(moving, meanwhile);
+        let moved = moved.unwrap();
+        assert_eq!((moved.rows["requests"], moved.rows["corrections"]), (3, 1));
+        assert_audited(&node).await;
+        assert_audited(&target).await;
+        node.close().await.unwrap();
+        target.close().await.unwrap();
+    });
+}
+
 #[test]
 fn calls_that_are_made_meanwhile_are_refused_or_move_as_well() {
     each_pair(async |store, target| {

@@ -1,7 +1,7 @@
 //! The audit of the roll-ups. The sums of each series are compared in every width, with the times of its calls, and the
 //! index of records by the number of entries of each pair.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use diesel::prelude::*;
@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rollups::{self, QueuedCall, RollupSums, series_of, slot, widths_of};
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
-use crate::schema::{request_index, usage_rollups, usage_series};
+use crate::schema::{self, request_index, usage_rollups, usage_series};
 use crate::tables::merchants;
 
 /// The recalculated sums.
@@ -25,6 +25,8 @@ pub(super) struct RecomputedRollups {
     entries: BTreeMap<IndexKey, [i64; 2]>,
     /// The records whose entries are not compared.
     leaving: Option<Range<Id<RequestId>>>,
+    /// The series that are not compared.
+    absent: HashSet<Id<AnyId>>,
 }
 
 type IndexKey = (Id<MerchantId>, String, String);
@@ -93,6 +95,9 @@ impl RecomputedRollups {
     /// Compares the sums of a series in one width.
     fn check(&mut self, found: &WidthSums, audit: &mut Audit) {
         let (series_id, width) = found.of;
+        if self.absent.contains(&series_id) {
+            return;
+        }
         let series = self.series.get_mut(&series_id);
         let Some(series) = series.filter(|one| widths_of(&one.row.key).contains(&width)) else {
             let what = format!("usage of unknown series {series_id} in rows of {width}");
@@ -146,6 +151,8 @@ pub(super) fn compare(
     audit: &mut Audit,
 ) -> Result<(), StoreError> {
     let queued = rollups::queued(conn)?;
+    // A merchant that moves here has sums and entries before it is here.
+    recomputed.absent = absent_series(conn)?;
     let entries = std::mem::take(&mut recomputed.entries);
     compare_index(conn, &queued, entries, recomputed.leaving.as_ref(), audit)?;
     // The calls in the queue are in no row yet.
@@ -238,6 +245,14 @@ fn compare_series(
     Ok(())
 }
 
+/// The series of merchants that are not here.
+fn absent_series(conn: &mut Conn) -> Result<HashSet<Id<AnyId>>, StoreError> {
+    let present = schema::merchants::table.select(schema::merchants::merchant_id);
+    let absent = usage_series::table.filter(usage_series::merchant_id.ne_all(present));
+    let absent: Vec<Id<AnyId>> = absent.select(usage_series::series_id).load(conn)?;
+    Ok(absent.into_iter().collect())
+}
+
 /// Compares the numbers of entries of the index of records, except for those of the records that are `leaving`.
 fn compare_index(
     conn: &mut Conn,
@@ -250,7 +265,6 @@ fn compare_index(
     let none = Id(RequestId::from_bytes([0; 16]));
     let leaving = leaving.cloned().unwrap_or(none..none);
     let is_before = request_index::request_id.lt(leaving.start);
-    let merchants = merchants::present(conn)?;
     let stored: Vec<(Id<MerchantId>, String, String, i64)> = request_index::table
         .filter(is_before.or(request_index::request_id.ge(leaving.end)))
         .group_by(pair)
@@ -261,7 +275,7 @@ fn compare_index(
             diesel::dsl::count_star(),
         ))
         .load(conn)?;
-    // A merchant that moves here has entries before it is here.
+    let merchants = merchants::present(conn)?;
     let stored = stored.into_iter().filter(|(id, ..)| merchants.contains(id));
     let stored = stored.map(|(id, key, value, count)| ((id, key, value), count));
     let queued = queued.iter().filter(|call| !leaving.contains(&Id(call.request_id)));

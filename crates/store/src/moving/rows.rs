@@ -8,7 +8,7 @@ use diesel::sql_types::{BigInt, Text};
 use tollgate_domain::{Id as _, MerchantId, RequestId};
 
 use super::error::MoveError;
-use super::tables::MovedTable;
+use super::tables::{EarlyRows, MovedTable};
 use crate::conn::Conn;
 
 /// The most rows, and about the most bytes, of one statement.
@@ -17,21 +17,27 @@ const BYTES_AT_ONCE: usize = 4 << 20;
 
 /// A part of the rows of a merchant.
 #[derive(Clone, Copy)]
-pub(super) enum RowPart {
-    Old,
+pub(super) enum RowPart<'a> {
+    /// The rows before the pause.
+    Early,
     Rest,
     All,
+    /// The rows of these calls.
+    OfCalls(&'a [RequestId]),
 }
 
-/// A merchant that moves, and the least id of a row that may still change.
+/// A merchant that moves.
 #[derive(Clone, Copy)]
 pub(super) struct Moving {
     pub(super) merchant_id: MerchantId,
+    /// The least id of a row that may still change.
     pub(super) changing_from: RequestId,
+    /// The first quarter hour whose sums may still change.
+    pub(super) changing_slot: i64,
 }
 
 /// The condition of the rows of a merchant.
-fn condition(conn: &Conn, table: MovedTable, moving: Moving, part: RowPart) -> String {
+fn condition(conn: &Conn, table: MovedTable, moving: Moving, part: RowPart<'_>) -> String {
     let merchant = literal(conn, moving.merchant_id.as_bytes());
     let owned = match table.name {
         "usage_rollups" => {
@@ -42,10 +48,22 @@ fn condition(conn: &Conn, table: MovedTable, moving: Moving, part: RowPart) -> S
         _ => format!("merchant_id = {merchant}"),
     };
     let bound = literal(conn, moving.changing_from.as_bytes());
-    match (table.old_rows, part) {
-        (Some(id), RowPart::Old) => format!("{owned} AND {id} < {bound}"),
-        (Some(id), RowPart::Rest) => format!("{owned} AND {id} >= {bound}"),
-        (_, RowPart::All) | (None, _) => owned,
+    // A row of sums covers `width` quarter hours.
+    let slot = moving.changing_slot;
+    match (table.early_rows, part) {
+        (_, RowPart::OfCalls(ids)) => {
+            let ids: Vec<_> = ids.iter().map(|id| literal(conn, id.as_bytes())).collect();
+            format!("{owned} AND request_id IN ({})", ids.join(", "))
+        }
+        (EarlyRows::Old(id), RowPart::Early) => format!("{owned} AND {id} < {bound}"),
+        (EarlyRows::Old(id), RowPart::Rest) => format!("{owned} AND {id} >= {bound}"),
+        (EarlyRows::Sums, RowPart::Early) => format!("{owned} AND slot + width <= {slot}"),
+        (EarlyRows::Sums, RowPart::Rest) => format!("{owned} AND slot + width > {slot}"),
+        (EarlyRows::Series, RowPart::Rest) => format!(
+            "{owned} AND EXISTS (SELECT 1 FROM usage_rollups AS s \
+             WHERE s.series_id = t.series_id AND s.slot + s.width > {slot})"
+        ),
+        (_, RowPart::All | RowPart::Early) | (EarlyRows::None, _) => owned,
     }
 }
 
@@ -65,7 +83,8 @@ pub(super) fn count(conn: &mut Conn, table: MovedTable, moving: Moving) -> Resul
         rows: i64,
     }
     let condition = condition(conn, table, moving, RowPart::All);
-    let query = sql_query(format!("SELECT count(*) AS rows FROM {} WHERE {condition}", table.name));
+    let query =
+        sql_query(format!("SELECT count(*) AS rows FROM {} AS t WHERE {condition}", table.name));
     let Count { rows } = query.get_result(conn)?;
     Ok(rows)
 }
@@ -109,7 +128,7 @@ pub(super) fn copy(
     to: &mut Conn,
     table: MovedTable,
     moving: Moving,
-    part: RowPart,
+    part: RowPart<'_>,
 ) -> Result<(), MoveError> {
     copy_rows(from, to, table, moving, part).map_err(|error| error.of_table(table.name))
 }
@@ -119,7 +138,7 @@ fn copy_rows(
     to: &mut Conn,
     table: MovedTable,
     moving: Moving,
-    part: RowPart,
+    part: RowPart<'_>,
 ) -> Result<(), MoveError> {
     let query = sql_query(selection(from, table, moving, part)?);
     let mut batch = Batch::new(to, table)?;
@@ -143,7 +162,7 @@ fn selection(
     conn: &mut Conn,
     table: MovedTable,
     moving: Moving,
-    part: RowPart,
+    part: RowPart<'_>,
 ) -> Result<String, MoveError> {
     let condition = condition(conn, table, moving, part);
     let object = match conn {
@@ -169,6 +188,10 @@ fn insertion(conn: &mut Conn, table: MovedTable) -> Result<String, MoveError> {
     let columns = columns(conn, table)?;
     let names: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
     let names = names.join(", ");
+    let known = match table.early_rows {
+        EarlyRows::Series => " WHERE true ON CONFLICT DO NOTHING",
+        _ => "",
+    };
     Ok(match conn {
         Conn::Sqlite(_) => {
             let values = columns.iter().map(|Column { name, kind }| match kind.as_str() {
@@ -176,11 +199,14 @@ fn insertion(conn: &mut Conn, table: MovedTable) -> Result<String, MoveError> {
                 _ => format!("json_extract(value, '$.{name}')"),
             });
             let values: Vec<_> = values.collect();
-            format!("INSERT INTO {name} ({names}) SELECT {} FROM json_each(?)", values.join(", "))
+            format!(
+                "INSERT INTO {name} ({names}) SELECT {} FROM json_each(?){known}",
+                values.join(", ")
+            )
         }
         Conn::Postgres(_) => format!(
             "INSERT INTO {name} ({names}) SELECT {names} \
-             FROM json_populate_recordset(NULL::{name}, $1::json)"
+             FROM json_populate_recordset(NULL::{name}, $1::json){known}"
         ),
     })
 }
@@ -219,6 +245,17 @@ impl Batch {
         sql_query(&self.insert).bind::<Text, _>(rows).execute(to)?;
         Ok(())
     }
+}
+
+/// Deletes rows.
+pub(super) fn delete(
+    conn: &mut Conn,
+    table: MovedTable,
+    moving: Moving,
+    part: RowPart<'_>,
+) -> Result<(), MoveError> {
+    let condition = condition(conn, table, moving, part);
+    execute(conn, &format!("DELETE FROM {} WHERE {condition}", table.name))
 }
 
 pub(super) fn execute(conn: &mut Conn, statement: &str) -> Result<(), MoveError> {

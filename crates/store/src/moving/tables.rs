@@ -4,8 +4,8 @@
 #[derive(Clone, Copy)]
 pub(super) struct MovedTable {
     pub(super) name: &'static str,
-    /// The id by which rows that no longer change are copied before the pause.
-    pub(super) old_rows: Option<&'static str>,
+    /// The rows that are copied before the pause.
+    pub(super) early_rows: EarlyRows,
     /// Whether rows of it are in the archive.
     pub(super) is_archived: bool,
     /// The column that the other database fills itself.
@@ -14,9 +14,27 @@ pub(super) struct MovedTable {
     pub(super) is_tree: bool,
 }
 
+/// The rows of a table that are copied before the pause.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum EarlyRows {
+    None,
+    /// Those with an id in this column below that of the calls that may change.
+    Old(&'static str),
+    /// All series of sums. Later ones are copied in the pause.
+    Series,
+    /// The sums of quarter hours that no longer change.
+    Sums,
+}
+
 impl MovedTable {
     const fn new(name: &'static str) -> Self {
-        Self { name, old_rows: None, is_archived: false, numbered: None, is_tree: false }
+        Self {
+            name,
+            early_rows: EarlyRows::None,
+            is_archived: false,
+            numbered: None,
+            is_tree: false,
+        }
     }
 
     const fn archived(name: &'static str) -> Self {
@@ -24,7 +42,16 @@ impl MovedTable {
     }
 
     const fn growing(name: &'static str, id: &'static str) -> Self {
-        Self { old_rows: Some(id), ..Self::archived(name) }
+        Self { early_rows: EarlyRows::Old(id), ..Self::archived(name) }
+    }
+
+    const fn of_sums(name: &'static str, early_rows: EarlyRows) -> Self {
+        Self { early_rows, ..Self::new(name) }
+    }
+
+    /// Whether rows of it are written before the pause.
+    pub(super) fn is_early(self) -> bool {
+        self.is_archived || self.early_rows != EarlyRows::None
     }
 
     const fn numbered(name: &'static str, column: &'static str) -> Self {
@@ -72,8 +99,8 @@ pub(super) const TABLES: &[MovedTable] = &[
     MovedTable::new("corrections"),
     MovedTable::new("repricings"),
     MovedTable::new("reported_usage"),
-    MovedTable::new("usage_series"),
-    MovedTable::new("usage_rollups"),
+    MovedTable::of_sums("usage_series", EarlyRows::Series),
+    MovedTable::of_sums("usage_rollups", EarlyRows::Sums),
     REFUSALS,
     MovedTable::new("refusal_counts"),
     MovedTable::new("missing_prices"),
