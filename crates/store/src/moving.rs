@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use diesel::prelude::*;
@@ -27,7 +28,8 @@ use crate::error::StoreError;
 use crate::files::{beside, private};
 use crate::ids::Id;
 use crate::readers::Readers;
-use crate::rollups::slot;
+use crate::requests::CLOCK_DIFFERENCE_MS;
+use crate::rollups::{self, slot};
 use crate::rows::ArchivedMonthRow;
 use crate::schema::{corrections, jobs, open_calls, requests};
 use crate::store::Store;
@@ -37,6 +39,8 @@ use crate::{archived, cells, dialect, merchants, partitions};
 /// The time after which an operation that had begun before the pause has ended.
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
+/// The most attempts to copy the rest while calls are still being settled.
+const FOLD_ATTEMPTS: usize = 20;
 /// Rows with ids of the last hour may still be written by transactions that have begun.
 const SETTLED_AFTER_MILLIS: i64 = 60 * 60 * 1_000;
 
@@ -178,10 +182,36 @@ impl Store {
                 _ => tokio::time::sleep(POLL).await,
             }
         }
+        let early = Arc::new(early);
+        for _ in 1..FOLD_ATTEMPTS {
+            match self.copy_folded(target, moving, &early).await {
+                Err(MoveError::NotFolded) => tokio::time::sleep(POLL).await,
+                copied => return copied,
+            }
+        }
+        self.copy_folded(target, moving, &early).await
+    }
+
+    /// Copies the rest, when the calls of the merchant are in the sums and the index.
+    async fn copy_folded(
+        &self,
+        target: &Self,
+        moving: Moving,
+        early: &Arc<EarlyCopy>,
+    ) -> Result<BTreeMap<&'static str, i64>, MoveError> {
         self.fold().await?;
         let (node_id, now) = (self.0.context.node_id, self.0.context.clock.now());
+        let early = Arc::clone(early);
         let copy_rest = move |from: &mut Conn, to: &mut Conn| {
-            from.snapshot(|from| to.write(|to| copy_rest(from, to, moving, &early, node_id, now)))
+            from.snapshot(|from| {
+                // A call may have been settled since: the queue is not copied. This read also fixes the state of the snapshot,
+                // before the other database is waited for.
+                let queued = rollups::queued(from)?;
+                if queued.iter().any(|call| call.merchant_id == moving.merchant_id) {
+                    return Err(MoveError::NotFolded);
+                }
+                to.write(|to| copy_rest(from, to, moving, &early, node_id, now))
+            })
         };
         self.with_both(target, copy_rest).await
     }
@@ -379,7 +409,7 @@ fn corrected_calls(
     moving: Moving,
     since: Timestamp,
 ) -> Result<Vec<RequestId>, StoreError> {
-    let since = since.plus_millis(-SETTLED_AFTER_MILLIS).unix_micros();
+    let since = since.plus_millis(-CLOCK_DIFFERENCE_MS).unix_micros();
     let ids: Vec<Id<RequestId>> = corrections::table
         .filter(corrections::merchant_id.eq(Id(moving.merchant_id)))
         .filter(corrections::request_id.lt(Id(moving.changing_from)))

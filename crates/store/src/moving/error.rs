@@ -44,6 +44,8 @@ pub enum MoveError {
     ArchivesHere,
     /// A month of the other database is being archived.
     ArchivesThere,
+    /// Calls of the merchant are settled again and again.
+    NotFolded,
     /// This number of calls did not end in time.
     OpenCalls(i64),
     /// The databases have different numbers of rows in this table.
@@ -114,6 +116,9 @@ impl fmt::Display for MoveError {
             Self::ArchivesThere => f.write_str(
                 "a month of the other database is being archived: move the merchant afterwards",
             ),
+            Self::NotFolded => {
+                f.write_str("calls of the merchant are still being settled: move it once more")
+            }
             Self::OpenCalls(count) => write!(f, "{count} calls of the merchant have not ended"),
             Self::Differs { table, here, there } => {
                 write!(f, "{table} has {here} rows here and {there} in the other database")
