@@ -99,6 +99,16 @@ fn rows_are_read_back_as_they_were_written() {
         found.push(row);
     }
     assert!(found == rows(), "the rows differ");
+    for merchant in ["mch_A", "mch_B", "mch_C", "mch_Z"] {
+        let expected: Vec<_> = rows().into_iter().filter(|row| row.merchant == merchant).collect();
+        let mut walk = archive.ascending::<Row>(Arc::clone(&manifest), Some(merchant.to_owned()));
+        let mut found = Vec::new();
+        while let Some(row) = walk.next_row().unwrap() {
+            found.push(row);
+        }
+        assert!(found == expected, "the rows of {merchant} differ");
+        archive.verify_files_of::<Row>(&manifest, merchant).unwrap();
+    }
 
     let sums = archive.verify::<Row>(&manifest).unwrap();
     for merchant in ["mch_A", "mch_B", "mch_C"] {
