@@ -91,10 +91,7 @@ impl Store {
         let archive = self.archive();
         let refused_from = now.plus_millis(-self.refusals_move_for());
         let begin = move |from: &mut Conn, to: &mut Conn| {
-            let cell = check(from, to, merchant_id)?;
-            if lease::is_held(to, now)? || archiving::is_archiving(to)? {
-                return Err(MoveError::ArchivesThere);
-            }
+            let cell = check(from, to, merchant_id, now)?;
             let there = archived::months(to)?;
             // Of an attempt before this one.
             remove_rows(to, moving)?;
@@ -262,7 +259,12 @@ impl MoveLock {
     }
 }
 
-fn check(from: &mut Conn, to: &mut Conn, merchant_id: MerchantId) -> Result<CellNumber, MoveError> {
+fn check(
+    from: &mut Conn,
+    to: &mut Conn,
+    merchant_id: MerchantId,
+    now: Timestamp,
+) -> Result<CellNumber, MoveError> {
     if !cells::is_one(to)? {
         return Err(MoveError::NoCell);
     }
@@ -280,6 +282,9 @@ fn check(from: &mut Conn, to: &mut Conn, merchant_id: MerchantId) -> Result<Cell
         Some(cell) if is_there => return Err(MoveError::HasMoved(cell)),
         None if is_there => return Err(MoveError::IsThere),
         Some(_) | None => {}
+    }
+    if lease::is_held(to, now)? || archiving::is_archiving(to)? {
+        return Err(MoveError::ArchivesThere);
     }
     Ok(there)
 }
