@@ -48,12 +48,6 @@ pub(crate) use reading::{
 };
 
 diesel::define_sql_function! {
-    /// Takes a lock until the session ends, if it is free.
-    #[sql_name = "pg_try_advisory_lock"]
-    fn try_session_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
-}
-
-diesel::define_sql_function! {
     /// Takes a lock until the transaction ends, if it is free.
     #[sql_name = "pg_try_advisory_xact_lock"]
     fn try_advisory_lock(number: diesel::sql_types::BigInt) -> diesel::sql_types::Bool;
@@ -490,13 +484,21 @@ pub(crate) fn try_lock_rollup_queue(conn: &mut Conn) -> QueryResult<bool> {
     try_lock_advisory(conn, "rollup_queue")
 }
 
-/// Takes a lock until the session ends, if it is free. SQLite has none.
-pub(crate) fn try_lock_session(conn: &mut Conn, name: &str) -> QueryResult<bool> {
+/// Begins a transaction that does nothing but hold a lock, if it is free. SQLite has none.
+///
+/// Sessions have such locks as well. But behind a pooler, a session outlives the connection to the pooler.
+pub(crate) fn try_begin_lock(conn: &mut Conn, name: &str) -> QueryResult<bool> {
+    if let Conn::Postgres(conn) = conn {
+        conn.batch_execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")?;
+    }
+    try_lock_advisory(conn, name)
+}
+
+/// Ends the transaction of [`try_begin_lock`].
+pub(crate) fn end_lock(conn: &mut Conn) -> QueryResult<()> {
     match conn {
-        Conn::Sqlite(_) => Ok(true),
-        Conn::Postgres(conn) => {
-            diesel::select(try_session_lock(advisory_number(name))).get_result(conn)
-        }
+        Conn::Sqlite(_) => Ok(()),
+        Conn::Postgres(conn) => conn.batch_execute("ROLLBACK"),
     }
 }
 

@@ -1,8 +1,8 @@
-//! The files beside a database: their names and access rights.
+//! The files beside a database: their names, access rights and locks.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The path of a file that belongs to a SQLite file.
@@ -24,6 +24,34 @@ pub(crate) fn private() -> OpenOptions {
 pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
     const OWNER: u32 = 0o700;
     DirBuilder::new().recursive(true).mode(OWNER).create(path)
+}
+
+/// The lock of a file, which one process at a time has. It ends when this value is dropped, or with the process.
+pub(crate) struct FileLock(File);
+
+impl FileLock {
+    /// Locks the file at `path`, and makes it if it is missing. `None` if another process has the lock.
+    pub(crate) fn take(path: &Path) -> io::Result<Option<Self>> {
+        let file = private().create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(cause)) => Err(cause),
+        }
+    }
+
+    /// The identity of the file: another file at the same path has another one.
+    pub(crate) fn identity(&self) -> io::Result<String> {
+        let metadata = self.0.metadata()?;
+        Ok(format!("{}:{}", metadata.dev(), metadata.ino()))
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // To close the file is not enough: a child process that is just starting still has it open.
+        let _ = self.0.unlock();
+    }
 }
 
 /// The one name of a file that may have several, by links in its path. It need not exist.

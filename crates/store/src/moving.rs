@@ -5,7 +5,6 @@
 //! in one transaction of the other database. From then on the merchant is there, and its rows here rest as they are.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use tables::{EarlyRows, REQUEST_INDEX, TABLES};
 use crate::archiving::{self, lease};
 use crate::conn::Conn;
 use crate::error::StoreError;
-use crate::files::{beside, private};
+use crate::files::{FileLock, beside};
 use crate::ids::Id;
 use crate::readers::Readers;
 use crate::requests::CLOCK_DIFFERENCE_MS;
@@ -235,26 +234,32 @@ fn interrupted(_: tokio::task::JoinError) -> StoreError {
 /// Held by the command that moves a merchant. It ends with its process.
 enum MoveLock {
     File {
-        _file: File,
+        _lock: FileLock,
     },
-    /// A connection with a lock of its session.
-    Session {
-        _conn: Box<Conn>,
-    },
+    /// A connection whose transaction has the lock.
+    Transaction(Box<Conn>),
 }
 
 impl MoveLock {
     fn take(readers: &Readers, merchant: &str) -> Result<Self, MoveError> {
         if let Some(file) = readers.file() {
-            let file = private().create(true).truncate(false).open(beside(file, ".moving"));
-            let file = file.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
-            file.try_lock().map_err(|_| MoveError::Busy)?;
-            return Ok(Self::File { _file: file });
+            let taken = FileLock::take(&beside(file, ".moving"));
+            let taken = taken.map_err(|cause| StoreError::Unavailable(cause.to_string()))?;
+            return Ok(Self::File { _lock: taken.ok_or(MoveError::Busy)? });
         }
         let mut conn = readers.connect()?;
-        match dialect::try_lock_session(&mut conn, &format!("move of {merchant}"))? {
-            true => Ok(Self::Session { _conn: Box::new(conn) }),
+        match dialect::try_begin_lock(&mut conn, &format!("move of {merchant}"))? {
+            true => Ok(Self::Transaction(Box::new(conn))),
             false => Err(MoveError::Busy),
+        }
+    }
+}
+
+impl Drop for MoveLock {
+    fn drop(&mut self) {
+        if let Self::Transaction(conn) = self {
+            // Without this, the server ends the transaction a little later than the connection.
+            let _ = dialect::end_lock(conn);
         }
     }
 }

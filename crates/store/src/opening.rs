@@ -1,8 +1,6 @@
 //! The opening of a store: options, checks and errors.
 
 use std::fmt;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
@@ -17,7 +15,7 @@ use tollgate_pricing::Rate;
 use crate::archived::RecordArchive;
 use crate::conn::{Conn, ConnManager, DatabaseUrl};
 use crate::error::StoreError;
-use crate::files::{beside, private};
+use crate::files::{FileLock, beside};
 use crate::journal::Journal;
 use crate::ledger::{Ledger, LedgerContext, RecentSettlements};
 use crate::ledger_metrics::LedgerMetrics;
@@ -277,21 +275,16 @@ fn journal_in(folder: &Path) -> Result<Journal, OpenError> {
     Journal::open(folder).map_err(|cause| OpenError::Journal(folder.to_owned(), cause))
 }
 
-/// Locks a SQLite file for this process alone, as long as the result is open.
-pub(crate) fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let file = private().create(true).truncate(false).open(beside(path, ".lock"))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse),
-        Err(std::fs::TryLockError::Error(cause)) => Err(OpenError::Io(cause)),
-    }
+/// Locks a SQLite file for this process alone.
+pub(crate) fn lock_file(path: &Path) -> Result<FileLock, OpenError> {
+    FileLock::take(&beside(path, ".lock"))?.ok_or(OpenError::InUse)
 }
 
 /// As [`lock_file`], but waits for a short lock of another process. `None` if none is needed.
 fn lock_file_soon(
     path: &Path,
     mut is_needed: impl FnMut() -> Result<bool, OpenError>,
-) -> Result<Option<File>, OpenError> {
+) -> Result<Option<FileLock>, OpenError> {
     const PAUSE: Duration = Duration::from_millis(50);
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
@@ -357,7 +350,7 @@ fn check_pooler(manager: &ConnManager, conn: &mut Conn) -> Result<(), OpenError>
 fn prepare(
     manager: &ConnManager,
     options: &Options,
-    lock: Option<&File>,
+    lock: Option<&FileLock>,
     node_id: NodeId,
 ) -> Result<Option<ServingStart>, OpenError> {
     let mut conn = manager.connect()?;
@@ -386,8 +379,7 @@ fn prepare(
         make_partitions(&mut conn, options);
     }
     let Some(lock) = lock else { return Ok(None) };
-    let metadata = lock.metadata()?;
-    let lock = format!("{}:{}", metadata.dev(), metadata.ino());
+    let lock = lock.identity()?;
     let has_ended = serving::has_ended(&mut conn)?;
     if has_ended != Some(true) {
         if has_ended == Some(false) {

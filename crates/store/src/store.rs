@@ -1,7 +1,6 @@
 //! The store: a database, its ledger, and this process's state in it.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +18,7 @@ use crate::archived::RecordArchive;
 use crate::backlog::{self, Backlog};
 use crate::conn::Conn;
 use crate::error::StoreError;
+use crate::files::FileLock;
 use crate::journal::JournalEntry;
 use crate::ledger::{self, Ledger, LedgerContext, ReportOutcome, ReportedUsage, SettleOutcome};
 use crate::ledger_metrics::LedgerMetrics;
@@ -39,7 +39,7 @@ pub(crate) struct StoreInner {
     pub(crate) context: Arc<LedgerContext>,
     pub(crate) lease_ms: u32,
     pub(crate) renewals: Mutex<LeaseRenewals>,
-    pub(crate) lock: Mutex<Option<File>>,
+    pub(crate) lock: Mutex<Option<FileLock>>,
     /// The open calls of this process that it did not know at the last sweep.
     pub(crate) unknown_calls: Mutex<HashSet<RequestId>>,
     /// Whether no other process can have a call in flight.
