@@ -3,7 +3,7 @@
 use diesel::prelude::*;
 use tollgate_domain::Timestamp;
 
-use crate::conn::Conn;
+use crate::conn::{Conn, each_database};
 use crate::error::StoreError;
 use crate::schema::price_lists;
 
@@ -57,16 +57,18 @@ pub fn add(
         return Ok(None);
     }
     let number = before.unwrap_or(0).saturating_add(1);
-    // Of two that are added at once, the second one breaks the key.
-    diesel::insert_into(price_lists::table)
-        .values((
-            price_lists::number.eq(number),
-            price_lists::released.eq(released),
-            price_lists::source.eq(source),
-            price_lists::accepted_at.eq(now.unix_micros()),
-            price_lists::list.eq(list),
-        ))
-        .execute(conn)?;
+    let row = (
+        price_lists::number.eq(number),
+        price_lists::released.eq(released),
+        price_lists::source.eq(source),
+        price_lists::accepted_at.eq(now.unix_micros()),
+        price_lists::list.eq(list),
+    );
+    // Of two that are added at once, the second one waits for the first and finds its number.
+    let insert = diesel::insert_into(price_lists::table).values(row).on_conflict_do_nothing();
+    if each_database!(conn, conn => insert.execute(conn))? == 0 {
+        return Ok(None);
+    }
     let old = price_lists::table.filter(price_lists::number.le(number.saturating_sub(KEPT)));
     diesel::delete(old).execute(conn)?;
     Ok(Some(number))
