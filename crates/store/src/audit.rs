@@ -17,6 +17,7 @@ use tollgate_pricing::Amount;
 mod archived;
 mod findings;
 mod jobs;
+mod metadata;
 mod rollups;
 mod statements;
 
@@ -202,7 +203,7 @@ pub fn run(conn: &mut Conn, archive: Option<&RecordArchive>) -> Result<Audit, St
     let mut audit = Audit::default();
     let mut sums = RecomputedLedger::default();
     let until = crate::archived::until(conn)?;
-    sums.rollups = rollups::RecomputedRollups::new(until);
+    sums.rollups = rollups::RecomputedRollups::new(conn, until)?;
     if let (Some(until), None) = (until, archive) {
         sums.archived = Some(archived::read(conn, until, &mut sums.counters)?);
     }

@@ -9,6 +9,7 @@ pub(crate) mod group;
 mod reading;
 
 use std::array::from_ref;
+use std::collections::BTreeSet;
 
 use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
@@ -25,26 +26,27 @@ use tollgate_domain::{
 use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
 use crate::prepared::{
-    AddRollup, AddRollups, DataVersion, InsertIndexRows, InsertSomeIndexRows,
-    InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter, SaveCounters,
-    SaveCountersOfAccounts, SaveSpendCounters, SaveWallet, SaveWallets,
+    AddRollup, AddRollups, AddSetRollup, AddSetRollups, DataVersion, InsertIndexRows,
+    InsertSomeIndexRows, InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter,
+    SaveCounters, SaveCountersOfAccounts, SaveSpendCounters, SaveWallet, SaveWallets,
 };
 use crate::rows::{
     AnswerRow, BudgetRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow,
-    EventRow, JobRow, MissingPriceRow, OpenCallRow, ProviderObjectRow, RefusalCountRow, RefusalRow,
-    ReportedUsageRow, RepricingRow, RequestIndexRow, RequestRow, RollupRow, RunRow, SeriesRow,
-    SpendCountersRow, SpendKeyRow, SubscriptionRow, TierCounterRow, TransactionRow, WalletRow,
-    WebhookRow, to_json,
+    EventRow, JobRow, MetadataSetRow, MissingPriceRow, OpenCallRow, ProviderObjectRow,
+    RefusalCountRow, RefusalRow, ReportedUsageRow, RepricingRow, RequestIndexRow, RequestRow,
+    RollupRow, RunRow, SeriesRow, SetRollupRow, SpendCountersRow, SpendKeyRow, SubscriptionRow,
+    TierCounterRow, TransactionRow, WalletRow, WebhookRow, to_json,
 };
 use crate::schema::{
     archive_state, budgets, connections, corrections, deliveries, events, idempotent_answers, jobs,
-    merchants, missing_prices, open_calls, provider_events, provider_objects, refusal_counts,
-    refusals, reported_usage, repricings, request_index, requests, rollup_queue, runs, secret_keys,
-    spend_counters, spend_keys, subscription_config_versions, subscription_configs, subscriptions,
-    usage_series, wallets, webhooks,
+    merchants, metadata_sets, missing_prices, open_calls, provider_events, provider_objects,
+    refusal_counts, refusals, reported_usage, repricings, request_index, requests, rollup_queue,
+    runs, secret_keys, spend_counters, spend_keys, subscription_config_versions,
+    subscription_configs, subscriptions, usage_series, wallets, webhooks,
 };
 pub(crate) use reading::{
-    BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, UsageQuery, plan,
+    BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, SummedCalls, UsageQuery,
+    most_varied_key, plan,
 };
 
 diesel::define_sql_function! {
@@ -779,15 +781,47 @@ pub(crate) fn create_runs(
 
 /// Inserts the series that do not exist yet. `rows` must ascend.
 pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<()> {
+    /// PostgreSQL takes 65,535 values.
+    const AT_ONCE: usize = 3_000;
     match conn {
         Conn::Sqlite(conn) => execute_each(rows, |row| {
             diesel::insert_or_ignore_into(usage_series::table).values(row).execute(conn)
         }),
-        Conn::Postgres(conn) => diesel::insert_into(usage_series::table)
-            .values(rows)
-            .on_conflict_do_nothing()
-            .execute(conn)
-            .map(drop),
+        Conn::Postgres(conn) => rows.chunks(AT_ONCE).try_for_each(|rows| {
+            let insert = diesel::insert_into(usage_series::table).values(rows);
+            insert.on_conflict_do_nothing().execute(conn).map(drop)
+        }),
+    }
+}
+
+/// Inserts the sets of metadata that do not exist yet, and returns their merchants. `rows` must ascend.
+pub(crate) fn insert_metadata_sets(
+    conn: &mut Conn,
+    rows: &[MetadataSetRow],
+) -> QueryResult<BTreeSet<Id<MerchantId>>> {
+    /// PostgreSQL takes 65,535 values.
+    const AT_ONCE: usize = 20_000;
+    match conn {
+        Conn::Sqlite(conn) => {
+            let mut merchants = BTreeSet::new();
+            for row in rows {
+                let insert = diesel::insert_or_ignore_into(metadata_sets::table).values(row);
+                if insert.execute(conn)? > 0 {
+                    merchants.insert(row.merchant_id);
+                }
+            }
+            Ok(merchants)
+        }
+        Conn::Postgres(conn) => {
+            let mut merchants = BTreeSet::new();
+            for rows in rows.chunks(AT_ONCE) {
+                let insert = diesel::insert_into(metadata_sets::table).values(rows);
+                let insert = insert.on_conflict_do_nothing().returning(metadata_sets::merchant_id);
+                let inserted: Vec<Id<MerchantId>> = insert.get_results(conn)?;
+                merchants.extend(inserted);
+            }
+            Ok(merchants)
+        }
     }
 }
 
@@ -915,5 +949,13 @@ pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()
     match conn {
         Conn::Sqlite(conn) => execute_each(rows, |row| AddRollup(row).execute(conn)),
         Conn::Postgres(conn) => AddRollups::of(rows).execute(conn).map(drop),
+    }
+}
+
+/// As [`add_rollups`], to the sums of sets of metadata.
+pub(crate) fn add_set_rollups(conn: &mut Conn, rows: &[SetRollupRow]) -> QueryResult<()> {
+    match conn {
+        Conn::Sqlite(conn) => execute_each(rows, |row| AddSetRollup(row).execute(conn)),
+        Conn::Postgres(conn) => AddSetRollups::of(rows).execute(conn).map(drop),
     }
 }

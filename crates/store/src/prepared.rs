@@ -15,7 +15,7 @@ use tollgate_domain::RequestId;
 
 use crate::ids::Id;
 use crate::rows::{
-    OpenCallRow, QueueRow, RequestIndexRow, RequestRow, RollupRow, SpendCountersRow,
+    OpenCallRow, QueueRow, RequestIndexRow, RequestRow, RollupRow, SetRollupRow, SpendCountersRow,
     TierCounterRow, TransactionRow, WalletRow, to_json, with_sums,
 };
 
@@ -30,6 +30,11 @@ macro_rules! sums_in_statements {
 
         const ADD_ON_POSTGRES: &str = concat!(
             " ON CONFLICT (series_id, width, slot) DO UPDATE SET ",
+            added_on_postgres!($first) $(, ", ", added_on_postgres!($sum))*
+        );
+
+        const ADD_TO_SET_ON_POSTGRES: &str = concat!(
+            " ON CONFLICT (merchant_id, width, slot, set_id) DO UPDATE SET ",
             added_on_postgres!($first) $(, ", ", added_on_postgres!($sum))*
         );
     };
@@ -58,7 +63,7 @@ macro_rules! added_on_postgres {
     ($sum:ident) => {
         concat!(
             stringify!($sum),
-            " = least(greatest(usage_rollups.",
+            " = least(greatest(kept.",
             stringify!($sum),
             "::numeric + excluded.",
             stringify!($sum),
@@ -173,36 +178,58 @@ fixed_statement! {
         ", " &row.used => BigInt; ") ON CONFLICT DO UPDATE SET used = excluded.used";
 }
 
-/// Adds to a row of the roll-ups of SQLite, or creates it.
-pub(crate) struct AddRollup<'a>(pub(crate) &'a RollupRow);
+/// Statements that add to a row of sums of SQLite, or create it.
+macro_rules! add_row_of_sums {
+    ($(
+        $(#[$doc:meta])*
+        $Statement:ident($Row:ident) = $table:literal { $first:ident: $First:ty, $( $key:ident: $Key:ty, )+ }
+    )*) => { $(
+        $(#[$doc])*
+        pub(crate) struct $Statement<'a>(pub(crate) &'a $Row);
 
-impl QueryId for AddRollup<'_> {
-    type QueryId = AddRollup<'static>;
-    const HAS_STATIC_QUERY_ID: bool = true;
+        impl QueryId for $Statement<'_> {
+            type QueryId = $Statement<'static>;
+            const HAS_STATIC_QUERY_ID: bool = true;
+        }
+
+        impl QueryFragment<Sqlite> for $Statement<'_> {
+            fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
+                let row = self.0;
+                let keys = concat!(stringify!($first), $( ", ", stringify!($key) ),+);
+                out.push_sql(concat!("INSERT INTO ", $table, " ("));
+                out.push_sql(keys);
+                out.push_sql(SUM_COLUMNS);
+                out.push_sql(") VALUES (");
+                out.push_bind_param::<$First, _>(&row.$first)?;
+                $(
+                    out.push_sql(", ");
+                    out.push_bind_param::<$Key, _>(&row.$key)?;
+                )+
+                for sum in row.sums() {
+                    out.push_sql(", ");
+                    out.push_bind_param::<BigInt, _>(sum)?;
+                }
+                out.push_sql(") ON CONFLICT (");
+                out.push_sql(keys);
+                out.push_sql(") DO UPDATE SET ");
+                out.push_sql(ADDED_ON_SQLITE);
+                Ok(())
+            }
+        }
+
+        impl diesel::RunQueryDsl<diesel::SqliteConnection> for $Statement<'_> {}
+    )* };
 }
 
-impl QueryFragment<Sqlite> for AddRollup<'_> {
-    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Sqlite>) -> QueryResult<()> {
-        let row = self.0;
-        out.push_sql("INSERT INTO usage_rollups (series_id, width, slot");
-        out.push_sql(SUM_COLUMNS);
-        out.push_sql(") VALUES (");
-        out.push_bind_param::<Binary, _>(&row.series_id)?;
-        out.push_sql(", ");
-        out.push_bind_param::<Integer, _>(&row.width)?;
-        out.push_sql(", ");
-        out.push_bind_param::<BigInt, _>(&row.slot)?;
-        for sum in row.sums() {
-            out.push_sql(", ");
-            out.push_bind_param::<BigInt, _>(sum)?;
-        }
-        out.push_sql(") ON CONFLICT (series_id, width, slot) DO UPDATE SET ");
-        out.push_sql(ADDED_ON_SQLITE);
-        Ok(())
+add_row_of_sums! {
+    /// Adds to a row of the roll-ups.
+    AddRollup(RollupRow) = "usage_rollups" { series_id: Binary, width: Integer, slot: BigInt, }
+
+    /// Adds to a row of the sums of a set of metadata.
+    AddSetRollup(SetRollupRow) = "metadata_rollups" {
+        merchant_id: Binary, width: Integer, slot: BigInt, set_id: Binary,
     }
 }
-
-impl diesel::RunQueryDsl<diesel::SqliteConnection> for AddRollup<'_> {}
 
 /// The number of rows of one insert on SQLite. The fixed cost of a statement is about that of a row.
 pub(crate) const ROWS_AT_ONCE: usize = 8;
@@ -351,7 +378,7 @@ macro_rules! insert_of_rows {
         impl QueryFragment<Pg> for $Statement {
             fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
                 out.push_sql(concat!(
-                    "INSERT INTO ", $table, " SELECT * FROM json_populate_recordset(NULL::", $table, ", "
+                    "INSERT INTO ", $table, " AS kept SELECT * FROM json_populate_recordset(NULL::", $table, ", "
                 ));
                 out.push_bind_param::<Text, _>(&self.0)?;
                 out.push_sql("::json)");
@@ -404,7 +431,7 @@ insert_of_rows! {
     /// Locks and returns tier counters, and creates missing ones. A missing row cannot be locked; an update to the same
     /// value locks an existing one.
     LockCounters(TierCounterRow) = "tier_counters",
-        " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = tier_counters.used \
+        " ON CONFLICT (merchant_id, owner_id, meter_id, period) DO UPDATE SET used = kept.used \
          RETURNING merchant_id, owner_id, meter_id, period, used";
 
     /// Writes locked tier counters.
@@ -414,6 +441,10 @@ insert_of_rows! {
     /// Adds to rows of the roll-ups, or creates them.
     AddRollups(RollupRow) = "usage_rollups",
         ADD_ON_POSTGRES;
+
+    /// Adds to rows of the sums of sets of metadata, or creates them.
+    AddSetRollups(SetRollupRow) = "metadata_rollups",
+        ADD_TO_SET_ON_POSTGRES;
 }
 
 /// Inserts the settled calls of a group into the queue of the roll-ups. The database numbers them.

@@ -512,6 +512,8 @@ fn conditions(filter: &ListFilter) -> Vec<IndexCondition> {
 /// The numbers of records of one condition that are walked through before another is tried.
 const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 
+/// The most records that are read for a sum rather than many rows of roll-ups.
+const FEW: i64 = 500;
 /// The number of records that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
 /// The most by which an id and the time of its record are expected to differ: a day.
@@ -580,6 +582,29 @@ pub(crate) fn for_each_settled(
             return Ok(());
         }
     }
+}
+
+/// Whether few records of a span have a pair of the filter. The archive is not asked: those that are there count as many.
+pub(crate) fn are_few(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    span: Range<Timestamp>,
+) -> Result<bool, StoreError> {
+    let [first, past] = [span.start, span.end].map(|at| Id(RequestId::least(at)));
+    if archived::until(conn)?.is_some_and(|until| first < until.id) {
+        return Ok(false);
+    }
+    for condition in &conditions(&ListFilter::from(filter.clone())) {
+        let merchant_id = Id(merchant_id);
+        let nth = NthRequestQuery { merchant_id, condition, after: Some(past), skip: FEW };
+        let nth: Option<Id<RequestId>> =
+            each_database!(conn, conn => nth.get_result(conn).optional())?;
+        if nth.is_none_or(|nth| nth < first) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Moves the condition that the fewest records of a span meet to the front, unless all are met by many.

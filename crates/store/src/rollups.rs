@@ -7,17 +7,19 @@
 //! A call is added to the series of all calls of its merchant, to the series of the calls that are like it (in customer,
 //! spend key, meter, provider, model and status), and for each pair of its metadata to one of the calls that are like
 //! it and have the pair. So sums by any dimension, under any filter, are sums over series. Series of fewer dimensions
-//! make the usual sums short. Only a query about two keys of metadata reads records.
+//! make the usual sums short. A call is also added to the set of the calls with the same metadata, for queries about
+//! several keys. Other queries about several keys read records.
 
+mod known;
+mod metadata;
 mod queue;
 mod series;
 mod sums;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 
 use diesel::prelude::*;
-use tollgate_domain::Timestamp;
+use tollgate_domain::{MerchantId, Timestamp};
 
 use crate::archived;
 use crate::conn::Conn;
@@ -27,21 +29,24 @@ use crate::ids::{AnyId, Id};
 use crate::missing_prices;
 use crate::records::{RecordWalk, WalkedRecords};
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
-use crate::schema::{request_index, rollup_queue, usage_rollups, usage_series};
+use crate::schema::{
+    high_cardinality_keys, metadata_rollups, metadata_sets, request_index, rollup_queue,
+    usage_rollups, usage_series,
+};
 use crate::tables::webhooks;
 
+pub(crate) use known::KnownSeries;
+pub(crate) use metadata::{HighCardinalityKeys, MetadataRollups, SET_WIDTHS};
 pub(crate) use queue::{
     CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
     WOULD_REFUSE, is_indexed, queued, queued_since,
 };
 pub(crate) use series::{CALLS, key_with, series_of, wider, widths_of};
 pub use sums::RollupSums;
-pub(crate) use sums::{RollupKey, slot};
+pub(crate) use sums::{RollupKey, slot, slot_of};
 
-/// The number of series that are remembered. Then all are forgotten, which costs a few writes.
-const REMEMBERED: usize = 65_536;
-/// The most rows of a statement. PostgreSQL takes 65,535 values.
-const AT_ONCE: usize = 3_000;
+/// The number of entries of the index that are inserted at once.
+const ENTRIES_AT_ONCE: usize = 3_000;
 
 /// The most that is folded in one transaction.
 struct FoldLimits {
@@ -57,41 +62,18 @@ impl FoldLimits {
     const POSTGRES: Self = Self { groups: 256, calls: 1_024 };
 }
 
-/// The series that this process knows of, so that it writes each once.
-#[derive(Default)]
-pub(crate) struct KnownSeries(Mutex<HashSet<Id<AnyId>>>);
-
-impl KnownSeries {
-    fn lock(&self) -> MutexGuard<'_, HashSet<Id<AnyId>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Forgets all series: the database may be another one, or in an earlier state.
-    pub(crate) fn forget(&self) {
-        self.lock().clear();
-    }
-
-    /// Adds series whose transaction is committed.
-    fn learn(&self, written: impl Iterator<Item = Id<AnyId>>) {
-        let mut known = self.lock();
-        if known.len() > REMEMBERED {
-            known.clear();
-        }
-        known.extend(written);
-    }
-}
-
 /// The result of folding in one transaction.
 #[derive(Default)]
 pub(crate) struct FoldResult {
     pub(crate) calls: usize,
     rollups: Rollups,
+    by_metadata: MetadataRollups,
 }
 
 impl FoldResult {
     /// Remembers the series of a committed transaction, which need not be written again.
     pub(crate) fn committed(self, known: &KnownSeries) {
-        known.learn(self.rollups.series_ids());
+        known.learn(self.rollups.series_ids().chain(self.by_metadata.set_ids()));
     }
 }
 
@@ -135,6 +117,7 @@ pub(crate) fn fold(
     let mut rollups = Rollups::default();
     calls.iter().for_each(|call| rollups.add(call));
     rollups.write(conn, known)?;
+    let by_metadata = add_by_metadata(conn, &calls, known)?;
     index(conn, &calls)?;
     let wanted = webhooks::requests_wanted_since(conn)?;
     let is_wanted = |call: &&QueuedCall| {
@@ -150,7 +133,7 @@ pub(crate) fn fold(
     missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
-    Ok(FoldResult { calls: calls.len(), rollups })
+    Ok(FoldResult { calls: calls.len(), rollups, by_metadata })
 }
 
 /// As [`fold`], but does nothing while another node folds in its turn.
@@ -166,6 +149,18 @@ pub(crate) fn fold_in_turn(
         true => fold(conn, known, now),
         false => Ok(FoldResult::default()),
     }
+}
+
+/// Adds calls to the sums by metadata.
+fn add_by_metadata(
+    conn: &mut Conn,
+    calls: &[QueuedCall],
+    known: &KnownSeries,
+) -> Result<MetadataRollups, StoreError> {
+    let keys = HighCardinalityKeys::of(conn, calls.iter().map(|call| call.merchant_id))?;
+    let rollups = MetadataRollups::of(calls, &keys);
+    rollups.write(conn, known)?;
+    Ok(rollups)
 }
 
 /// Updates the index of records. A corrected call may lose an entry and gain it again.
@@ -207,7 +202,7 @@ impl Rollups {
     /// Adds the sums of calls of a series in a quarter hour to the rows of all widths.
     pub(crate) fn add_sums(&mut self, series: &SeriesRow, quarter: i64, sums: RollupSums) {
         for &width in widths_of(&series.key) {
-            let slot = quarter - quarter.rem_euclid(i64::from(width));
+            let slot = slot_of(width, quarter);
             *self.sums.entry((series.series_id, width, slot)).or_default() += sums;
         }
         if !self.series.contains(series) {
@@ -222,13 +217,8 @@ impl Rollups {
 
     /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
     pub(crate) fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
-        let unknown: Vec<_> = {
-            let known = known.lock();
-            self.series.iter().filter(|row| !known.contains(&row.series_id)).cloned().collect()
-        };
-        for rows in unknown.chunks(AT_ONCE) {
-            dialect::insert_series(conn, rows)?;
-        }
+        let unknown = known.unknown(&self.series, |series| series.series_id);
+        dialect::insert_series(conn, &unknown)?;
         let rows: Vec<_> = self.rows().collect();
         Ok(dialect::add_rollups(conn, &rows)?)
     }
@@ -242,6 +232,25 @@ impl Rollups {
     fn series_ids(&self) -> impl Iterator<Item = Id<AnyId>> + '_ {
         self.series.iter().map(|row| row.series_id)
     }
+}
+
+/// The first and the last day with sums of a merchant, by their first quarter hours.
+pub(crate) fn first_and_last_day(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+) -> Result<Option<(i64, i64)>, StoreError> {
+    let all = usage_series::table
+        .filter(usage_series::merchant_id.eq(Id(merchant_id)))
+        .filter(usage_series::key.eq(key_with(None, &[])))
+        .select(usage_series::series_id);
+    let all: Option<Id<AnyId>> = all.first(conn).optional()?;
+    let Some(all) = all else { return Ok(None) };
+    let days = usage_rollups::table
+        .filter(usage_rollups::series_id.eq(all))
+        .filter(usage_rollups::width.eq(96))
+        .select((diesel::dsl::min(usage_rollups::slot), diesel::dsl::max(usage_rollups::slot)));
+    let (first, last): (Option<i64>, Option<i64>) = days.first(conn)?;
+    Ok(first.zip(last))
 }
 
 /// Computes the roll-ups and the index again from all records. Must be called in a write transaction, while no calls are booked.
@@ -263,6 +272,9 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     }
     diesel::delete(usage_rollups::table).execute(conn)?;
     diesel::delete(usage_series::table).execute(conn)?;
+    diesel::delete(metadata_rollups::table).execute(conn)?;
+    diesel::delete(metadata_sets::table).execute(conn)?;
+    diesel::delete(high_cardinality_keys::table).execute(conn)?;
     diesel::delete(request_index::table).execute(conn)?;
     known.forget();
     let mut walk = RecordWalk::default();
@@ -273,14 +285,20 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         }
         let mut rollups = Rollups::default();
         let mut entries = BTreeSet::new();
+        let mut calls = Vec::with_capacity(rows.len());
         for row in &rows {
             let call = QueuedCall::settled(&row.settled_call(None)?, now);
             rollups.add(&call);
             let [gained, _] = call.index_rows();
             entries.extend(gained);
+            calls.push(call);
         }
         rollups.write(conn, &known)?;
-        for rows in Vec::from_iter(entries).chunks(AT_ONCE) {
+        // As many as are folded at once: a key with many values is left out before there are many times too many sets.
+        for calls in calls.chunks(FoldLimits::POSTGRES.calls) {
+            known.learn(add_by_metadata(conn, calls, &known)?.set_ids());
+        }
+        for rows in Vec::from_iter(entries).chunks(ENTRIES_AT_ONCE) {
             dialect::insert_index_rows(conn, rows)?;
         }
         known.learn(rollups.series_ids());

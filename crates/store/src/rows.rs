@@ -44,7 +44,8 @@ pub(crate) use refusals::{RefusalCountRow, RefusalRow};
 pub(crate) use repricings::RepricingRow;
 pub(crate) use requests::{CorrectionRow, ReportedUsageRow, RequestIndexRow, RequestRow};
 pub(crate) use rollups::{
-    HIGH, PartSums, QueueRow, RollupRow, SUMS, SeriesRow, joined_sum, split_sum, with_sums,
+    HIGH, MetadataSetRow, PartSums, QueueRow, RollupRow, SUMS, SeriesRow, SetRollupRow, joined_sum,
+    split_sum, with_sums,
 };
 pub(crate) use runs::RunRow;
 pub(crate) use spend_keys::{SpendCountersRow, SpendKeyRow};

@@ -509,6 +509,46 @@ diesel::table! {
 }
 
 diesel::table! {
+    metadata_rollups (merchant_id, width, slot, set_id) {
+        merchant_id -> Binary,
+        width -> Integer,
+        slot -> BigInt,
+        set_id -> Binary,
+        requests -> BigInt,
+        failed -> BigInt,
+        input_tokens -> BigInt,
+        output_tokens -> BigInt,
+        cached_input_tokens -> BigInt,
+        cache_write_tokens -> BigInt,
+        reasoning_tokens -> BigInt,
+        input_audio_tokens -> BigInt,
+        output_audio_tokens -> BigInt,
+        usage_cost -> BigInt,
+        provider_cost -> BigInt,
+        fee -> BigInt,
+        service_charge -> BigInt,
+        wallet_cost -> BigInt,
+        merchant_cost -> BigInt,
+        revenue -> BigInt,
+    }
+}
+
+diesel::table! {
+    metadata_sets (merchant_id, set_id) {
+        merchant_id -> Binary,
+        set_id -> Binary,
+        metadata -> Text,
+    }
+}
+
+diesel::table! {
+    high_cardinality_keys (merchant_id, key) {
+        merchant_id -> Binary,
+        key -> Text,
+    }
+}
+
+diesel::table! {
     plan_charges (wallet_id, charged_at, event_id) {
         wallet_id -> Binary,
         charged_at -> BigInt,

@@ -14,11 +14,13 @@ use tollgate_domain::{
 use crate::archived::RecordArchive;
 use crate::codes::CodedEnum;
 use crate::conn::Conn;
-use crate::dialect::{BoundValue, SeriesColumn, SlotRange, UsageQuery};
+use crate::dialect::{BoundValue, SeriesColumn, SlotRange, SummedCalls, UsageQuery};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::requests::{self, RequestFilter};
-use crate::rollups::{self, QueuedCall, key_with, slot, widths_of};
+use crate::rollups::{
+    self, HighCardinalityKeys, QueuedCall, SET_WIDTHS, key_with, slot, widths_of,
+};
 use crate::rows::{time, word};
 use crate::{records, refusals};
 
@@ -159,6 +161,7 @@ fn read(conn: &mut Conn, mut query: UsageReader<'_>) -> Result<Option<GroupedSum
         match Vec::from_iter(keys)[..] {
             [] => query.read_calls(conn, MOST_SUMS + 1, &mut found)?,
             [key] => query.read_metadata(conn, key, &mut found)?,
+            ref keys if query.sets_have(conn, keys)? => query.read_sets(conn, &mut found)?,
             _ => query.read_records(conn, &mut found)?,
         }
     }
@@ -219,6 +222,34 @@ pub fn refused(
     Ok(Some(counts))
 }
 
+/// The days on which the rows of one width have not the same sums for the sets of metadata as for all calls of a merchant, by
+/// their first quarter hours. No sum is read from the sets of such a day.
+pub(crate) fn days_without_sets(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    width: i32,
+) -> Result<BTreeSet<i64>, StoreError> {
+    let Some((first, last)) = rollups::first_and_last_day(conn, merchant_id)? else {
+        return Ok(BTreeSet::new());
+    };
+    let starts: Vec<i64> = (first..=last).step_by(96).collect();
+    let periods = Periods { start: first, end: last.saturating_add(96), starts };
+    let (archive, filter) = (&RecordArchive::default(), &RequestFilter::default());
+    let (group_by, among, only): (&[_], _, &[_]) = (&[], None, &[]);
+    let reader = UsageReader { archive, merchant_id, filter, group_by, periods, among, only };
+    let (mut of_series, mut of_sets) = (GroupedSums::new(), GroupedSums::new());
+    let key = key_of(None, &[], &[]);
+    let all = reader.query(SummedCalls::OfSeries(&key));
+    reader.read_runs(conn, &all, &[width], &mut of_series)?;
+    reader.read_set_sums(conn, &[width], &mut of_sets)?;
+    let of_series = of_series.remove(&Vec::new()).unwrap_or_default();
+    let of_sets = of_sets.remove(&Vec::new()).unwrap_or_default();
+    let sums = |of: &BTreeMap<usize, RollupSums>, day| of.get(&day).copied().unwrap_or_default();
+    let days = reader.periods.starts.iter().enumerate();
+    let days = days.filter(|(day, _)| sums(&of_series, *day) != sums(&of_sets, *day));
+    Ok(days.map(|(_, start)| *start).collect())
+}
+
 /// The database's query plan for sums, step by step, for diagnosis.
 ///
 /// # Errors
@@ -237,7 +268,7 @@ pub fn plan(
     };
     let query = UsageQuery {
         merchant_id: Id(merchant_id).untyped(),
-        key: &key,
+        calls: SummedCalls::OfSeries(&key),
         filters: &filters,
         groups: &[],
         among: None,
@@ -325,25 +356,110 @@ impl UsageReader<'_> {
         let filters = filters(self.filter);
         let groups: Vec<_> = self.group_by.iter().map(Dimension::column).collect();
         let key = key_of(metadata, &filters, &groups);
-        let among = self.among.filter(|_| !groups.is_empty());
-        let among: Option<Vec<_>> =
-            among.map(|groups| groups.iter().filter_map(|one| self.values(one)).collect());
+        let among = self.values_among();
         if among.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
-        for run in self.periods.runs(widths_of(&key)) {
-            let query = UsageQuery {
-                merchant_id: Id(self.merchant_id).untyped(),
-                key: &key,
-                filters: &filters,
-                groups: &groups,
-                among: among.as_deref(),
-                ranges: &run.ranges,
-                origin: run.origin,
-                step: run.step,
-                only: self.only,
-                limit: most,
-            };
+        let query = UsageQuery {
+            filters: &filters,
+            groups: &groups,
+            among: among.as_deref(),
+            limit: most,
+            ..self.query(SummedCalls::OfSeries(&key))
+        };
+        self.read_runs(conn, &query, widths_of(&key), found)
+    }
+
+    /// Whether to read the sets of metadata for a query about these keys.
+    ///
+    /// Sets have no other dimensions, and later ones not the keys with too many values. A call may be in no set, for
+    /// instance if a program counted it that keeps none. So the sums of all sets are compared with those of all calls.
+    fn sets_have(&self, conn: &mut Conn, keys: &[&String]) -> Result<bool, StoreError> {
+        let of_metadata =
+            RequestFilter { metadata: self.filter.metadata.clone(), ..RequestFilter::default() };
+        let is_of_key = |dimension: &Dimension| matches!(dimension, Dimension::Metadata(_));
+        if *self.filter != of_metadata || !self.group_by.iter().all(is_of_key) {
+            return Ok(false);
+        }
+        let left_out = HighCardinalityKeys::of(conn, [self.merchant_id])?;
+        let span = start_of(self.periods.start)..start_of(self.periods.end);
+        if !left_out.have_none_of(self.merchant_id, keys)
+            || requests::are_few(conn, self.merchant_id, self.filter, span)?
+        {
+            return Ok(false);
+        }
+        let (filter, periods) = (&RequestFilter::default(), self.periods.clone());
+        let all = UsageReader { filter, group_by: &[], periods, among: None, ..*self };
+        let (mut of_series, mut of_sets) = (GroupedSums::new(), GroupedSums::new());
+        all.read_series(conn, None, MOST_SUMS + 1, &mut of_series)?;
+        all.read_set_sums(conn, &SET_WIDTHS, &mut of_sets)?;
+        drop_empty(&mut of_series);
+        drop_empty(&mut of_sets);
+        Ok(of_series == of_sets)
+    }
+
+    /// Adds the sums of a query about several keys of metadata that the sets have.
+    fn read_sets(&self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
+        self.read_set_sums(conn, &SET_WIDTHS, found)?;
+        self.read_queue(conn, found)
+    }
+
+    /// Adds the sums of sets from rows of these widths.
+    fn read_set_sums(
+        &self,
+        conn: &mut Conn,
+        widths: &[i32],
+        found: &mut GroupedSums,
+    ) -> Result<(), StoreError> {
+        let keys = self.group_by.iter().filter_map(|dimension| match dimension {
+            Dimension::Metadata(key) => Some(key.as_str()),
+            _ => None,
+        });
+        let keys: Vec<_> = keys.collect();
+        let columns = [SeriesColumn::Value, SeriesColumn::SecondValue];
+        let groups = columns.get(..keys.len()).unwrap_or_default();
+        let among = self.values_among();
+        if among.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let calls = SummedCalls::OfSets { pairs: &self.filter.metadata, keys: &keys };
+        let query = UsageQuery { groups, among: among.as_deref(), ..self.query(calls) };
+        self.read_runs(conn, &query, widths, found)
+    }
+
+    /// The values of the groups to read. `None` for all.
+    fn values_among(&self) -> Option<Vec<Vec<Option<BoundValue>>>> {
+        let among = self.among.filter(|_| !self.group_by.is_empty())?;
+        Some(among.iter().filter_map(|one| self.values(one)).collect())
+    }
+
+    /// The sum of these calls, over no time yet.
+    fn query<'q>(&'q self, calls: SummedCalls<'q>) -> UsageQuery<'q> {
+        UsageQuery {
+            merchant_id: Id(self.merchant_id).untyped(),
+            calls,
+            filters: &[],
+            groups: &[],
+            among: None,
+            ranges: &[],
+            origin: 0,
+            step: 1,
+            only: self.only,
+            limit: MOST_SUMS + 1,
+        }
+    }
+
+    /// Adds the sums of a query in each run of the periods, from rows of these widths.
+    fn read_runs(
+        &self,
+        conn: &mut Conn,
+        query: &UsageQuery<'_>,
+        widths: &[i32],
+        found: &mut GroupedSums,
+    ) -> Result<(), StoreError> {
+        for run in self.periods.runs(widths) {
+            let (origin, step) = (run.origin, run.step);
+            let query = UsageQuery { ranges: &run.ranges, origin, step, ..query.clone() };
             for row in query.load(conn)? {
                 let sums = RollupSums::from(&row.sums);
                 let period = usize::try_from(row.sums.part).ok().map(|part| run.first + part);

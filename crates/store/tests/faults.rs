@@ -442,6 +442,8 @@ fn whichever_table_cannot_be_written_a_call_is_folded_once() {
             met,
             [
                 "INSERT events",
+                "INSERT metadata_rollups",
+                "UPDATE metadata_rollups",
                 "INSERT request_index",
                 "DELETE rollup_queue",
                 "INSERT usage_rollups",

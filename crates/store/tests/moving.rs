@@ -141,6 +141,8 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
             "transactions",
             "request_index",
             "usage_rollups",
+            "metadata_sets",
+            "metadata_rollups",
         ] {
             assert!(moved.rows[table] > 0, "{table}");
         }

@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use diesel::connection::SimpleConnection;
-use diesel::{Connection as _, SqliteConnection};
+use diesel::{Connection as _, RunQueryDsl as _, SqliteConnection};
 use tollgate_domain::admission::Call;
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::*;
 use tollgate_store::requests::{self, ListFilter, RequestFilter};
 use tollgate_store::usage::{self, Dimension, GroupedSums, RollupSums};
 use tollgate_store::{
-    Conn, DatabaseUrl, MigrationError, OpenError, Options, Page, RecordArchive, Store, StoreError,
-    rollups,
+    Conn, DatabaseUrl, MigrationError, OpenError, Options, Page, RecordArchive, SettleOutcome,
+    Store, StoreError, rollups,
 };
 use tollgate_testkit::store::{START, TestStore, answered, each_store};
 
@@ -289,6 +289,9 @@ fn question(shop: &UsageShop, dice: &mut UsageRandom) -> UsageQuestion {
     };
     let metadata = |key: &str| Dimension::Metadata(key.to_owned());
     let dimensions = [
+        metadata("env"),
+        metadata("user"),
+        metadata("nothing"),
         Dimension::Connection,
         Dimension::SpendKey,
         Dimension::Budget,
@@ -296,11 +299,15 @@ fn question(shop: &UsageShop, dice: &mut UsageRandom) -> UsageQuestion {
         Dimension::Provider,
         Dimension::Model,
         Dimension::Status,
-        metadata("env"),
-        metadata("user"),
-        metadata("nothing"),
     ];
-    let group_by = (0..dice.below(3)).map(|_| dice.one_of(&dimensions).clone()).collect();
+    // Some questions are about nothing but metadata.
+    let of_metadata = rarely(dice);
+    let filter = match of_metadata {
+        true => RequestFilter { metadata: filter.metadata, ..RequestFilter::default() },
+        false => filter,
+    };
+    let dimensions = if of_metadata { &dimensions[..3] } else { &dimensions[..] };
+    let group_by = (0..dice.below(3)).map(|_| dice.one_of(dimensions).clone()).collect();
     let (a, b) = (dice.quarter(), dice.quarter());
     let offset = *dice.one_of(&["Z", "+05:45", "-03:30", "+01:00", "+14:00", "-12:00", "+00:15"]);
     let at = |micros: i64| {
@@ -580,6 +587,13 @@ fn a_sum_is_exact_over_rows_and_stays_at_the_end_of_its_range_in_one() {
         assert_eq!(found, in_periods(&added_up(&records, &all, &[], &span)[&Vec::new()], &span));
         assert!(found[0].usage_cost > i128::from(i64::MAX), "{found:?}");
 
+        // The sums of three quarter hours, and those by metadata.
+        store.store.fold().await.unwrap();
+        let span = days(0, 2_700_000);
+        let keys = ["env", "user"].map(|key| Dimension::Metadata(key.to_owned()));
+        let by_metadata = sums(&store.store, shop.merchant_id, &all, &keys, &span).await;
+        assert_eq!(in_periods(&by_metadata[&vec![None, None]], &span), found);
+
         // Two calls whose sum is out of the range of one row.
         let mut open = Vec::new();
         for _ in 0..2 {
@@ -738,7 +752,7 @@ fn series_that_a_migration_left_out_are_added_up_at_the_next_start() {
 }
 
 #[test]
-fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
+fn a_sum_by_two_pairs_and_a_provider_is_right_over_several_pages_of_records() {
     const CALLS: u64 = 2_300;
     each_store(async |store| {
         let shop = shop(store).await;
@@ -748,7 +762,9 @@ fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
             call.forwarded.metadata = Metadata::parse(&pairs).unwrap();
             let request_id = call.request_id;
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
-            store.store.settle(request_id, answered(number, "0.01")).await;
+            // On a busy machine, a settlement can take longer than the store waits for it.
+            let settle = async || store.store.settle(request_id, answered(number, "0.01")).await;
+            while matches!(settle().await, SettleOutcome::NotSettled) {}
         };
         futures_util::future::join_all((0..CALLS).map(call)).await;
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -770,7 +786,8 @@ fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
                     Some((_, value)) => !is_none && *value == format!("team-{}", number % 2),
                 };
                 let expected: Vec<u64> = (0..CALLS).filter(counts).collect();
-                let filter = RequestFilter { metadata, ..RequestFilter::default() };
+                let provider = Some("house".to_owned());
+                let filter = RequestFilter { metadata, provider, ..RequestFilter::default() };
                 let found = by_day(&store.store, shop.merchant_id, &filter, &span).await;
                 let sums = (found[0].requests, found[0].tokens());
                 let tokens = i128::from(expected.iter().sum::<u64>());
@@ -778,6 +795,181 @@ fn a_sum_by_two_pairs_is_right_over_several_pages_of_records() {
             }
         }
     });
+}
+
+/// Makes calls with these values of `env` and `user`, each a quarter hour after the one before.
+async fn forward_each(store: &TestStore, shop: &UsageShop, pairs: &[(&str, &str)]) {
+    for (env, user) in pairs {
+        let mut call = store.call(shop.merchant_id, shop.key);
+        let pairs = format!(r#"{{"env":"{env}","user":"{user}"}}"#);
+        call.forwarded.metadata = Metadata::parse(&pairs).unwrap();
+        store.forward(call, 10, "0.5").await.unwrap();
+        store.clock.advance_millis(900_000);
+    }
+    store.store.fold().await.unwrap();
+}
+
+/// The numbers of calls by two keys of metadata.
+async fn counts(store: &TestStore, shop: &UsageShop, keys: [&str; 2]) -> Vec<(String, i128)> {
+    let keys = keys.map(|key| Dimension::Metadata(key.to_owned()));
+    let span = days(-48 * 3_600_000, 48 * 3_600_000);
+    let span =
+        TimeSpan::new(span.start().instant(), span.end().instant(), TimeZone::UTC, Interval::None);
+    let all = RequestFilter::default();
+    let found = sums(&store.store, shop.merchant_id, &all, &keys, &span.unwrap()).await;
+    let counts = found.into_iter().map(|(members, sums)| {
+        let members: Vec<_> = members.into_iter().map(Option::unwrap_or_default).collect();
+        (members.join("-"), sums[&0].requests)
+    });
+    counts.collect()
+}
+
+fn counted(counts: &[(&str, i128)]) -> Vec<(String, i128)> {
+    counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+#[test]
+fn sums_by_several_keys_of_metadata_need_no_records() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        let pairs = [("prod", "a"), ("prod", "b"), ("prod", "a"), ("test'.$", "a")];
+        forward_each(store, &shop, &pairs).await;
+        store.forward(store.call(shop.merchant_id, shop.key), 10, "0.5").await.unwrap();
+        store.store.fold().await.unwrap();
+        let expected = counted(&[("-", 1), ("prod-a", 2), ("prod-b", 1), ("test'.$-a", 1)]);
+        assert_eq!(counts(store, &shop, ["env", "user"]).await, expected);
+        execute(&store.store, "ALTER TABLE requests RENAME COLUMN created_at TO hidden").await;
+        assert_eq!(counts(store, &shop, ["env", "user"]).await, expected);
+        execute(&store.store, "ALTER TABLE requests RENAME COLUMN hidden TO created_at").await;
+        // A call is counted that is not folded yet.
+        let mut call = store.call(shop.merchant_id, shop.key);
+        call.forwarded.metadata = Metadata::parse(r#"{"env":"prod","user":"b","x":"y"}"#).unwrap();
+        store.forward(call, 10, "0.5").await.unwrap();
+        let expected = counted(&[("-", 1), ("prod-a", 2), ("prod-b", 2), ("test'.$-a", 1)]);
+        assert_eq!(counts(store, &shop, ["env", "user"]).await, expected);
+    });
+}
+
+/// As if a program that keeps no sets had counted some of the calls, or a correction.
+#[test]
+fn where_sets_miss_calls_the_records_are_read() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        forward_each(store, &shop, &[("prod", "a"), ("prod", "b"), ("test", "a")]).await;
+        execute(&store.store, "UPDATE metadata_rollups SET revenue = revenue + 1, usage_cost = 0")
+            .await;
+        let expected = counted(&[("prod-a", 1), ("prod-b", 1), ("test-a", 1)]);
+        assert_eq!(counts(store, &shop, ["env", "user"]).await, expected);
+        let before = format!(
+            "DELETE FROM metadata_rollups WHERE width < 96 AND slot = {}; UPDATE metadata_rollups \
+             SET requests = requests - 1, output_tokens = 0 WHERE width = 96 AND set_id IN \
+             (SELECT set_id FROM metadata_sets WHERE metadata LIKE '%prod%')",
+            START.unix_micros().div_euclid(900_000_000),
+        );
+        execute(&store.store, before.leak()).await;
+        assert_eq!(counts(store, &shop, ["env", "user"]).await, expected);
+        store.assert_audited().await;
+    });
+}
+
+/// If the sums of all sets are wrong, no query reads them. So the audit compares the sets with each other.
+#[test]
+fn an_audit_names_a_set_that_has_what_another_lost() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        forward_each(store, &shop, &[("prod", "a"), ("test", "b")]).await;
+        let shift = async |more: i64| {
+            let sql = format!(
+                "UPDATE metadata_rollups SET output_tokens = output_tokens + {more} * (SELECT CASE \
+                 WHEN metadata LIKE '%prod%' THEN 1 ELSE -1 END FROM metadata_sets AS s \
+                 WHERE s.set_id = metadata_rollups.set_id) WHERE width = 96"
+            );
+            execute(&store.store, sql.leak()).await;
+        };
+        shift(3).await;
+        let audit = store.store.audit().await.unwrap();
+        let mut names: Vec<_> = audit.differences.iter().map(|one| one.what.as_str()).collect();
+        names.sort_unstable();
+        let of = |pairs: &str| {
+            format!("usage of {}, {pairs} in rows of 96: output tokens", shop.merchant_id)
+        };
+        let of = [r#"{"env":"prod","user":"a"}"#, r#"{"env":"test","user":"b"}"#].map(of);
+        assert_eq!(names, of);
+        shift(-3).await;
+    });
+}
+
+#[test]
+fn a_key_with_too_many_values_is_left_out_of_the_sets() {
+    each_store(async |store| {
+        let shop = shop(store).await;
+        forward_each(store, &shop, &[("prod", "a"), ("prod", "b"), ("test", "b")]).await;
+        let merchant = shop.merchant_id;
+        let many = move |conn: &mut Conn| {
+            let insert = |number: u32| {
+                let id = format!("{:032x}", number + 1);
+                let merchant: String =
+                    merchant.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+                let [id, merchant] = [id, merchant].map(|hex| match conn {
+                    Conn::Sqlite(_) => format!("x'{hex}'"),
+                    Conn::Postgres(_) => format!("'\\x{hex}'"),
+                });
+                let pairs = format!(r#"{{"env":"{}","user":"{number}"}}"#, number % 7);
+                format!("({merchant}, {id}, '{pairs}')")
+            };
+            let rows: Vec<_> = (0..4_000).map(insert).collect();
+            let rows = rows.join(", ");
+            let sql =
+                format!("INSERT INTO metadata_sets (merchant_id, set_id, metadata) VALUES {rows}");
+            let done = match conn {
+                Conn::Sqlite(conn) => conn.batch_execute(&sql),
+                Conn::Postgres(conn) => conn.batch_execute(&sql),
+            };
+            done.map_err(StoreError::from)
+        };
+        store.store.write(many).await.unwrap();
+        // This call makes one set more than there may be.
+        forward_each(store, &shop, &[("prod", "c")]).await;
+        forward_each(store, &shop, &[("prod", "d"), ("test", "d"), ("test", "b")]).await;
+        store.assert_audited().await;
+        let left_out = async |key: &'static str| {
+            let sql =
+                format!("SELECT count(*) AS rows FROM high_cardinality_keys WHERE key = '{key}'");
+            rows(&store.store, sql.leak()).await
+        };
+        assert_eq!((left_out("user").await, left_out("env").await), (1, 0));
+        let users = [
+            ("prod-a", 1),
+            ("prod-b", 1),
+            ("prod-c", 1),
+            ("prod-d", 1),
+            ("test-b", 2),
+            ("test-d", 1),
+        ];
+        assert_eq!(counts(store, &shop, ["env", "user"]).await, counted(&users));
+        execute(&store.store, "ALTER TABLE requests RENAME COLUMN created_at TO hidden").await;
+        // Those by other keys need no records still.
+        let others = counted(&[("prod-", 4), ("test-", 3)]);
+        assert_eq!(counts(store, &shop, ["env", "nothing"]).await, others);
+        execute(&store.store, "ALTER TABLE requests RENAME COLUMN hidden TO created_at").await;
+    });
+}
+
+async fn rows(store: &Store, sql: &'static str) -> i64 {
+    #[derive(diesel::QueryableByName)]
+    struct Count {
+        #[diesel(sql_type = diesel::sql_types::BigInt)]
+        rows: i64,
+    }
+    let read = move |conn: &mut Conn| {
+        let query = diesel::sql_query(sql);
+        let found: Result<Count, _> = match conn {
+            Conn::Sqlite(conn) => query.get_result(conn),
+            Conn::Postgres(conn) => query.get_result(conn),
+        };
+        found.map_err(StoreError::from)
+    };
+    store.read(read).await.unwrap().rows
 }
 
 /// Several processes fold, and a reader sees each call once at any moment.

@@ -9,6 +9,8 @@ use tollgate_domain::{ConnectionId, Cycle, MerchantId, RequestId, SpendCounters,
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
+use crate::rollups::RollupSums;
+use crate::rows::RollupRow;
 use crate::schema::{connections, merchants, spend_keys};
 
 /// The number of rows that are read at once.
@@ -47,6 +49,18 @@ impl fmt::Display for Difference {
 }
 
 impl Audit {
+    pub(super) fn compare_sums(&mut self, what: &str, kept: RollupSums, recomputed: RollupSums) {
+        let shown =
+            |sum: i128| i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX });
+        let each = kept.each().into_iter().zip(recomputed.each());
+        for (name, (kept, recomputed)) in RollupRow::SUM_NAMES.iter().zip(each) {
+            if kept != recomputed {
+                let name = name.replace('_', " ");
+                self.compare(format!("{what}: {name}"), shown(kept), shown(recomputed));
+            }
+        }
+    }
+
     pub(super) fn compare_spend(
         &mut self,
         name: &str,

@@ -8,11 +8,12 @@ use diesel::prelude::*;
 use tollgate_domain::{Id as _, MerchantId, RequestId};
 
 use super::findings::{Audit, CHUNK};
+use super::metadata::RecomputedSets;
 use crate::archived::ArchivedUntil;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
-use crate::rollups::{self, QueuedCall, RollupSums, series_of, slot, widths_of};
+use crate::rollups::{self, QueuedCall, RollupSums, series_of, slot, slot_of, widths_of};
 use crate::rows::{RequestIndexRow, RollupRow, SeriesRow};
 use crate::schema::{self, request_index, usage_rollups, usage_series};
 use crate::tables::merchants;
@@ -27,6 +28,7 @@ pub(super) struct RecomputedRollups {
     leaving: Option<Range<Id<RequestId>>>,
     /// The series that are not compared.
     absent: HashSet<Id<AnyId>>,
+    sets: RecomputedSets,
 }
 
 type IndexKey = (Id<MerchantId>, String, String);
@@ -49,15 +51,18 @@ fn times(slot: i64, requests: i128) -> i128 {
 }
 
 impl RecomputedRollups {
-    /// Begins with no records. The entries of a month that is being deleted leave before its records.
-    pub(super) fn new(until: Option<ArchivedUntil>) -> Self {
-        Self { leaving: until.and_then(|until| until.leaving_requests()), ..Self::default() }
+    /// Begins with no records.
+    pub(super) fn new(conn: &mut Conn, until: Option<ArchivedUntil>) -> Result<Self, StoreError> {
+        // The entries of a month that is being deleted leave before its records.
+        let leaving = until.and_then(|until| until.leaving_requests());
+        Ok(Self { leaving, sets: RecomputedSets::new(conn)?, ..Self::default() })
     }
 
     /// Adds a record, unless it is from before the end of the archived months.
     pub(super) fn add(&mut self, call: &QueuedCall, until: Option<ArchivedUntil>) {
         if slot(call.created_at) >= first_slot(until) {
             self.add_sums(call, call.sums);
+            self.sets.add(call, call.sums);
         }
     }
 
@@ -85,7 +90,7 @@ impl RecomputedRollups {
             });
             series.sums += more;
             for &width in widths_of(&series.row.key) {
-                let slot = of_call - of_call.rem_euclid(i64::from(width));
+                let slot = slot_of(width, of_call);
                 let sum = series.times.entry(width).or_default();
                 *sum = sum.saturating_add(times(slot, more.requests));
             }
@@ -153,6 +158,7 @@ pub(super) fn compare(
     let queued = rollups::queued(conn)?;
     // A merchant that moves here has sums and entries before it is here.
     recomputed.absent = absent_series(conn)?;
+    std::mem::take(&mut recomputed.sets).compare(conn, &queued, first_slot(until), audit)?;
     let entries = std::mem::take(&mut recomputed.entries);
     compare_index(conn, &queued, entries, recomputed.leaving.as_ref(), audit)?;
     // The calls in the queue are in no row yet.
@@ -294,18 +300,4 @@ fn compare_index(
         audit.compare(format!("index of {merchant} by {key} = {value}"), kept, expected);
     }
     Ok(())
-}
-
-impl Audit {
-    fn compare_sums(&mut self, what: &str, kept: RollupSums, recomputed: RollupSums) {
-        let shown =
-            |sum: i128| i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX });
-        let each = kept.each().into_iter().zip(recomputed.each());
-        for (name, (kept, recomputed)) in RollupRow::SUM_NAMES.iter().zip(each) {
-            if kept != recomputed {
-                let name = name.replace('_', " ");
-                self.compare(format!("{what}: {name}"), shown(kept), shown(recomputed));
-            }
-        }
-    }
 }

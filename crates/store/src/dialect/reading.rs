@@ -24,7 +24,7 @@ pub(crate) enum BoundValue {
     Code(i16),
 }
 
-/// A column of series.
+/// A column of series, or of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeriesColumn {
     Connection,
@@ -39,6 +39,8 @@ pub(crate) enum SeriesColumn {
     Status,
     /// The value of the key of metadata.
     Value,
+    /// The value of the second key. Series have none.
+    SecondValue,
 }
 
 impl SeriesColumn {
@@ -52,7 +54,7 @@ impl SeriesColumn {
             Self::Provider => "provider",
             Self::Model => "model",
             Self::Status => "status",
-            Self::Value => "value",
+            Self::Value | Self::SecondValue => "value",
         }
     }
 
@@ -68,10 +70,26 @@ impl SeriesColumn {
     const fn kind(self) -> &'static str {
         match self {
             Self::Connection | Self::SpendKey | Self::Budget | Self::Meter => "id",
-            Self::Budgets | Self::Provider | Self::Model | Self::Value => "text",
+            Self::Budgets | Self::Provider | Self::Model | Self::Value | Self::SecondValue => {
+                "text"
+            }
             Self::Status => "code",
         }
     }
+}
+
+/// The calls whose sums are added up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SummedCalls<'a> {
+    /// Those of the series with a key.
+    OfSeries(&'a str),
+    /// Those of the sets of metadata.
+    OfSets {
+        /// The pairs that a set must have.
+        pairs: &'a [(String, String)],
+        /// The keys whose values are [`SeriesColumn::Value`] and [`SeriesColumn::SecondValue`].
+        keys: &'a [&'a str],
+    },
 }
 
 /// Rows of a width, in a range of slots. The end is excluded.
@@ -86,12 +104,11 @@ pub(crate) struct SlotRange {
 ///
 /// The order of the loops is forced, series before ranges before rows: the planners cannot know that there are few
 /// ranges. If there is one part, SQLite adds up the rows of each series before it sorts the groups, for a sort of all
-/// rows is most of the time.
+/// rows is most of the time. The rows of sets are in the order of time, so for sets the ranges come first.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageQuery<'a> {
     pub(crate) merchant_id: Id<AnyId>,
-    /// The key of the series.
-    pub(crate) key: &'a str,
+    pub(crate) calls: SummedCalls<'a>,
     pub(crate) filters: &'a [(SeriesColumn, BoundValue)],
     pub(crate) groups: &'a [SeriesColumn],
     /// The groups to read, each with a value or none for each column. `None` for all.
@@ -194,27 +211,33 @@ impl UsageQuery<'_> {
     }
 
     fn on_sqlite(&self, explain: &str, form: SumForm) -> BoxedSqlQuery<'static, Sqlite, SqlQuery> {
-        let from = format!(
-            "FROM usage_series AS s CROSS JOIN (VALUES {}) AS g CROSS JOIN usage_rollups AS r \
-             WHERE r.series_id = s.series_id AND {IN_RANGE} AND {}",
-            self.ranges(),
-            self.conditions("?"),
-        );
-        let sql = match self.is_one_part() && form == SumForm::Integer {
+        let from = match self.calls {
+            SummedCalls::OfSeries(_) => format!(
+                "FROM usage_series AS s CROSS JOIN (VALUES {}) AS g CROSS JOIN usage_rollups AS r \
+                 WHERE r.series_id = s.series_id AND {IN_RANGE} AND {}",
+                self.ranges(),
+                self.conditions(SQLITE)
+            ),
+            SummedCalls::OfSets { pairs, keys } => {
+                let rows = format!("metadata_rollups AS r WHERE r.merchant_id = ?1 AND {IN_RANGE}");
+                self.rows_of_sets((pairs.len(), keys.len()), &rows, SQLITE, form)
+            }
+        };
+        let is_by_series = matches!(self.calls, SummedCalls::OfSeries(_)) && self.is_one_part();
+        let sql = match is_by_series && form == SumForm::Integer {
             true => {
                 let groups = self.groups.iter().map(|group| format!("s.{}, ", group.name()));
-                let sums = self.sums().map(|sum| format!("sum(r.{sum}) AS {sum}"));
                 let from = format!(
                     "FROM (SELECT {}min(r.slot) AS slot, {} {from} GROUP BY s.key, s.value, s.series_id) AS r",
                     groups.collect::<String>(),
-                    sums.collect::<Vec<_>>().join(", "),
+                    self.plain_sums(),
                 );
-                self.sql("r", &from, form)
+                self.sql("r", SQLITE, &from, form)
             }
-            false => self.sql("s", &from, form),
+            false => self.sql("s", SQLITE, &from, form),
         };
         let query = diesel::sql_query(format!("{explain}{sql}")).into_boxed();
-        let query = query.bind::<Binary, _>(self.merchant_id).bind::<Text, _>(self.key.to_owned());
+        let query = query.bind::<Binary, _>(self.merchant_id);
         self.bound().fold(query, |query, value| match value {
             BoundValue::Id(id) => query.bind::<Binary, _>(id),
             BoundValue::Text(text) => query.bind::<Text, _>(text),
@@ -223,16 +246,25 @@ impl UsageQuery<'_> {
     }
 
     fn on_postgres(&self, explain: &str) -> BoxedSqlQuery<'static, Pg, SqlQuery> {
-        let from = format!(
-            "FROM usage_series AS s CROSS JOIN (VALUES {}) AS g CROSS JOIN LATERAL \
-             (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.series_id AND {IN_RANGE} OFFSET 0) AS r \
-             WHERE {}",
-            self.ranges(),
-            self.conditions("$"),
-        );
-        let sql = self.sql("s", &from, SumForm::Numeric);
+        let from = match self.calls {
+            SummedCalls::OfSeries(_) => format!(
+                "FROM usage_series AS s CROSS JOIN (VALUES {}) AS g CROSS JOIN LATERAL \
+                 (SELECT * FROM usage_rollups AS r WHERE r.series_id = s.series_id AND {IN_RANGE} OFFSET 0) AS r \
+                 WHERE {}",
+                self.ranges(),
+                self.conditions(POSTGRES)
+            ),
+            SummedCalls::OfSets { pairs, keys } => {
+                let rows = format!(
+                    "LATERAL (SELECT * FROM metadata_rollups AS r WHERE r.merchant_id = $1 AND {IN_RANGE} OFFSET 0) \
+                     AS r WHERE true"
+                );
+                self.rows_of_sets((pairs.len(), keys.len()), &rows, POSTGRES, SumForm::Numeric)
+            }
+        };
+        let sql = self.sql("s", POSTGRES, &from, SumForm::Numeric);
         let query = diesel::sql_query(format!("{explain}{sql}")).into_boxed();
-        let query = query.bind::<Binary, _>(self.merchant_id).bind::<Text, _>(self.key.to_owned());
+        let query = query.bind::<Binary, _>(self.merchant_id);
         self.bound().fold(query, |query, value| match value {
             BoundValue::Id(id) => query.bind::<Binary, _>(id),
             BoundValue::Text(text) => query.bind::<Text, _>(text),
@@ -263,42 +295,118 @@ impl UsageQuery<'_> {
         self.only.is_empty() || self.only.contains(&sum)
     }
 
-    /// The values of the conditions, after the merchant and the key.
+    /// The values of the conditions, after the merchant.
     fn bound(&self) -> impl Iterator<Item = BoundValue> {
+        let text = |text: &str| BoundValue::Text(text.to_owned());
+        let of_calls: Vec<_> = match self.calls {
+            SummedCalls::OfSeries(key) => vec![text(key)],
+            SummedCalls::OfSets { pairs, keys } => {
+                let pairs = pairs.iter().flat_map(|(key, value)| [text(key), text(value)]);
+                keys.iter().map(|key| text(key)).chain(pairs).collect()
+            }
+        };
         let filters = self.filters.iter().map(|(_, value)| value.clone());
         let among = self.among.into_iter().flatten().flatten().flatten().cloned();
-        filters.chain(among)
+        of_calls.into_iter().chain(filters).chain(among)
     }
 
-    /// The conditions on series. A value is bound in the place of each mark.
-    fn conditions(&self, mark: &str) -> String {
-        let mut numbers = 3..;
-        let mut equal = |column: SeriesColumn| {
-            let (name, operator) = (column.name(), column.operator());
-            format!("s.{name} {operator} {mark}{}", numbers.next().unwrap_or_default())
+    /// The rows of the sets that have the pairs. The rows of a set in a part are added up before its values are computed,
+    /// unless the form of the sums forbids it.
+    fn rows_of_sets(
+        &self,
+        (pairs, keys): (usize, usize),
+        rows: &str,
+        database: DatabaseMarks,
+        form: SumForm,
+    ) -> String {
+        let mark = database.mark;
+        let mut from = format!("FROM (VALUES {}) AS g CROSS JOIN {rows}", self.ranges());
+        if pairs > 0 {
+            let pairs = (0..pairs).map(|number| {
+                let key = 2 + keys + 2 * number;
+                format!(" AND {} = {mark}{}", database.value_of(key), key + 1)
+            });
+            let pairs: String = pairs.collect();
+            // PostgreSQL expects few sets and would read the rows again for each, but not for a condition with `IS TRUE`.
+            let _ = write!(
+                from,
+                " AND (r.set_id IN (SELECT s.set_id FROM metadata_sets AS s \
+                 WHERE s.merchant_id = {mark}1{pairs})) IS TRUE"
+            );
+        }
+        if keys == 0 {
+            return from;
+        }
+        let rows = match form {
+            SumForm::Integer | SumForm::Numeric => format!(
+                "SELECT r.set_id, min(r.slot) AS slot, {} {from} GROUP BY r.set_id, {}",
+                self.plain_sums(),
+                self.part(),
+            ),
+            SumForm::TwoIntegers => format!("SELECT r.* {from}"),
         };
-        let mut all = vec![format!("s.merchant_id = {mark}1"), format!("s.key = {mark}2")];
+        format!(
+            "FROM ({rows}) AS r CROSS JOIN metadata_sets AS s \
+             WHERE s.merchant_id = {mark}1 AND s.set_id = r.set_id AND {}",
+            self.conditions(database)
+        )
+    }
+
+    /// The sums to read, under their own names.
+    fn plain_sums(&self) -> String {
+        let sums = self.sums().map(|sum| format!("sum(r.{sum}) AS {sum}"));
+        sums.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The number of the part of a row.
+    fn part(&self) -> String {
+        format!("(r.slot - {}) / {}", self.origin, self.step)
+    }
+
+    /// A column of the series, or the value of a set.
+    fn column(&self, of: &str, column: SeriesColumn, database: DatabaseMarks) -> String {
+        match (self.calls, column) {
+            (SummedCalls::OfSets { .. }, SeriesColumn::SecondValue) => database.value_of(3),
+            (SummedCalls::OfSets { .. }, _) => database.value_of(2),
+            (SummedCalls::OfSeries(_), column) => format!("{of}.{}", column.name()),
+        }
+    }
+
+    /// The conditions on series or sets. A value is bound in the place of each mark.
+    fn conditions(&self, database: DatabaseMarks) -> String {
+        let mark = database.mark;
+        let (mut all, bound) = match self.calls {
+            SummedCalls::OfSeries(_) => {
+                (vec![format!("s.merchant_id = {mark}1"), format!("s.key = {mark}2")], 2)
+            }
+            SummedCalls::OfSets { pairs, keys } => (vec![], 1 + keys.len() + 2 * pairs.len()),
+        };
+        let mut numbers = bound + 1..;
+        let mut equal = |column: SeriesColumn| {
+            let (name, operator) = (self.column("s", column, database), column.operator());
+            format!("{name} {operator} {mark}{}", numbers.next().unwrap_or_default())
+        };
         all.extend(self.filters.iter().map(|(column, _)| equal(*column)));
         if let Some(among) = self.among {
             let groups = among.iter().map(|values| {
                 let columns = self.groups.iter().zip(values);
                 let columns = columns.map(|(column, value)| match value {
                     Some(_) => equal(*column),
-                    None => format!("s.{} IS NULL", column.name()),
+                    None => format!("{} IS NULL", self.column("s", *column, database)),
                 });
                 format!("({})", columns.collect::<Vec<_>>().join(" AND "))
             });
             all.push(format!("({})", groups.collect::<Vec<_>>().join(" OR ")));
         }
         // The planners use an index of some rows only if the statement says which ones.
-        if matches!(self.key, ":calls" | ":customers") {
-            all.push(format!("s.key = '{}'", self.key));
+        if let SummedCalls::OfSeries(key @ (":calls" | ":customers")) = self.calls {
+            all.push(format!("s.key = '{key}'"));
         }
-        all.join(" AND ")
+        if all.is_empty() { "true".to_owned() } else { all.join(" AND ") }
     }
 
     /// The statement. The columns of groups are those of `groups`.
-    fn sql(&self, groups: &str, from: &str, form: SumForm) -> String {
+    fn sql(&self, groups: &str, database: DatabaseMarks, from: &str, form: SumForm) -> String {
         let mut sql = "SELECT ".to_owned();
         // Absent columns are no keys of the sort, which is most of the time of a large sum.
         let mut keys = "part".to_owned();
@@ -309,15 +417,15 @@ impl UsageQuery<'_> {
                 let _ = match column {
                     Some(column) => {
                         let _ = write!(keys, ", {kind}_{number}");
-                        write!(sql, "{groups}.{} AS {kind}_{number}, ", column.name())
+                        let column = self.column(groups, *column, database);
+                        write!(sql, "{column} AS {kind}_{number}, ")
                     }
                     None => write!(sql, "CAST(NULL AS {of_kind}) AS {kind}_{number}, "),
                 };
             }
         }
-        let Self { origin, step, .. } = self;
         let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
-        let _ = write!(sql, "(r.slot - {origin}) / {step} AS part");
+        let _ = write!(sql, "{} AS part", self.part());
         for sum in RollupRow::SUM_NAMES {
             let _ = match self.reads(sum) {
                 true => write!(sql, ", {}", form.columns(sum)),
@@ -330,6 +438,29 @@ impl UsageQuery<'_> {
         sql
     }
 }
+
+/// How a database marks a bound value, and reads a value of JSON.
+#[derive(Clone, Copy)]
+struct DatabaseMarks {
+    mark: char,
+    /// The value of the key with this mark in the metadata of a set.
+    value: fn(key: &str) -> String,
+}
+
+impl DatabaseMarks {
+    /// The value of the key that is bound with this number.
+    fn value_of(self, number: usize) -> String {
+        (self.value)(&format!("{}{number}", self.mark))
+    }
+}
+
+const SQLITE: DatabaseMarks = DatabaseMarks {
+    mark: '?',
+    value: |key| format!("(SELECT j.value FROM json_each(s.metadata) AS j WHERE j.key = {key})"),
+};
+
+const POSTGRES: DatabaseMarks =
+    DatabaseMarks { mark: '$', value: |key| format!("(s.metadata::jsonb ->> {key})") };
 
 const IN_RANGE: &str = "r.width = g.column1 AND r.slot >= g.column2 AND r.slot < g.column3";
 
@@ -392,6 +523,35 @@ impl<Q> Query for ExplainQuery<Q> {
 }
 
 impl<Q, C> RunQueryDsl<C> for ExplainQuery<Q> {}
+
+/// The key of metadata of which the sets of a merchant have the most values, without those that are left out already.
+pub(crate) fn most_varied_key(
+    conn: &mut Conn,
+    merchant_id: Id<MerchantId>,
+) -> QueryResult<Option<String>> {
+    #[derive(QueryableByName)]
+    struct MostVariedKey {
+        #[diesel(sql_type = Text)]
+        key: String,
+    }
+    let sql = |pairs: &str, mark: &str| {
+        format!(
+            "SELECT j.key AS key FROM metadata_sets, {pairs} AS j WHERE merchant_id = {mark} AND j.key NOT IN \
+             (SELECT h.key FROM high_cardinality_keys AS h WHERE h.merchant_id = {mark}) \
+             GROUP BY j.key ORDER BY count(DISTINCT j.value) DESC, j.key LIMIT 1"
+        )
+    };
+    let found: Option<MostVariedKey> = match conn {
+        Conn::Sqlite(conn) => diesel::sql_query(sql("json_each(metadata)", "?1"))
+            .bind::<Binary, _>(merchant_id)
+            .get_result(conn),
+        Conn::Postgres(conn) => diesel::sql_query(sql("jsonb_each_text(metadata::jsonb)", "$1"))
+            .bind::<Binary, _>(merchant_id)
+            .get_result(conn),
+    }
+    .optional()?;
+    Ok(found.map(|row| row.key))
+}
 
 /// The numbers of refused calls by quarter hour, and by key and customer where that is asked for.
 #[derive(Clone, Copy, Debug)]

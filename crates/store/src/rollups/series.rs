@@ -154,6 +154,11 @@ fn id_of(row: &SeriesRow) -> Id<AnyId> {
         name.update(budget_id.map(Id::untyped).unwrap_or_default().get().as_bytes());
         name.update(budgets);
     }
+    id_of_name(name)
+}
+
+/// The id that is computed from a name.
+pub(super) fn id_of_name(name: Sha256) -> Id<AnyId> {
     let id =
         name.finalize().iter().take(16).fold(0_u128, |all, byte| (all << 8) | u128::from(*byte));
     Id(AnyId::from_bytes(id.to_be_bytes()))

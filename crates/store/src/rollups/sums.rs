@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus};
 
 use crate::ids::{AnyId, Id};
-use crate::rows::{PartSums, RollupRow, SUMS, joined_sum, with_sums};
+use crate::rows::{PartSums, RollupRow, SUMS, SetRollupRow, joined_sum, with_sums};
 
 /// The sums of some calls. Amounts are in units of 10⁻¹⁰ USD, in a type that no sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,8 +146,19 @@ pub(crate) const fn slot(created_at: i64) -> i64 {
     created_at.div_euclid(15 * 60 * 1_000_000)
 }
 
+/// The slot of the row of a width that covers a quarter hour.
+pub(crate) fn slot_of(width: i32, quarter: i64) -> i64 {
+    quarter - quarter.rem_euclid(i64::from(width))
+}
+
 impl From<&RollupRow> for RollupSums {
     fn from(row: &RollupRow) -> Self {
+        Self::from_each(row.sums().map(|sum| i128::from(*sum)))
+    }
+}
+
+impl From<&SetRollupRow> for RollupSums {
+    fn from(row: &SetRollupRow) -> Self {
         Self::from_each(row.sums().map(|sum| i128::from(*sum)))
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tollgate_domain::{BudgetId, ConnectionId, MerchantId, MeterId, SpendKeyId};
 
 use crate::ids::{AnyId, Id};
-use crate::schema::{rollup_queue, usage_rollups, usage_series};
+use crate::schema::{metadata_rollups, metadata_sets, rollup_queue, usage_rollups, usage_series};
 
 /// The unit of the high number of a sum in [`PartSums`].
 pub(crate) const HIGH: i64 = 10_000_000_000;
@@ -69,6 +69,29 @@ macro_rules! rows_of_sums {
             }
         }
 
+        /// A row of the sums of a set of metadata, or an addition to one.
+        #[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Serialize)]
+        #[diesel(table_name = metadata_rollups)]
+        pub(crate) struct SetRollupRow {
+            pub(crate) merchant_id: Id<MerchantId>,
+            pub(crate) width: i32,
+            pub(crate) slot: i64,
+            pub(crate) set_id: Id<AnyId>,
+            $( pub(crate) $sum: i64, )*
+        }
+
+        impl SetRollupRow {
+            /// The row of a set of a merchant with the sums, the width and the slot of `row`.
+            pub(crate) const fn new(merchant_id: Id<MerchantId>, row: &RollupRow) -> Self {
+                let RollupRow { series_id: set_id, width, slot, $( $sum ),* } = *row;
+                Self { merchant_id, width, slot, set_id, $( $sum ),* }
+            }
+
+            pub(crate) const fn sums(&self) -> [&i64; SUMS] {
+                [$( &self.$sum ),*]
+            }
+        }
+
         /// The sums of one period of a query. They are over any number of rows, so each is two numbers: the sum
         /// of the remainders by [`HIGH`], and the sum of the quotients.
         #[derive(Clone, Debug, QueryableByName)]
@@ -117,6 +140,16 @@ pub(crate) struct SeriesRow {
     pub(crate) model: Option<String>,
     /// The code of the status of its calls.
     pub(crate) status: Option<i16>,
+}
+
+/// A set of calls that are alike in metadata.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Queryable, Selectable, Insertable)]
+#[diesel(table_name = metadata_sets)]
+pub(crate) struct MetadataSetRow {
+    pub(crate) merchant_id: Id<MerchantId>,
+    pub(crate) set_id: Id<AnyId>,
+    /// A JSON object.
+    pub(crate) metadata: String,
 }
 
 /// The settled calls of a group.
