@@ -223,7 +223,7 @@ impl Store {
                 let LeavingRecords { ids: records, entries, last } = self.read(read).await?;
                 // Entries first. A process that dies leaves none without its record.
                 self.delete_all(node_id, of_entries, entries, |conn, some| {
-                    dialect::delete_index_rows(conn, some)
+                    dialect::fold::delete_index_rows(conn, some)
                 })
                 .await?;
                 self.delete_all(node_id, of_records, records, move |conn, some| {

@@ -5,11 +5,11 @@
 //! within a table. Every round trip counts, so a batch is one statement whose rows are one parameter. Row locks are
 //! `FOR NO KEY UPDATE`: inserts that refer to a locked row need not wait.
 
+pub(crate) mod fold;
 pub(crate) mod group;
 mod reading;
 
 use std::array::from_ref;
-use std::collections::BTreeSet;
 
 use diesel::connection::SimpleConnection;
 use diesel::dsl::sql;
@@ -26,27 +26,23 @@ use tollgate_domain::{
 use crate::conn::Conn;
 use crate::ids::{AnyId, Id};
 use crate::prepared::{
-    AddRollup, AddRollups, AddSetRollup, AddSetRollups, DataVersion, InsertIndexRows,
-    InsertSomeIndexRows, InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter,
+    DataVersion, InsertSomeTransactions, InsertTransactions, ROWS_AT_ONCE, SaveCounter,
     SaveCounters, SaveCountersOfAccounts, SaveSpendCounters, SaveWallet, SaveWallets,
 };
 use crate::rows::{
     AnswerRow, BudgetRow, ConfigRow, ConfigVersionRow, ConnectionRow, CorrectionRow, DeliveryRow,
-    EventRow, JobRow, MetadataSetRow, MissingPriceRow, OpenCallRow, ProviderObjectRow,
-    RefusalCountRow, RefusalRow, ReportedUsageRow, RepricingRow, RequestIndexRow, RequestRow,
-    RollupRow, RunRow, SeriesRow, SetRollupRow, SpendCountersRow, SpendKeyRow, SubscriptionRow,
-    TierCounterRow, TransactionRow, WalletRow, WebhookRow, to_json,
+    EventRow, JobRow, MissingPriceRow, OpenCallRow, ProviderObjectRow, RefusalCountRow, RefusalRow,
+    ReportedUsageRow, RepricingRow, RequestRow, RunRow, SpendCountersRow, SpendKeyRow,
+    SubscriptionRow, TierCounterRow, TransactionRow, WalletRow, WebhookRow, to_json,
 };
 use crate::schema::{
     archive_state, budgets, connections, corrections, deliveries, events, idempotent_answers, jobs,
-    merchants, metadata_sets, missing_prices, open_calls, provider_events, provider_objects,
-    refusal_counts, refusals, reported_usage, repricings, request_index, requests, rollup_queue,
-    runs, secret_keys, spend_counters, spend_keys, subscription_config_versions,
-    subscription_configs, subscriptions, usage_series, wallets, webhooks,
+    merchants, missing_prices, open_calls, provider_events, provider_objects, refusal_counts,
+    refusals, reported_usage, repricings, requests, runs, secret_keys, spend_counters, spend_keys,
+    subscription_config_versions, subscription_configs, subscriptions, wallets, webhooks,
 };
 pub(crate) use reading::{
-    BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, SummedCalls, UsageQuery,
-    most_varied_key, plan,
+    BoundValue, RefusalCountsQuery, SeriesColumn, SlotRange, SummedCalls, UsageQuery, plan,
 };
 
 diesel::define_sql_function! {
@@ -481,11 +477,6 @@ pub(crate) fn try_lock_outbox(conn: &mut Conn) -> QueryResult<bool> {
     try_lock_advisory(conn, "outbox")
 }
 
-/// Locks the queue of the roll-ups against other nodes, as [`try_lock_outbox`].
-pub(crate) fn try_lock_rollup_queue(conn: &mut Conn) -> QueryResult<bool> {
-    try_lock_advisory(conn, "rollup_queue")
-}
-
 /// Begins a transaction that does nothing but hold a lock, if it is free. SQLite has none.
 ///
 /// Sessions have such locks as well. But behind a pooler, a session outlives the connection to the pooler.
@@ -605,47 +596,6 @@ pub(crate) fn insert_corrections(conn: &mut Conn, rows: &[CorrectionRow]) -> Que
         Conn::Postgres(conn) => {
             diesel::insert_into(corrections::table).values(rows).execute(conn).map(drop)
         }
-    }
-}
-
-/// Returns and locks the oldest groups in the queue of the roll-ups, with their numbers. Only groups after the number
-/// `after` are returned. A second caller waits until the first transaction ends, and gets the remaining groups.
-pub(crate) fn lock_queued_calls(
-    conn: &mut Conn,
-    after: Option<i64>,
-    most: i64,
-) -> QueryResult<Vec<(i64, String)>> {
-    macro_rules! oldest {
-        () => {
-            rollup_queue::table
-                .filter(rollup_queue::number.gt(after.unwrap_or(i64::MIN)))
-                .order(rollup_queue::number)
-                .limit(most)
-                .select((rollup_queue::number, rollup_queue::calls))
-        };
-    }
-    match conn {
-        Conn::Sqlite(conn) => oldest!().load(conn),
-        Conn::Postgres(conn) => oldest!().for_update().load(conn),
-    }
-}
-
-/// Deletes entries of the index of records. There are few, and rarely any.
-pub(crate) fn delete_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> QueryResult<()> {
-    for row in rows {
-        let key = (row.merchant_id, &row.key, &row.value, row.request_id);
-        diesel::delete(request_index::table.find(key)).execute(conn)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn insert_index_rows(conn: &mut Conn, rows: &[RequestIndexRow]) -> QueryResult<()> {
-    match conn {
-        Conn::Sqlite(conn) => {
-            let some = |conn: &mut _, rows: &_| InsertSomeIndexRows(rows).execute(conn);
-            execute_batched(conn, rows, some, |conn, row| InsertSomeIndexRows(row).execute(conn))
-        }
-        Conn::Postgres(conn) => InsertIndexRows::of(rows).execute(conn).map(drop),
     }
 }
 
@@ -779,52 +729,6 @@ pub(crate) fn create_runs(
     })
 }
 
-/// Inserts the series that do not exist yet. `rows` must ascend.
-pub(crate) fn insert_series(conn: &mut Conn, rows: &[SeriesRow]) -> QueryResult<()> {
-    /// PostgreSQL takes 65,535 values.
-    const AT_ONCE: usize = 3_000;
-    match conn {
-        Conn::Sqlite(conn) => execute_each(rows, |row| {
-            diesel::insert_or_ignore_into(usage_series::table).values(row).execute(conn)
-        }),
-        Conn::Postgres(conn) => rows.chunks(AT_ONCE).try_for_each(|rows| {
-            let insert = diesel::insert_into(usage_series::table).values(rows);
-            insert.on_conflict_do_nothing().execute(conn).map(drop)
-        }),
-    }
-}
-
-/// Inserts the sets of metadata that do not exist yet, and returns their merchants. `rows` must ascend.
-pub(crate) fn insert_metadata_sets(
-    conn: &mut Conn,
-    rows: &[MetadataSetRow],
-) -> QueryResult<BTreeSet<Id<MerchantId>>> {
-    /// PostgreSQL takes 65,535 values.
-    const AT_ONCE: usize = 20_000;
-    match conn {
-        Conn::Sqlite(conn) => {
-            let mut merchants = BTreeSet::new();
-            for row in rows {
-                let insert = diesel::insert_or_ignore_into(metadata_sets::table).values(row);
-                if insert.execute(conn)? > 0 {
-                    merchants.insert(row.merchant_id);
-                }
-            }
-            Ok(merchants)
-        }
-        Conn::Postgres(conn) => {
-            let mut merchants = BTreeSet::new();
-            for rows in rows.chunks(AT_ONCE) {
-                let insert = diesel::insert_into(metadata_sets::table).values(rows);
-                let insert = insert.on_conflict_do_nothing().returning(metadata_sets::merchant_id);
-                let inserted: Vec<Id<MerchantId>> = insert.get_results(conn)?;
-                merchants.extend(inserted);
-            }
-            Ok(merchants)
-        }
-    }
-}
-
 /// Locks the missing prices of a merchant until the transaction ends.
 pub(crate) fn lock_missing_prices(conn: &mut Conn, merchant_id: MerchantId) -> QueryResult<()> {
     match conn {
@@ -942,20 +846,4 @@ pub(crate) fn add_refusal_counts(conn: &mut Conn, rows: &[RefusalCountRow]) -> Q
                 .execute(conn)
         })
     })
-}
-
-/// Adds to roll-ups. `rows` must ascend. The statement computes the sums, so no row is read or locked before.
-pub(crate) fn add_rollups(conn: &mut Conn, rows: &[RollupRow]) -> QueryResult<()> {
-    match conn {
-        Conn::Sqlite(conn) => execute_each(rows, |row| AddRollup(row).execute(conn)),
-        Conn::Postgres(conn) => AddRollups::of(rows).execute(conn).map(drop),
-    }
-}
-
-/// As [`add_rollups`], to the sums of sets of metadata.
-pub(crate) fn add_set_rollups(conn: &mut Conn, rows: &[SetRollupRow]) -> QueryResult<()> {
-    match conn {
-        Conn::Sqlite(conn) => execute_each(rows, |row| AddSetRollup(row).execute(conn)),
-        Conn::Postgres(conn) => AddSetRollups::of(rows).execute(conn).map(drop),
-    }
 }

@@ -94,7 +94,7 @@ pub(crate) fn fold(
     let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
     // A group that cannot be read stays in the queue and does not delay the others.
     while numbers.is_empty() {
-        let groups = dialect::lock_queued_calls(conn, last, most.groups)?;
+        let groups = dialect::fold::lock_queued_calls(conn, last, most.groups)?;
         let Some((number, _)) = groups.last() else { break };
         last = Some(*number);
         for (number, group) in groups {
@@ -145,7 +145,7 @@ pub(crate) fn fold_in_turn(
     known: &KnownSeries,
     now: Timestamp,
 ) -> Result<FoldResult, StoreError> {
-    match dialect::try_lock_rollup_queue(conn)? {
+    match dialect::fold::try_lock_rollup_queue(conn)? {
         true => fold(conn, known, now),
         false => Ok(FoldResult::default()),
     }
@@ -179,9 +179,9 @@ fn index(conn: &mut Conn, calls: &[QueuedCall]) -> Result<(), StoreError> {
         }
     }
     if !gained.is_empty() {
-        dialect::insert_index_rows(conn, &gained)?;
+        dialect::fold::insert_index_rows(conn, &gained)?;
     }
-    Ok(dialect::delete_index_rows(conn, &lost)?)
+    Ok(dialect::fold::delete_index_rows(conn, &lost)?)
 }
 
 /// Sums to be added.
@@ -218,9 +218,9 @@ impl Rollups {
     /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
     pub(crate) fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
         let unknown = known.unknown(&self.series, |series| series.series_id);
-        dialect::insert_series(conn, &unknown)?;
+        dialect::fold::insert_series(conn, &unknown)?;
         let rows: Vec<_> = self.rows().collect();
-        Ok(dialect::add_rollups(conn, &rows)?)
+        Ok(dialect::fold::add_rollups(conn, &rows)?)
     }
 
     /// The sums as rows.
@@ -299,7 +299,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
             known.learn(add_by_metadata(conn, calls, &known)?.set_ids());
         }
         for rows in Vec::from_iter(entries).chunks(ENTRIES_AT_ONCE) {
-            dialect::insert_index_rows(conn, rows)?;
+            dialect::fold::insert_index_rows(conn, rows)?;
         }
         known.learn(rollups.series_ids());
     }

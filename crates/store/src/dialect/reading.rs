@@ -524,35 +524,6 @@ impl<Q> Query for ExplainQuery<Q> {
 
 impl<Q, C> RunQueryDsl<C> for ExplainQuery<Q> {}
 
-/// The key of metadata of which the sets of a merchant have the most values, without those that are left out already.
-pub(crate) fn most_varied_key(
-    conn: &mut Conn,
-    merchant_id: Id<MerchantId>,
-) -> QueryResult<Option<String>> {
-    #[derive(QueryableByName)]
-    struct MostVariedKey {
-        #[diesel(sql_type = Text)]
-        key: String,
-    }
-    let sql = |pairs: &str, mark: &str| {
-        format!(
-            "SELECT j.key AS key FROM metadata_sets, {pairs} AS j WHERE merchant_id = {mark} AND j.key NOT IN \
-             (SELECT h.key FROM high_cardinality_keys AS h WHERE h.merchant_id = {mark}) \
-             GROUP BY j.key ORDER BY count(DISTINCT j.value) DESC, j.key LIMIT 1"
-        )
-    };
-    let found: Option<MostVariedKey> = match conn {
-        Conn::Sqlite(conn) => diesel::sql_query(sql("json_each(metadata)", "?1"))
-            .bind::<Binary, _>(merchant_id)
-            .get_result(conn),
-        Conn::Postgres(conn) => diesel::sql_query(sql("jsonb_each_text(metadata::jsonb)", "$1"))
-            .bind::<Binary, _>(merchant_id)
-            .get_result(conn),
-    }
-    .optional()?;
-    Ok(found.map(|row| row.key))
-}
-
 /// The numbers of refused calls by quarter hour, and by key and customer where that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefusalCountsQuery {

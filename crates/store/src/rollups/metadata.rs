@@ -119,11 +119,11 @@ impl MetadataRollups {
     /// Adds the sums to the rows of the database. If a merchant has too many sets then, leaves a key out of later ones.
     pub(super) fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
         let unknown = known.unknown(&self.sets, |set| set.set_id);
-        let with_new_sets = dialect::insert_metadata_sets(conn, &unknown)?;
+        let with_new_sets = dialect::fold::insert_metadata_sets(conn, &unknown)?;
         let rows = self.sums.iter().map(|((merchant_id, width, slot, set_id), sums)| {
             SetRollupRow::new(*merchant_id, &to_row(&(*set_id, *width, *slot), sums))
         });
-        dialect::add_set_rollups(conn, &rows.collect::<Vec<_>>())?;
+        dialect::fold::add_set_rollups(conn, &rows.collect::<Vec<_>>())?;
         with_new_sets.into_iter().try_for_each(|merchant_id| leave_key_out(conn, merchant_id))
     }
 
@@ -147,7 +147,7 @@ fn leave_key_out(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(), Sto
         return Ok(());
     }
     let key = match keys < MOST_KEYS {
-        true => dialect::most_varied_key(conn, merchant_id)?,
+        true => dialect::fold::most_varied_key(conn, merchant_id)?,
         false => None,
     };
     let key = key.unwrap_or_else(|| ALL_KEYS.to_owned());
