@@ -6,8 +6,9 @@ CREATE TABLE metadata_sets (
     set_id      BLOB NOT NULL,
     -- A JSON object, with its keys in order.
     metadata    TEXT NOT NULL,
+    -- The sets of a merchant are counted by this index, so their metadata is not in it.
     PRIMARY KEY (merchant_id, set_id)
-) WITHOUT ROWID;
+);
 
 -- The sums of a set. `slot` and `width` are those of `usage_rollups`. The rows of a merchant are in the order of time.
 CREATE TABLE metadata_rollups (

@@ -106,7 +106,8 @@ pub(crate) fn add_set_rollups(conn: &mut Conn, rows: &[SetRollupRow]) -> QueryRe
     }
 }
 
-/// The key of metadata of which the sets of a merchant have the most values, without those that are left out already.
+/// The key of metadata of which the sets of a merchant have the most values, without those that are left out already. A
+/// thousand sets are looked at. Their ids are hashes, so these are any.
 pub(crate) fn most_varied_key(
     conn: &mut Conn,
     merchant_id: Id<MerchantId>,
@@ -118,16 +119,17 @@ pub(crate) fn most_varied_key(
     }
     let sql = |pairs: &str, mark: &str| {
         format!(
-            "SELECT j.key AS key FROM metadata_sets, {pairs} AS j WHERE merchant_id = {mark} AND j.key NOT IN \
+            "SELECT j.key AS key FROM (SELECT metadata FROM metadata_sets WHERE merchant_id = {mark} \
+             ORDER BY set_id LIMIT 1000) AS s CROSS JOIN {pairs} AS j WHERE j.key NOT IN \
              (SELECT h.key FROM high_cardinality_keys AS h WHERE h.merchant_id = {mark}) \
              GROUP BY j.key ORDER BY count(DISTINCT j.value) DESC, j.key LIMIT 1"
         )
     };
     let found: Option<MostVariedKey> = match conn {
-        Conn::Sqlite(conn) => diesel::sql_query(sql("json_each(metadata)", "?1"))
+        Conn::Sqlite(conn) => diesel::sql_query(sql("json_each(s.metadata)", "?1"))
             .bind::<Binary, _>(merchant_id)
             .get_result(conn),
-        Conn::Postgres(conn) => diesel::sql_query(sql("jsonb_each_text(metadata::jsonb)", "$1"))
+        Conn::Postgres(conn) => diesel::sql_query(sql("jsonb_each_text(s.metadata::jsonb)", "$1"))
             .bind::<Binary, _>(merchant_id)
             .get_result(conn),
     }

@@ -29,7 +29,7 @@ const MOST_KEYS: i64 = 4;
 /// Stands for all keys. No key of metadata is empty.
 const ALL_KEYS: &str = "";
 /// The longest metadata of a set. Calls with longer metadata are in no set.
-const MOST_BYTES: usize = 2_000;
+const MOST_BYTES: usize = 1_000;
 
 /// The keys of metadata that later sets of merchants do not have.
 #[derive(Default)]
@@ -150,9 +150,16 @@ fn leave_key_out(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(), Sto
         true => dialect::fold::most_varied_key(conn, merchant_id)?,
         false => None,
     };
-    let key = key.unwrap_or_else(|| ALL_KEYS.to_owned());
     let merchant = merchant_id.get();
-    log::info!("{merchant} has many values of {key:?}: sums by this key and others read records");
+    match &key {
+        Some(key) => {
+            log::info!("{merchant} has many values of {key:?}: sums by it and others read records")
+        }
+        None => log::info!(
+            "{merchant} has too many sets of metadata: sums by several keys read records"
+        ),
+    }
+    let key = key.unwrap_or_else(|| ALL_KEYS.to_owned());
     let row =
         (high_cardinality_keys::merchant_id.eq(merchant_id), high_cardinality_keys::key.eq(key));
     diesel::insert_into(high_cardinality_keys::table).values(row).execute(conn)?;
