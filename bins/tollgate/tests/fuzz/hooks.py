@@ -155,6 +155,10 @@ def before_call(context, case, kwargs):
         # What there is one of must stay.
         if often() and label not in KEPT:
             case.path_parameters[name] = IDS[name]
+    # What has a colon is no batch, but an operation such as `{batch}:cancel`.
+    if "batch" in (case.path_parameters or {}):
+        batch = str(case.path_parameters["batch"])
+        case.path_parameters["batch"] = batch.replace(":", "-").replace("%3A", "-")
     if "model" in (case.path_parameters or {}) and often():
         case.path_parameters["model"] = GEMINI
     if label == GOOGLE_CALL and often():
