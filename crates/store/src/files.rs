@@ -78,3 +78,21 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy of the descriptor is what a child process has before it runs another program.
+    #[test]
+    fn a_lock_ends_when_it_is_dropped_although_a_copy_of_its_file_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = FileLock::take(&path).unwrap().unwrap();
+        let copy = lock.0.try_clone().unwrap();
+        assert!(FileLock::take(&path).unwrap().is_none());
+        drop(lock);
+        assert!(FileLock::take(&path).unwrap().is_some());
+        drop(copy);
+    }
+}
