@@ -200,6 +200,23 @@ pub(crate) fn identity(conn: &mut Conn) -> Option<String> {
     }
 }
 
+/// The start of the server process of PostgreSQL, and the database in it. Empty on SQLite, which loses no commits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerStart(pub(crate) String);
+
+/// Returns the start of the server that `conn` uses in this transaction.
+pub(crate) fn server_start(conn: &mut Conn) -> QueryResult<ServerStart> {
+    match conn {
+        Conn::Sqlite(_) => Ok(ServerStart::default()),
+        Conn::Postgres(conn) => diesel::select(sql::<Text>(
+            "concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), \
+             (SELECT oid FROM pg_database WHERE datname = current_database()))",
+        ))
+        .get_result(conn)
+        .map(ServerStart),
+    }
+}
+
 /// Whether the database locks rows. A group may then be decided without locks first. On SQLite a writer is alone.
 pub(crate) const fn has_row_locks(conn: &Conn) -> bool {
     match conn {

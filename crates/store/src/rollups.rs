@@ -23,7 +23,7 @@ use tollgate_domain::{MerchantId, Timestamp};
 
 use crate::archived;
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::{self, ServerStart};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::missing_prices;
@@ -66,6 +66,7 @@ impl FoldLimits {
 #[derive(Default)]
 pub(crate) struct FoldResult {
     pub(crate) calls: usize,
+    server: ServerStart,
     rollups: Rollups,
     by_metadata: MetadataRollups,
 }
@@ -73,7 +74,8 @@ pub(crate) struct FoldResult {
 impl FoldResult {
     /// Remembers the series of a committed transaction, which need not be written again.
     pub(crate) fn committed(self, known: &KnownSeries) {
-        known.learn(self.rollups.series_ids().chain(self.by_metadata.set_ids()));
+        let ids = self.rollups.series_ids().chain(self.by_metadata.set_ids());
+        known.learn(&self.server, ids);
     }
 }
 
@@ -110,10 +112,8 @@ pub(crate) fn fold(
     if numbers.is_empty() {
         return Ok(FoldResult::default());
     }
-    if dialect::has_row_locks(conn) {
-        // A database that has lost commits may have lost series.
-        known.forget();
-    }
+    let server = dialect::server_start(conn)?;
+    known.forget_other_servers(&server);
     let mut rollups = Rollups::default();
     calls.iter().for_each(|call| rollups.add(call));
     rollups.write(conn, known)?;
@@ -133,7 +133,7 @@ pub(crate) fn fold(
     missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
-    Ok(FoldResult { calls: calls.len(), rollups, by_metadata })
+    Ok(FoldResult { calls: calls.len(), server, rollups, by_metadata })
 }
 
 /// As [`fold`], but does nothing while another node folds in its turn.
@@ -276,7 +276,8 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     diesel::delete(metadata_sets::table).execute(conn)?;
     diesel::delete(high_cardinality_keys::table).execute(conn)?;
     diesel::delete(request_index::table).execute(conn)?;
-    known.forget();
+    let known = KnownSeries::default();
+    let server = ServerStart::default();
     let mut walk = RecordWalk::default();
     loop {
         let WalkedRecords { rows, is_last } = walk.next(conn, CHUNK)?;
@@ -296,11 +297,11 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         rollups.write(conn, &known)?;
         // As many as are folded at once: a key with many values is left out before there are many times too many sets.
         for calls in calls.chunks(FoldLimits::POSTGRES.calls) {
-            known.learn(add_by_metadata(conn, calls, &known)?.set_ids());
+            known.learn(&server, add_by_metadata(conn, calls, &known)?.set_ids());
         }
         for rows in Vec::from_iter(entries).chunks(ENTRIES_AT_ONCE) {
             dialect::fold::insert_index_rows(conn, rows)?;
         }
-        known.learn(rollups.series_ids());
+        known.learn(&server, rollups.series_ids());
     }
 }

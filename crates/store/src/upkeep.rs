@@ -55,9 +55,15 @@ pub async fn run(store: Store) {
             Ok(())
         }),
         every(fold_every, "the roll-ups are not brought up to date", async || {
-            let has_unfolded_calls =
-                store.0.context.has_unfolded_calls.swap(false, Ordering::Relaxed);
-            if has_unfolded_calls || folded_all.get().elapsed() >= FOLD_OTHERS_EVERY {
+            let context = &store.0.context;
+            let since = folded_all.get().elapsed();
+            // A node folds the calls of all nodes. So each of several nodes folds less often.
+            let pause = fold_every * context.nodes.load(Ordering::Relaxed);
+            if since < pause.min(FOLD_OTHERS_EVERY) {
+                return Ok(());
+            }
+            let has_unfolded_calls = context.has_unfolded_calls.swap(false, Ordering::Relaxed);
+            if has_unfolded_calls || since >= FOLD_OTHERS_EVERY {
                 store.fold_in_turn().await?;
                 folded_all.set(Instant::now());
             }
