@@ -60,8 +60,6 @@ pub(crate) struct FoundRows {
     pub(crate) runs: Vec<RunRow>,
     pub(crate) wallets: Vec<WalletRow>,
     pub(crate) counters: Vec<TierCounterRow>,
-    /// The current marks of the rows of the [`ConfigBasis`].
-    pub(crate) marks: BTreeSet<String>,
 }
 
 /// The configurations by which a group is decided: the merchants, and marks with each merchant's id and configuration
@@ -83,11 +81,6 @@ impl ConfigBasis {
             }
         }
         basis
-    }
-
-    /// Whether there is no configuration to compare.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.merchants.is_empty()
     }
 }
 
@@ -133,7 +126,6 @@ pub(crate) struct ChangedRows<'a> {
 pub(crate) fn read(
     conn: &mut Conn,
     needed: &NeededRows,
-    basis: &ConfigBasis,
     lock: RowLock,
 ) -> Result<FoundRows, StoreError> {
     match conn {
@@ -155,8 +147,8 @@ pub(crate) fn read(
         Conn::Postgres(conn) => {
             let counters = LockCounters::of(&needed.counters);
             let rows: Vec<(String, String)> = match lock {
-                RowLock::No => ReadGroup::<false> { needed, basis, counters }.load(conn)?,
-                RowLock::Rows => ReadGroup::<true> { needed, basis, counters }.load(conn)?,
+                RowLock::No => ReadGroup::<false> { needed, counters }.load(conn)?,
+                RowLock::Rows => ReadGroup::<true> { needed, counters }.load(conn)?,
             };
             let mut found = FoundRows::default();
             for (kind, row) in rows {
@@ -166,14 +158,19 @@ pub(crate) fn read(
                     RUN => found.runs.push(from_json("runs", &row)?),
                     WALLET => found.wallets.push(from_json("wallets", &row)?),
                     COUNTER => found.counters.push(from_json("tier_counters", &row)?),
-                    MARK => {
-                        found.marks.insert(row);
-                    }
                     _ => return Err(StoreError::Corrupt { what: "kind of a row", value: kind }),
                 }
             }
             Ok(found)
         }
+    }
+}
+
+/// Returns the current marks of a basis.
+pub(crate) fn read_marks(conn: &mut Conn, basis: &ConfigBasis) -> QueryResult<BTreeSet<String>> {
+    match conn {
+        Conn::Sqlite(_) => Ok(BTreeSet::new()),
+        Conn::Postgres(conn) => Ok(ReadMarks(basis).load(conn)?.into_iter().collect()),
     }
 }
 
@@ -226,8 +223,7 @@ fn write_on_postgres(
         queued: QueueCalls::of(group.queued),
         basis,
     };
-    let marks: Vec<(String, String)> = statement.load(conn)?;
-    Ok(marks.into_iter().map(|(_, mark)| mark).collect())
+    Ok(statement.load(conn)?.into_iter().collect())
 }
 
 /// The kinds of rows in the result of [`ReadGroup`].
@@ -236,13 +232,11 @@ const SPEND_COUNTERS: &str = "spend_counters";
 const RUN: &str = "run";
 const WALLET: &str = "wallet";
 const COUNTER: &str = "counter";
-const MARK: &str = "mark";
 
 /// Reads the rows that a group needs, each as its kind and its JSON. The parts of the union run in order, so tables are
 /// locked in the order of the text.
 struct ReadGroup<'a, const LOCKED: bool> {
     needed: &'a NeededRows,
-    basis: &'a ConfigBasis,
     counters: LockCounters,
 }
 
@@ -289,8 +283,8 @@ impl<const LOCKED: bool> QueryFragment<Pg> for ReadGroup<'_, LOCKED> {
                 ") row UNION ALL SELECT 'counter', to_json(row)::text FROM (TABLE counters",
             );
         }
-        out.push_sql(") row UNION ALL ");
-        self.basis.walk_ast(out)
+        out.push_sql(") row");
+        Ok(())
     }
 }
 
@@ -319,7 +313,7 @@ where
 impl QueryFragment<Pg> for ConfigBasis {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
         out.push_sql(
-            "SELECT 'mark', concat(encode(merchant_id, 'hex'), ' ', version) FROM config_versions \
+            "SELECT concat(encode(merchant_id, 'hex'), ' ', version) FROM config_versions \
              WHERE merchant_id = ANY(",
         );
         out.push_bind_param::<Array<Binary>, _>(&self.merchants)?;
@@ -327,6 +321,26 @@ impl QueryFragment<Pg> for ConfigBasis {
         Ok(())
     }
 }
+
+/// Selects the current marks, in a group that changes nothing.
+struct ReadMarks<'a>(&'a ConfigBasis);
+
+impl QueryId for ReadMarks<'_> {
+    type QueryId = ReadMarks<'static>;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl Query for ReadMarks<'_> {
+    type SqlType = Text;
+}
+
+impl QueryFragment<Pg> for ReadMarks<'_> {
+    fn walk_ast<'b>(&'b self, out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
+        self.0.walk_ast(out)
+    }
+}
+
+impl RunQueryDsl<diesel::PgConnection> for ReadMarks<'_> {}
 
 /// Writes the changes of a group and returns the marks of its basis. The group has locked all the rows that other nodes
 /// may lock.
@@ -348,7 +362,7 @@ impl QueryId for WriteGroup<'_> {
 }
 
 impl Query for WriteGroup<'_> {
-    type SqlType = (Text, Text);
+    type SqlType = Text;
 }
 
 impl QueryFragment<Pg> for WriteGroup<'_> {

@@ -20,7 +20,7 @@ use super::config::{CachedSpendKey, CallConfig, ConfigCache, MerchantConfig, Own
 use super::context::LedgerContext;
 use super::state::{Accounts, CallState, LedgerState};
 use crate::conn::Conn;
-use crate::dialect::group::{self, ConfigBasis, FoundRows, NeededRows};
+use crate::dialect::group::{self, FoundRows, NeededRows};
 use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -86,9 +86,9 @@ impl GroupNeeds {
 }
 
 /// Whether all rows of a group are known and, where rows are locked, locked.
+#[derive(PartialEq, Eq)]
 pub(super) enum LoadOutcome {
-    /// With the configuration marks at the time of the read.
-    Ready(BTreeSet<String>),
+    Ready,
     /// Another node has settled an open call since it was read. Its settlement may need other rows.
     Stale,
 }
@@ -122,7 +122,6 @@ pub(super) fn load_accounts(
     needs: &GroupNeeds,
 ) -> Result<LoadOutcome, StoreError> {
     let locks = dialect::has_row_locks(conn);
-    let basis = if locks { configs.basis(&needs.merchants) } else { ConfigBasis::default() };
     let mut needed = unknown_accounts(&state.accounts, &needs.accounts);
     let unknown = needs.counters.iter().filter(|key| !state.counters.contains_key(*key));
     needed.counters = unknown.map(|key| TierCounterRow::new(key, 0)).collect();
@@ -131,10 +130,10 @@ pub(super) fn load_accounts(
         // Another node may have corrected them since they were read.
         reread_settled(conn, state, &needs.settled_calls)?;
     }
-    if needed.is_empty() && basis.is_empty() {
-        return Ok(LoadOutcome::Ready(BTreeSet::new()));
+    if needed.is_empty() {
+        return Ok(LoadOutcome::Ready);
     }
-    let found = group::read(conn, &needed, &basis, RowLock::Rows)?;
+    let found = group::read(conn, &needed, RowLock::Rows)?;
     if found.open_calls < needed.open_calls.len() {
         return Ok(LoadOutcome::Stale);
     }
@@ -142,7 +141,7 @@ pub(super) fn load_accounts(
     let counters: Vec<_> = counters.map(|row| (row.key(), row.used)).collect();
     state.counters.extend(counters);
     add_accounts(conn, configs, &mut state.accounts, &needs.accounts.runs, &found)?;
-    Ok(LoadOutcome::Ready(found.marks))
+    Ok(LoadOutcome::Ready)
 }
 
 /// The accounts that these calls draw on, read without a lock.
@@ -153,12 +152,7 @@ pub(super) fn read_unlocked<'a>(
 ) -> Result<Accounts, StoreError> {
     let (mut accounts, mut ids) = (Accounts::default(), AccountIds::default());
     calls.for_each(|call| ids.add(&configs.call_config(call)));
-    let found = group::read(
-        conn,
-        &unknown_accounts(&accounts, &ids),
-        &ConfigBasis::default(),
-        RowLock::No,
-    )?;
+    let found = group::read(conn, &unknown_accounts(&accounts, &ids), RowLock::No)?;
     add_accounts(conn, configs, &mut accounts, &ids.runs, &found)?;
     if !accounts.subscriptions.is_empty() {
         // A renewal may be committed between the two reads. Wallets that are read after their subscriptions are at

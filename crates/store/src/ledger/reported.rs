@@ -128,9 +128,9 @@ fn settle(
         what: "request (it was not booked)",
         value: request_id.to_string(),
     };
-    let LoadOutcome::Ready(_) = load::load_accounts(conn, &configs, &mut state, &needs)? else {
+    if load::load_accounts(conn, &configs, &mut state, &needs)? == LoadOutcome::Stale {
         return Err(not_booked());
-    };
+    }
     let (outcomes, changes) = decide::decide(&mut state, &group, now, context.rules(&configs))?;
     let record = match outcomes.into_iter().next() {
         Some(CommandOutcome::Settled(SettleOutcome::Settled(settled))) => settled.record,

@@ -139,19 +139,20 @@ fn book(
     let others: Vec<&LedgerCommand> = group.iter().filter(|command| !is_refused(command)).collect();
     let calls = others.iter().filter_map(|command| command.call());
     calls.for_each(|call| needs.add_admission(configs, call));
-    let LoadOutcome::Ready(mut marks) = load::load_accounts(conn, configs, &mut state, &needs)?
-    else {
+    if load::load_accounts(conn, configs, &mut state, &needs)? == LoadOutcome::Stale {
         return Err(RowLockError::Stale(needs.merchants));
-    };
+    }
     let (outcomes, changes) = decide::decide(&mut state, &others, context.clock.now(), rules)?;
     let basis = configs.basis(&needs.merchants);
-    if !changes.is_empty() {
+    let marks = if changes.is_empty() {
+        dialect::group::read_marks(conn, &basis).map_err(StoreError::from)?
+    } else {
         // The locks are taken. So a wait for another node that inserts the same run can be part of no deadlock.
         if !changes.create_runs(conn)? {
             return Err(RowLockError::Stale(needs.merchants));
         }
-        marks = changes.commit(conn, &basis)?;
-    }
+        changes.commit(conn, &basis)?
+    };
     if marks != basis.marks {
         return Err(RowLockError::Stale(needs.merchants));
     }

@@ -154,9 +154,9 @@ impl SingleWriter {
         let mut needs = load::load_calls(conn, configs, state, &group, memory)?;
         let calls = group.iter().filter_map(|command| command.call());
         calls.for_each(|call| needs.add_admission(configs, call));
-        let LoadOutcome::Ready(_) = load::load_accounts(conn, configs, state, &needs)? else {
+        if load::load_accounts(conn, configs, state, &needs)? == LoadOutcome::Stale {
             return Err(SingleWriterError::Stale);
-        };
+        }
         let rules = context.rules(configs);
         Ok(decide::decide(state, &group, context.clock.now(), rules)?)
     }
