@@ -52,9 +52,9 @@ diesel::define_sql_function! {
 }
 
 /// Prepares a connection for the ledger. The ledger's statements are few and find rows by keys, so each is planned
-/// once. A plan made while a table was empty must not scan the table later. An index scan of a few rows begins faster than a
-/// bitmap scan, and gives them in order. Citus finds the server of a row by the values of
-/// a statement, so with it, a plan is for its values.
+/// once. A plan made while a table was empty must not scan the table later. An index scan of a few rows begins faster
+/// than a bitmap scan, and gives them in order. Citus finds the server of a row by the values of a statement, so with
+/// it, a plan is for its values.
 pub(crate) fn prepare_for_ledger(conn: &mut Conn) -> QueryResult<()> {
     match conn {
         Conn::Sqlite(_) => Ok(()),
@@ -188,35 +188,39 @@ struct CheckpointRow {
     checkpointed: i32,
 }
 
+/// The start of the server of PostgreSQL, as a time zone does not change it, and the database, in SQL.
+const START: &str = "extract(epoch FROM pg_postmaster_start_time()), \
+                     (SELECT oid FROM pg_database WHERE datname = current_database())";
+
 /// The identity of the database and its state. It changes after a restart, a failover and a restore. `None` for a
 /// database that loses no commits, or that does not report it.
 pub(crate) fn identity(conn: &mut Conn) -> Option<String> {
     match conn {
         Conn::Sqlite(_) => None,
-        Conn::Postgres(conn) => diesel::select(sql::<Text>(
+        Conn::Postgres(conn) => diesel::select(sql::<Text>(&format!(
             "concat_ws(' ', (SELECT system_identifier FROM pg_control_system()), \
-             left(pg_walfile_name(pg_current_wal_lsn()), 8), pg_postmaster_start_time(), \
-             (SELECT oid FROM pg_database WHERE datname = current_database()))",
-        ))
+             left(pg_walfile_name(pg_current_wal_lsn()), 8), {START})"
+        )))
         .get_result(conn)
         .ok(),
     }
 }
 
-/// The start of the server process of PostgreSQL, and the database in it. Empty on SQLite, which loses no commits.
+/// The place of series and sets: the start of the server, the database, and the files of their tables. What was committed
+/// there is still there. Empty on SQLite, which loses no commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ServerStart(pub(crate) String);
+pub(crate) struct SeriesPlace(pub(crate) String);
 
-/// Returns the start of the server that `conn` uses in this transaction.
-pub(crate) fn server_start(conn: &mut Conn) -> QueryResult<ServerStart> {
+/// Returns the place that this transaction writes series to.
+pub(crate) fn series_place(conn: &mut Conn) -> QueryResult<SeriesPlace> {
     match conn {
-        Conn::Sqlite(_) => Ok(ServerStart::default()),
-        Conn::Postgres(conn) => diesel::select(sql::<Text>(
-            "concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), \
-             (SELECT oid FROM pg_database WHERE datname = current_database()))",
-        ))
+        Conn::Sqlite(_) => Ok(SeriesPlace::default()),
+        Conn::Postgres(conn) => diesel::select(sql::<Text>(&format!(
+            "concat_ws(' ', {START}, pg_relation_filenode('usage_series'), \
+             pg_relation_filenode('metadata_sets'))"
+        )))
         .get_result(conn)
-        .map(ServerStart),
+        .map(SeriesPlace),
     }
 }
 

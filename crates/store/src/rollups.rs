@@ -23,7 +23,7 @@ use tollgate_domain::{MerchantId, Timestamp};
 
 use crate::archived;
 use crate::conn::Conn;
-use crate::dialect::{self, ServerStart};
+use crate::dialect::{self, SeriesPlace};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::missing_prices;
@@ -66,7 +66,7 @@ impl FoldLimits {
 #[derive(Default)]
 pub(crate) struct FoldResult {
     pub(crate) calls: usize,
-    server: ServerStart,
+    place: SeriesPlace,
     rollups: Rollups,
     by_metadata: MetadataRollups,
 }
@@ -75,7 +75,7 @@ impl FoldResult {
     /// Remembers the series of a committed transaction, which need not be written again.
     pub(crate) fn committed(self, known: &KnownSeries) {
         let ids = self.rollups.series_ids().chain(self.by_metadata.set_ids());
-        known.learn(&self.server, ids);
+        known.learn(&self.place, ids);
     }
 }
 
@@ -112,12 +112,12 @@ pub(crate) fn fold(
     if numbers.is_empty() {
         return Ok(FoldResult::default());
     }
-    let server = dialect::server_start(conn)?;
-    known.forget_other_servers(&server);
+    let place = dialect::series_place(conn)?;
+    known.forget_other_places(&place);
     let mut rollups = Rollups::default();
     calls.iter().for_each(|call| rollups.add(call));
-    rollups.write(conn, known)?;
-    let by_metadata = add_by_metadata(conn, &calls, known)?;
+    rollups.write(conn, known, &place)?;
+    let by_metadata = add_by_metadata(conn, &calls, known, &place)?;
     index(conn, &calls)?;
     let wanted = webhooks::requests_wanted_since(conn)?;
     let is_wanted = |call: &&QueuedCall| {
@@ -133,7 +133,7 @@ pub(crate) fn fold(
     missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
-    Ok(FoldResult { calls: calls.len(), server, rollups, by_metadata })
+    Ok(FoldResult { calls: calls.len(), place, rollups, by_metadata })
 }
 
 /// As [`fold`], but does nothing while another node folds in its turn.
@@ -156,10 +156,11 @@ fn add_by_metadata(
     conn: &mut Conn,
     calls: &[QueuedCall],
     known: &KnownSeries,
+    place: &SeriesPlace,
 ) -> Result<MetadataRollups, StoreError> {
     let keys = HighCardinalityKeys::of(conn, calls.iter().map(|call| call.merchant_id))?;
     let rollups = MetadataRollups::of(calls, &keys);
-    rollups.write(conn, known)?;
+    rollups.write(conn, known, place)?;
     Ok(rollups)
 }
 
@@ -216,8 +217,13 @@ impl Rollups {
     }
 
     /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
-    pub(crate) fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
-        let unknown = known.unknown(&self.series, |series| series.series_id);
+    pub(crate) fn write(
+        &self,
+        conn: &mut Conn,
+        known: &KnownSeries,
+        place: &SeriesPlace,
+    ) -> Result<(), StoreError> {
+        let unknown = known.unknown(place, &self.series, |series| series.series_id);
         dialect::fold::insert_series(conn, &unknown)?;
         let rows: Vec<_> = self.rows().collect();
         Ok(dialect::fold::add_rollups(conn, &rows)?)
@@ -253,7 +259,8 @@ pub(crate) fn first_and_last_day(
     Ok(first.zip(last))
 }
 
-/// Computes the roll-ups and the index again from all records. Must be called in a write transaction, while no calls are booked.
+/// Computes the roll-ups and the index again from all records. Must be called in a write transaction, while no calls are
+/// booked. A process that has folded before must not fold again.
 ///
 /// # Errors
 /// [`StoreError`] when the database fails, or when records of it are in the archive.
@@ -277,7 +284,8 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     diesel::delete(high_cardinality_keys::table).execute(conn)?;
     diesel::delete(request_index::table).execute(conn)?;
     let known = KnownSeries::default();
-    let server = ServerStart::default();
+    let place = dialect::series_place(conn)?;
+    known.forget_other_places(&place);
     let mut walk = RecordWalk::default();
     loop {
         let WalkedRecords { rows, is_last } = walk.next(conn, CHUNK)?;
@@ -294,14 +302,15 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
             entries.extend(gained);
             calls.push(call);
         }
-        rollups.write(conn, &known)?;
+        rollups.write(conn, &known, &place)?;
         // As many as are folded at once: a key with many values is left out before there are many times too many sets.
         for calls in calls.chunks(FoldLimits::POSTGRES.calls) {
-            known.learn(&server, add_by_metadata(conn, calls, &known)?.set_ids());
+            let by_metadata = add_by_metadata(conn, calls, &known, &place)?;
+            known.learn(&place, by_metadata.set_ids());
         }
         for rows in Vec::from_iter(entries).chunks(ENTRIES_AT_ONCE) {
             dialect::fold::insert_index_rows(conn, rows)?;
         }
-        known.learn(&server, rollups.series_ids());
+        known.learn(&place, rollups.series_ids());
     }
 }

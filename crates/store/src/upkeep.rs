@@ -25,9 +25,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 ///
 /// It is short, because calls wait for the fold.
 const FOLD_FILE_EVERY: Duration = Duration::from_millis(50);
-/// The interval on PostgreSQL, where a longer one makes the sums of more calls one write.
+/// The interval on PostgreSQL, of all nodes together. A longer one makes the sums of more calls one write.
 const FOLD_EVERY: Duration = Duration::from_millis(100);
-/// The interval of the search for calls settled by others.
+/// The interval of the search for calls settled by others, and the longest one of a node.
 const FOLD_OTHERS_EVERY: Duration = Duration::from_secs(1);
 /// The interval at which old answers and sessions are deleted, and partitions made ahead.
 const FORGET_EVERY: Duration = Duration::from_secs(60 * 60);

@@ -169,8 +169,10 @@ pub(crate) fn read(
 /// Returns the current marks of a basis.
 pub(crate) fn read_marks(conn: &mut Conn, basis: &ConfigBasis) -> QueryResult<BTreeSet<String>> {
     match conn {
-        Conn::Sqlite(_) => Ok(BTreeSet::new()),
-        Conn::Postgres(conn) => Ok(ReadMarks(basis).load(conn)?.into_iter().collect()),
+        Conn::Postgres(conn) if !basis.merchants.is_empty() => {
+            Ok(ReadMarks(basis).load(conn)?.into_iter().collect())
+        }
+        _ => Ok(BTreeSet::new()),
     }
 }
 

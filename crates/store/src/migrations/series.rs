@@ -5,6 +5,7 @@ use diesel::prelude::*;
 use tollgate_domain::MerchantId;
 
 use crate::conn::Conn;
+use crate::dialect::SeriesPlace;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups::{CALLS, KnownSeries, RollupSums, Rollups, wider};
@@ -48,7 +49,8 @@ fn incomplete(conn: &mut Conn) -> Result<Vec<Id<MerchantId>>, StoreError> {
 }
 
 fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(), StoreError> {
-    let known = KnownSeries::default();
+    // The rows are those of this transaction.
+    let (known, place) = (KnownSeries::default(), SeriesPlace::default());
     let mut rollups = Rollups::default();
     let mut after: Option<SeriesRow> = None;
     loop {
@@ -69,7 +71,7 @@ fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(),
                 }
             }
             if rollups.len() >= SUMS_AT_ONCE {
-                std::mem::take(&mut rollups).write(conn, &known)?;
+                std::mem::take(&mut rollups).write(conn, &known, &place)?;
             }
         }
         match page.into_iter().next_back() {
@@ -77,7 +79,7 @@ fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(),
             None => break,
         }
     }
-    rollups.write(conn, &known)?;
+    rollups.write(conn, &known, &place)?;
     let note = usage_series::table
         .filter(usage_series::merchant_id.eq(merchant_id))
         .filter(usage_series::key.eq(INCOMPLETE));

@@ -14,7 +14,7 @@ use super::queue::QueuedCall;
 use super::series::id_of_name;
 use super::sums::{RollupSums, slot, slot_of, to_row};
 use crate::conn::Conn;
-use crate::dialect;
+use crate::dialect::{self, SeriesPlace};
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rows::{MetadataSetRow, SetRollupRow, to_json};
@@ -117,8 +117,13 @@ impl MetadataRollups {
     }
 
     /// Adds the sums to the rows of the database. If a merchant has too many sets then, leaves a key out of later ones.
-    pub(super) fn write(&self, conn: &mut Conn, known: &KnownSeries) -> Result<(), StoreError> {
-        let unknown = known.unknown(&self.sets, |set| set.set_id);
+    pub(super) fn write(
+        &self,
+        conn: &mut Conn,
+        known: &KnownSeries,
+        place: &SeriesPlace,
+    ) -> Result<(), StoreError> {
+        let unknown = known.unknown(place, &self.sets, |set| set.set_id);
         let with_new_sets = dialect::fold::insert_metadata_sets(conn, &unknown)?;
         let rows = self.sums.iter().map(|((merchant_id, width, slot, set_id), sums)| {
             SetRollupRow::new(*merchant_id, &to_row(&(*set_id, *width, *slot), sums))
