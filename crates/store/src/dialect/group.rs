@@ -170,7 +170,7 @@ pub(crate) fn read(
 pub(crate) fn read_marks(conn: &mut Conn, basis: &ConfigBasis) -> QueryResult<BTreeSet<String>> {
     match conn {
         Conn::Postgres(conn) if !basis.merchants.is_empty() => {
-            Ok(ReadMarks(basis).load(conn)?.into_iter().collect())
+            Ok(basis.load(conn)?.into_iter().collect())
         }
         _ => Ok(BTreeSet::new()),
     }
@@ -311,6 +311,17 @@ where
     Ok(())
 }
 
+impl QueryId for ConfigBasis {
+    type QueryId = Self;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl Query for ConfigBasis {
+    type SqlType = Text;
+}
+
+impl RunQueryDsl<diesel::PgConnection> for &ConfigBasis {}
+
 /// Selects the current marks of the configurations.
 impl QueryFragment<Pg> for ConfigBasis {
     fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
@@ -323,26 +334,6 @@ impl QueryFragment<Pg> for ConfigBasis {
         Ok(())
     }
 }
-
-/// Selects the current marks, in a group that changes nothing.
-struct ReadMarks<'a>(&'a ConfigBasis);
-
-impl QueryId for ReadMarks<'_> {
-    type QueryId = ReadMarks<'static>;
-    const HAS_STATIC_QUERY_ID: bool = true;
-}
-
-impl Query for ReadMarks<'_> {
-    type SqlType = Text;
-}
-
-impl QueryFragment<Pg> for ReadMarks<'_> {
-    fn walk_ast<'b>(&'b self, out: AstPass<'_, 'b, Pg>) -> QueryResult<()> {
-        self.0.walk_ast(out)
-    }
-}
-
-impl RunQueryDsl<diesel::PgConnection> for ReadMarks<'_> {}
 
 /// Writes the changes of a group and returns the marks of its basis. The group has locked all the rows that other nodes
 /// may lock.
