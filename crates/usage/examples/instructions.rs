@@ -6,17 +6,16 @@
 use std::error::Error;
 use std::hint::black_box;
 
-use awc::http::Method;
-use awc::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use bytes::Bytes;
+use http::Method;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use time::macros::{date, time};
 use tollgate_domain::{FeeModel, Key, PricingTerms, Quote};
 use tollgate_pricing::{
     BaseCost, Catalog, Meter, PriceBook, Rate, RateType, ServedCall, Tier, TierUnit, UnitPrices,
     Usage,
 };
-use tollgate_provider::{AnswerHeaders, ProviderTable};
-use tollgate_usage::{EndpointFormat, InspectedBody, ResponseEnd, ResponseMeter};
+use tollgate_usage::{Dialect, EndpointFormat, InspectedBody, ResponseEnd, ResponseMeter};
 
 type ProgramResult = Result<(), Box<dyn Error>>;
 
@@ -121,7 +120,7 @@ fn request(times: u32) -> ProgramResult {
         r#"paid at a gate across an old road that leads over a mountain. Who built such gates, what "#,
         r#"was the money for, and why did most of them disappear again?"}]}"#,
     );
-    let endpoint = chat()?;
+    let endpoint = chat();
     for _ in 0..times {
         let read = InspectedBody::inspect(black_box(body.as_bytes()), &endpoint, true);
         black_box(read.map_err(|_| "it is refused")?);
@@ -131,8 +130,9 @@ fn request(times: u32) -> ProgramResult {
 
 /// Measures an answer that comes in one piece.
 fn answer(times: u32) -> ProgramResult {
-    let body = Bytes::from_static(include_bytes!("../tests/golden/openai_chat_details.json"));
-    let endpoint = chat()?;
+    let body =
+        Bytes::from_static(include_bytes!("../../provider/tests/golden/openai_chat_details.json"));
+    let endpoint = chat();
     for _ in 0..times {
         let mut meter = meter(&endpoint, "application/json");
         black_box(meter.feed(body.clone()));
@@ -143,10 +143,10 @@ fn answer(times: u32) -> ProgramResult {
 
 /// Measures a recorded stream to its end, event by event.
 fn stream(times: u32) -> ProgramResult {
-    let recorded = include_str!("../tests/golden/openai_chat_details_stream.sse");
+    let recorded = include_str!("../../provider/tests/golden/openai_chat_details_stream.sse");
     let events = recorded.split_inclusive("\n\n").map(|event| Bytes::from(event.as_bytes()));
     let events: Vec<_> = events.collect();
-    let endpoint = chat()?;
+    let endpoint = chat();
     for _ in 0..times {
         let mut meter = meter(&endpoint, EVENT_STREAM);
         for event in &events {
@@ -168,17 +168,15 @@ fn text(times: u32) -> ProgramResult {
           \"fp_1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" mountain\"},\"logprobs\":null,\
           \"finish_reason\":null}],\"usage\":null}\n\n",
     );
-    let mut meter = meter(&chat()?, EVENT_STREAM);
+    let mut meter = meter(&chat(), EVENT_STREAM);
     for _ in 0..times {
         black_box(meter.feed(event.clone()));
     }
     Ok(())
 }
 
-fn chat() -> Result<EndpointFormat, Box<dyn Error>> {
-    let url = "https://api.openai.com/v1/chat/completions";
-    let endpoint = ProviderTable::builtin().resolve(&Method::POST, url);
-    endpoint.map(|endpoint| endpoint.format).map_err(|_| "there is no such endpoint".into())
+fn chat() -> EndpointFormat {
+    EndpointFormat::of(Dialect::OpenAi, Method::POST, "/chat/completions")
 }
 
 const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
@@ -187,5 +185,5 @@ fn meter(endpoint: &EndpointFormat, content_type: &'static str) -> ResponseMeter
     let content_type = HeaderValue::from_static(content_type);
     let headers: HeaderMap = [(CONTENT_TYPE, content_type)].into_iter().collect();
     let request = InspectedBody::empty();
-    ResponseMeter::new(endpoint, 200, &AnswerHeaders(&headers), &request, false)
+    ResponseMeter::new(endpoint, 200, &headers, &request, false)
 }
