@@ -35,6 +35,7 @@ use crate::schema::{
 };
 use crate::tables::webhooks;
 
+use known::KnownAt;
 pub(crate) use known::KnownSeries;
 pub(crate) use metadata::{HighCardinalityKeys, MetadataRollups, SET_WIDTHS};
 pub(crate) use queue::{
@@ -112,12 +113,11 @@ pub(crate) fn fold(
     if numbers.is_empty() {
         return Ok(FoldResult::default());
     }
-    let place = dialect::series_place(conn)?;
-    known.forget_other_places(&place);
+    let known = known.at(dialect::series_place(conn)?);
     let mut rollups = Rollups::default();
     calls.iter().for_each(|call| rollups.add(call));
-    rollups.write(conn, known, &place)?;
-    let by_metadata = add_by_metadata(conn, &calls, known, &place)?;
+    rollups.write(conn, &known)?;
+    let by_metadata = add_by_metadata(conn, &calls, &known)?;
     index(conn, &calls)?;
     let wanted = webhooks::requests_wanted_since(conn)?;
     let is_wanted = |call: &&QueuedCall| {
@@ -133,7 +133,7 @@ pub(crate) fn fold(
     missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
-    Ok(FoldResult { calls: calls.len(), place, rollups, by_metadata })
+    Ok(FoldResult { calls: calls.len(), place: known.place, rollups, by_metadata })
 }
 
 /// As [`fold`], but does nothing while another node folds in its turn.
@@ -155,12 +155,11 @@ pub(crate) fn fold_in_turn(
 fn add_by_metadata(
     conn: &mut Conn,
     calls: &[QueuedCall],
-    known: &KnownSeries,
-    place: &SeriesPlace,
+    known: &KnownAt<'_>,
 ) -> Result<MetadataRollups, StoreError> {
     let keys = HighCardinalityKeys::of(conn, calls.iter().map(|call| call.merchant_id))?;
     let rollups = MetadataRollups::of(calls, &keys);
-    rollups.write(conn, known, place)?;
+    rollups.write(conn, known)?;
     Ok(rollups)
 }
 
@@ -217,13 +216,8 @@ impl Rollups {
     }
 
     /// Adds the sums to the rows of the database. The rows of each table ascend, so transactions do not deadlock.
-    pub(crate) fn write(
-        &self,
-        conn: &mut Conn,
-        known: &KnownSeries,
-        place: &SeriesPlace,
-    ) -> Result<(), StoreError> {
-        let unknown = known.unknown(place, &self.series, |series| series.series_id);
+    pub(crate) fn write(&self, conn: &mut Conn, known: &KnownAt<'_>) -> Result<(), StoreError> {
+        let unknown = known.unknown(&self.series, |series| series.series_id);
         dialect::fold::insert_series(conn, &unknown)?;
         let rows: Vec<_> = self.rows().collect();
         Ok(dialect::fold::add_rollups(conn, &rows)?)
@@ -270,13 +264,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         let why = "the roll-ups of archived records cannot be computed again".to_owned();
         return Err(StoreError::Unavailable(why));
     }
-    let known = KnownSeries::default();
-    loop {
-        let folded = fold(conn, &known, now)?;
-        if folded.calls == 0 {
-            break;
-        }
-    }
+    while fold(conn, &KnownSeries::default(), now)?.calls > 0 {}
     diesel::delete(usage_rollups::table).execute(conn)?;
     diesel::delete(usage_series::table).execute(conn)?;
     diesel::delete(metadata_rollups::table).execute(conn)?;
@@ -284,8 +272,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     diesel::delete(high_cardinality_keys::table).execute(conn)?;
     diesel::delete(request_index::table).execute(conn)?;
     let known = KnownSeries::default();
-    let place = dialect::series_place(conn)?;
-    known.forget_other_places(&place);
+    let known = known.at(dialect::series_place(conn)?);
     let mut walk = RecordWalk::default();
     loop {
         let WalkedRecords { rows, is_last } = walk.next(conn, CHUNK)?;
@@ -302,15 +289,15 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
             entries.extend(gained);
             calls.push(call);
         }
-        rollups.write(conn, &known, &place)?;
+        rollups.write(conn, &known)?;
         // As many as are folded at once: a key with many values is left out before there are many times too many sets.
         for calls in calls.chunks(FoldLimits::POSTGRES.calls) {
-            let by_metadata = add_by_metadata(conn, calls, &known, &place)?;
-            known.learn(&place, by_metadata.set_ids());
+            let by_metadata = add_by_metadata(conn, calls, &known)?;
+            known.learn(by_metadata.set_ids());
         }
         for rows in Vec::from_iter(entries).chunks(ENTRIES_AT_ONCE) {
             dialect::fold::insert_index_rows(conn, rows)?;
         }
-        known.learn(&place, rollups.series_ids());
+        known.learn(rollups.series_ids());
     }
 }

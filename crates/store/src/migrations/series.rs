@@ -50,7 +50,8 @@ fn incomplete(conn: &mut Conn) -> Result<Vec<Id<MerchantId>>, StoreError> {
 
 fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(), StoreError> {
     // The rows are those of this transaction.
-    let (known, place) = (KnownSeries::default(), SeriesPlace::default());
+    let known = KnownSeries::default();
+    let known = known.at(SeriesPlace::default());
     let mut rollups = Rollups::default();
     let mut after: Option<SeriesRow> = None;
     loop {
@@ -71,7 +72,7 @@ fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(),
                 }
             }
             if rollups.len() >= SUMS_AT_ONCE {
-                std::mem::take(&mut rollups).write(conn, &known, &place)?;
+                std::mem::take(&mut rollups).write(conn, &known)?;
             }
         }
         match page.into_iter().next_back() {
@@ -79,7 +80,7 @@ fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(),
             None => break,
         }
     }
-    rollups.write(conn, &known, &place)?;
+    rollups.write(conn, &known)?;
     let note = usage_series::table
         .filter(usage_series::merchant_id.eq(merchant_id))
         .filter(usage_series::key.eq(INCOMPLETE));

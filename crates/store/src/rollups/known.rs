@@ -29,13 +29,15 @@ impl KnownSeries {
         self.lock().ids.clear();
     }
 
-    /// Forgets all series that were not written to this place. A failover and a restore may lose commits. Both start a
-    /// server, use another one, or make new tables.
-    pub(super) fn forget_other_places(&self, place: &SeriesPlace) {
+    /// The series that are known to be in `place`. Forgets those of another place: a failover and a restore may lose commits.
+    /// Both start a server, use another one, or make new tables.
+    pub(crate) fn at(&self, place: SeriesPlace) -> KnownAt<'_> {
         let mut known = self.lock();
-        if known.place != *place {
+        if known.place != place {
             *known = SeriesOfPlace { place: place.clone(), ids: HashSet::new() };
         }
+        drop(known);
+        KnownAt { known: self, place }
     }
 
     /// Adds series whose transaction is committed in `place`.
@@ -49,16 +51,29 @@ impl KnownSeries {
         }
         known.ids.extend(written);
     }
+}
 
-    /// Those of the rows that are not known in `place`, by their ids.
+/// The series and sets that are known to be in one place.
+pub(crate) struct KnownAt<'a> {
+    known: &'a KnownSeries,
+    pub(super) place: SeriesPlace,
+}
+
+impl KnownAt<'_> {
+    /// Adds series that are in the place: their transaction is committed, or goes on.
+    pub(super) fn learn(&self, written: impl Iterator<Item = Id<AnyId>>) {
+        self.known.learn(&self.place, written);
+    }
+
+    /// Those of the rows that are not known, by their ids.
     pub(super) fn unknown<'r, Row: Clone + 'r>(
         &self,
-        place: &SeriesPlace,
         rows: impl IntoIterator<Item = &'r Row>,
         id: impl Fn(&Row) -> Id<AnyId>,
     ) -> Vec<Row> {
-        let known = self.lock();
-        let is_known = |row: &Row| known.place == *place && known.ids.contains(&id(row));
+        let known = self.known.lock();
+        // Another transaction may have found another place since.
+        let is_known = |row: &Row| known.place == self.place && known.ids.contains(&id(row));
         rows.into_iter().filter(|row| !is_known(row)).cloned().collect()
     }
 }
@@ -74,18 +89,18 @@ mod tests {
         let [first, second] = ["1", "2"].map(|place| SeriesPlace(place.to_owned()));
         let id = Id(AnyId::from_bytes([7; 16]));
         let known = KnownSeries::default();
-        let unknown = |place| known.unknown(place, &[id], |id| *id).len();
-        known.forget_other_places(&first);
-        known.learn(&first, [id].into_iter());
-        known.forget_other_places(&first);
-        assert_eq!(unknown(&first), 0);
-        // A transaction on the first server may go on when the second one is already in use, and the other way round.
-        assert_eq!(unknown(&second), 1);
-        known.forget_other_places(&second);
-        known.learn(&first, [id].into_iter());
-        assert_eq!(unknown(&second), 1);
-        known.learn(&second, [id].into_iter());
-        assert_eq!(unknown(&second), 0);
-        assert_eq!(unknown(&first), 1);
+        let unknown = |at: &KnownAt<'_>| at.unknown(&[id], |id| *id).len();
+        let at_first = known.at(first.clone());
+        at_first.learn([id].into_iter());
+        assert_eq!(unknown(&at_first), 0);
+        assert_eq!(unknown(&known.at(first)), 0);
+        // A transaction on the first server may go on when the second one is already in use.
+        let at_second = known.at(second);
+        assert_eq!(unknown(&at_second), 1);
+        at_first.learn([id].into_iter());
+        assert_eq!(unknown(&at_second), 1);
+        at_second.learn([id].into_iter());
+        assert_eq!(unknown(&at_second), 0);
+        assert_eq!(unknown(&at_first), 1);
     }
 }

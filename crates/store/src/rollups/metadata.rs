@@ -9,12 +9,12 @@ use diesel::prelude::*;
 use sha2::{Digest, Sha256};
 use tollgate_domain::{Id as _, MerchantId, Metadata};
 
-use super::known::KnownSeries;
+use super::known::KnownAt;
 use super::queue::QueuedCall;
 use super::series::id_of_name;
 use super::sums::{RollupSums, slot, slot_of, to_row};
 use crate::conn::Conn;
-use crate::dialect::{self, SeriesPlace};
+use crate::dialect;
 use crate::error::StoreError;
 use crate::ids::{AnyId, Id};
 use crate::rows::{MetadataSetRow, SetRollupRow, to_json};
@@ -117,13 +117,8 @@ impl MetadataRollups {
     }
 
     /// Adds the sums to the rows of the database. If a merchant has too many sets then, leaves a key out of later ones.
-    pub(super) fn write(
-        &self,
-        conn: &mut Conn,
-        known: &KnownSeries,
-        place: &SeriesPlace,
-    ) -> Result<(), StoreError> {
-        let unknown = known.unknown(place, &self.sets, |set| set.set_id);
+    pub(super) fn write(&self, conn: &mut Conn, known: &KnownAt<'_>) -> Result<(), StoreError> {
+        let unknown = known.unknown(&self.sets, |set| set.set_id);
         let with_new_sets = dialect::fold::insert_metadata_sets(conn, &unknown)?;
         let rows = self.sums.iter().map(|((merchant_id, width, slot, set_id), sums)| {
             SetRollupRow::new(*merchant_id, &to_row(&(*set_id, *width, *slot), sums))
