@@ -113,7 +113,7 @@ pub(crate) fn fold(
     if numbers.is_empty() {
         return Ok(FoldResult::default());
     }
-    let known = known.at(dialect::series_place(conn)?);
+    let known = known.only_at(dialect::series_place(conn)?);
     let mut rollups = Rollups::default();
     calls.iter().for_each(|call| rollups.add(call));
     rollups.write(conn, &known)?;
@@ -271,8 +271,9 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     diesel::delete(metadata_sets::table).execute(conn)?;
     diesel::delete(high_cardinality_keys::table).execute(conn)?;
     diesel::delete(request_index::table).execute(conn)?;
-    let known = KnownSeries::default();
-    let known = known.at(dialect::series_place(conn)?);
+    // What this transaction has written.
+    let written = KnownSeries::default();
+    let known = written.only_at(dialect::series_place(conn)?);
     let mut walk = RecordWalk::default();
     loop {
         let WalkedRecords { rows, is_last } = walk.next(conn, CHUNK)?;
@@ -293,11 +294,11 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         // As many as are folded at once: a key with many values is left out before there are many times too many sets.
         for calls in calls.chunks(FoldLimits::POSTGRES.calls) {
             let by_metadata = add_by_metadata(conn, calls, &known)?;
-            known.learn(by_metadata.set_ids());
+            written.learn(&known.place, by_metadata.set_ids());
         }
         for rows in Vec::from_iter(entries).chunks(ENTRIES_AT_ONCE) {
             dialect::fold::insert_index_rows(conn, rows)?;
         }
-        known.learn(rollups.series_ids());
+        written.learn(&known.place, rollups.series_ids());
     }
 }

@@ -51,7 +51,7 @@ fn incomplete(conn: &mut Conn) -> Result<Vec<Id<MerchantId>>, StoreError> {
 fn complete_merchant(conn: &mut Conn, merchant_id: Id<MerchantId>) -> Result<(), StoreError> {
     // The rows are those of this transaction.
     let known = KnownSeries::default();
-    let known = known.at(SeriesPlace::default());
+    let known = known.only_at(SeriesPlace::default());
     let mut rollups = Rollups::default();
     let mut after: Option<SeriesRow> = None;
     loop {

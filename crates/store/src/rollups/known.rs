@@ -29,9 +29,9 @@ impl KnownSeries {
         self.lock().ids.clear();
     }
 
-    /// The series that are known to be in `place`. Forgets those of another place: a failover and a restore may lose commits.
-    /// Both start a server, use another one, or make new tables.
-    pub(crate) fn at(&self, place: SeriesPlace) -> KnownAt<'_> {
+    /// Forgets the series of other places, and returns those that are known to be in `place`. A failover and a restore may lose
+    /// commits. Both start a server, use another one, or make new tables.
+    pub(crate) fn only_at(&self, place: SeriesPlace) -> KnownAt<'_> {
         let mut known = self.lock();
         if known.place != place {
             *known = SeriesOfPlace { place: place.clone(), ids: HashSet::new() };
@@ -60,11 +60,6 @@ pub(crate) struct KnownAt<'a> {
 }
 
 impl KnownAt<'_> {
-    /// Adds series that are in the place: their transaction is committed, or goes on.
-    pub(super) fn learn(&self, written: impl Iterator<Item = Id<AnyId>>) {
-        self.known.learn(&self.place, written);
-    }
-
     /// Those of the rows that are not known, by their ids.
     pub(super) fn unknown<'r, Row: Clone + 'r>(
         &self,
@@ -90,16 +85,16 @@ mod tests {
         let id = Id(AnyId::from_bytes([7; 16]));
         let known = KnownSeries::default();
         let unknown = |at: &KnownAt<'_>| at.unknown(&[id], |id| *id).len();
-        let at_first = known.at(first.clone());
-        at_first.learn([id].into_iter());
+        let at_first = known.only_at(first.clone());
+        known.learn(&at_first.place, [id].into_iter());
         assert_eq!(unknown(&at_first), 0);
-        assert_eq!(unknown(&known.at(first)), 0);
+        assert_eq!(unknown(&known.only_at(first)), 0);
         // A transaction on the first server may go on when the second one is already in use.
-        let at_second = known.at(second);
+        let at_second = known.only_at(second);
         assert_eq!(unknown(&at_second), 1);
-        at_first.learn([id].into_iter());
+        known.learn(&at_first.place, [id].into_iter());
         assert_eq!(unknown(&at_second), 1);
-        at_second.learn([id].into_iter());
+        known.learn(&at_second.place, [id].into_iter());
         assert_eq!(unknown(&at_second), 0);
         assert_eq!(unknown(&at_first), 1);
     }
