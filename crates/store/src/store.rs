@@ -566,10 +566,22 @@ impl Store {
     /// [all](RenewalScope::Everybody) from time to time, so that their events are written in time.
     ///
     /// # Errors
-    /// [`StoreError`] when the database fails.
+    /// [`StoreError::Unavailable`] when the database fails, or when a renewal for a read takes four seconds: a read is answered
+    /// within five.
     pub async fn renew(&self, whose: RenewalScope) -> Result<usize, StoreError> {
+        const PATIENCE: Duration = Duration::from_secs(4);
+        if whose == RenewalScope::Everybody {
+            return self.renew_due(whose).await;
+        }
+        let renewal = tokio::time::timeout(PATIENCE, self.renew_due(whose));
+        renewal.await.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable("subscriptions are not renewed in time".to_owned()))
+        })
+    }
+
+    async fn renew_due(&self, whose: RenewalScope) -> Result<usize, StoreError> {
         const AT_ONCE: i64 = 100;
-        let (mut renewed, mut before) = (0, Vec::new());
+        let (mut renewed, mut before, mut failure) = (0, Vec::new(), None);
         loop {
             let now = self.0.context.clock.now();
             let due = self
@@ -579,23 +591,26 @@ impl Store {
                 return Ok(renewed);
             }
             if due == before {
-                let value = format!("of wallets {due:?}");
-                return Err(StoreError::Corrupt {
-                    what: "subscription (it is not renewed)",
-                    value,
-                });
+                return Err(failure.unwrap_or_else(|| {
+                    let value = format!("of wallets {due:?}");
+                    StoreError::Corrupt { what: "subscription (it is not renewed)", value }
+                }));
             }
             renewed += due.len();
             before.clone_from(&due);
             let together = due.clone();
             let renewal = self.write(move |conn| subscriptions::renew(conn, &together, now));
-            if let Err(cause) = renewal.await {
-                log::warn!("subscriptions are renewed one by one: {cause}");
-                for one in due {
-                    let renewal = self.write(move |conn| subscriptions::renew(conn, &[one], now));
-                    if let Err(cause) = renewal.await {
-                        log::error!("the subscription on {one} is not renewed: {cause}");
-                    }
+            let Err(cause) = renewal.await else { continue };
+            // A locked row holds up one subscription only.
+            if cause.is_unavailable() && !cause.is_lock_timeout() {
+                return Err(cause);
+            }
+            log::warn!("subscriptions are renewed one by one: {cause}");
+            for one in due {
+                let renewal = self.write(move |conn| subscriptions::renew(conn, &[one], now));
+                if let Err(cause) = renewal.await {
+                    log::error!("the subscription on {one} is not renewed: {cause}");
+                    failure = Some(cause);
                 }
             }
         }

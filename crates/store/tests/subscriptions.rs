@@ -2,11 +2,17 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::time::{Duration, Instant};
+
+use diesel::connection::{Connection as _, SimpleConnection as _};
+use diesel::{PgConnection, SqliteConnection};
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::*;
 use tollgate_pricing::*;
 use tollgate_store::subscriptions::{self, ChangeOutcome, RenewalScope, SubscribeOutcome};
-use tollgate_store::{Page, connections, events, meters, subscription_configs, wallets};
+use tollgate_store::{
+    Conn, DatabaseUrl, Page, StoreError, connections, events, meters, subscription_configs, wallets,
+};
 use tollgate_testkit::store::{amount, answered};
 use tollgate_testkit::{TestStore, each_store};
 
@@ -214,6 +220,36 @@ fn of_25_included_and_15_used_the_next_cycle_has_35_with_full_and_25_with_none()
             assert_eq!(customer.left().await, left("0", next, "0"));
         });
     }
+}
+
+/// Another program keeps the database from being written.
+#[test]
+fn a_renewal_for_a_read_that_cannot_be_written_is_an_error_within_five_seconds() {
+    each_store(async |store| {
+        let customer = SubscribedCustomer::of(store, "0", "25", Rollover::None).await;
+        customer.pass_month().await;
+        let mut keeper = match &store.url {
+            DatabaseUrl::Sqlite(file) => {
+                Conn::Sqlite(SqliteConnection::establish(file.to_str().unwrap()).unwrap())
+            }
+            DatabaseUrl::Postgres(url) => Conn::Postgres(PgConnection::establish(url).unwrap()),
+            DatabaseUrl::SqliteTemporary => panic!("tests name a file"),
+        };
+        keeper
+            .batch_execute(match &keeper {
+                Conn::Sqlite(_) => "BEGIN IMMEDIATE",
+                Conn::Postgres(_) => "BEGIN; LOCK TABLE subscriptions IN EXCLUSIVE MODE",
+            })
+            .unwrap();
+        let begun = Instant::now();
+        let whose = RenewalScope::Wallet(customer.connection.wallet_id);
+        let renewed = store.store.renew(whose).await;
+        assert!(matches!(renewed, Err(StoreError::Unavailable(_))), "{renewed:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        keeper.batch_execute("ROLLBACK").unwrap();
+        store.store.renew(whose).await.unwrap();
+        assert_eq!(customer.left().await, left("0", "25", "0"));
+    });
 }
 
 #[test]
