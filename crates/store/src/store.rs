@@ -566,8 +566,8 @@ impl Store {
     /// [all](RenewalScope::Everybody) from time to time, so that their events are written in time.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when the database fails, or when a renewal for a read takes four seconds: a read is answered
-    /// within five.
+    /// [`StoreError`] when the database fails. [`StoreError::Unavailable`] also when a renewal for a read takes four seconds: a
+    /// read is answered within five.
     pub async fn renew(&self, whose: RenewalScope) -> Result<usize, StoreError> {
         const PATIENCE: Duration = Duration::from_secs(4);
         if whose == RenewalScope::Everybody {

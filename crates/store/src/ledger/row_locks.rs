@@ -2,8 +2,8 @@
 //!
 //! A group is a transaction. The accounts that it changes are read under locks. The configuration by which it is
 //! decided is kept from group to group. The statement that writes the group, or another one if there is nothing to write,
-//! reports whether that configuration is still current. If not, the group is rolled back and decided again. So a change of the configuration applies to every later
-//! call.
+//! reports whether that configuration is still current. If not, the group is rolled back and decided again. So a change
+//! of the configuration applies to every later call.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
