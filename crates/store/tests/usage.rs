@@ -762,11 +762,12 @@ fn a_sum_by_two_pairs_and_a_provider_is_right_over_several_pages_of_records() {
             call.forwarded.metadata = Metadata::parse(&pairs).unwrap();
             let request_id = call.request_id;
             store.store.admit(Box::new(call)).await.unwrap().unwrap();
-            // On a busy machine, a settlement can take longer than the store waits for it.
             let settle = async || store.store.settle(request_id, answered(number, "0.01")).await;
             while matches!(settle().await, SettleOutcome::NotSettled) {}
         };
         futures_util::future::join_all((0..CALLS).map(call)).await;
+        // On a busy machine, a settlement can take longer than the store waits for it, and is in the journal.
+        store.store.replay_journal().await.unwrap();
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let span = days(0, 900_000);
         for is_folded in [false, true] {
