@@ -110,9 +110,9 @@ impl StoreError {
         matches!(self, Self::Unavailable(why) if why.contains(LOCKED))
     }
 
-    /// This error, but a database that stays busy counts as unavailable.
+    /// This error, but a SQLite file that another program keeps writing to counts as unavailable.
     pub(crate) fn or_unavailable(self) -> Self {
-        match self.is_transient() {
+        match self.has_message("database is locked") {
             true => Self::Unavailable("another program keeps writing to it".to_owned()),
             false => self,
         }
@@ -125,24 +125,26 @@ impl StoreError {
 
     /// Whether SQLite has found that its file is damaged.
     pub(crate) fn is_damage(&self) -> bool {
+        self.has_message("malformed")
+    }
+
+    /// Whether the database refused a statement with these words. SQLite does not translate its messages.
+    fn has_message(&self, words: &str) -> bool {
         match self {
             Self::Database(diesel::result::Error::DatabaseError(_, info)) => {
-                info.message().contains("malformed")
+                info.message().contains(words)
             }
             _ => false,
         }
     }
 
     /// Whether another attempt may succeed: the database was busy, or broke a deadlock.
-    pub(crate) fn is_transient(&self) -> bool {
-        use diesel::result::DatabaseErrorKind::SerializationFailure;
-        match self {
-            Self::Database(diesel::result::Error::DatabaseError(kind, info)) => {
-                matches!(kind, SerializationFailure)
-                    || info.message().contains("deadlock detected")
-                    || info.message().contains("database is locked")
-            }
-            _ => false,
-        }
+    ///
+    /// diesel does not report the SQLSTATE of a deadlock (40P01), and PostgreSQL translates its message. So each error
+    /// without a kind of its own counts. A statement that is refused for another reason is refused again.
+    pub(crate) const fn is_transient(&self) -> bool {
+        use diesel::result::DatabaseErrorKind::{SerializationFailure, Unknown};
+        use diesel::result::Error::DatabaseError;
+        matches!(self, Self::Database(DatabaseError(SerializationFailure | Unknown, _)))
     }
 }

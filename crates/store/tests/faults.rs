@@ -278,6 +278,41 @@ fn whatever_befalls_any_statement_on_its_way_to_the_server_a_call_is_booked_once
     });
 }
 
+/// diesel does not report the SQLSTATE, and a server may translate its messages.
+#[test]
+fn a_deadlock_costs_no_call_in_any_language() {
+    let _turn = turn();
+    let deadlock = StatementFault::Refused("40P01", "Verklemmung entdeckt");
+    each_store(async |store| {
+        let Some(database) = &store.database else { return };
+        let way = FaultProxy::to(database);
+        let node = store.open_by(&way.url().parse().unwrap());
+        node.renew_lease().await.unwrap();
+        let customer = MeteredCustomer::of(store).await;
+        assert_eq!(customer.calls(&node).await, CallFate::Answered);
+        let mut statements = 0;
+        loop {
+            statements += 1;
+            way.fail(statements, deadlock);
+            let (request_id, became) = customer.asks(&node).await;
+            let met_first = way.end_faults() > 0;
+            assert_eq!(became, CallFate::Answered, "statement {statements} of an admission");
+            way.fail(statements, deadlock);
+            let outcome = customer.settles(&node, request_id).await;
+            let met_second = way.end_faults() > 0;
+            assert!(
+                matches!(outcome, SettleOutcome::Settled(_)),
+                "statement {statements} of a settlement: {outcome:?}"
+            );
+            if !met_first && !met_second {
+                break;
+            }
+        }
+        assert!(statements > 2, "{statements} statements");
+        node.close().await.unwrap();
+    });
+}
+
 /// A settlement waits for two seconds at most. A later booking meets the journal's entry.
 #[test]
 fn what_is_booked_late_is_not_booked_again_from_the_journal() {
