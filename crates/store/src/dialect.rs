@@ -206,6 +206,16 @@ pub(crate) fn identity(conn: &mut Conn) -> Option<String> {
     }
 }
 
+/// The language of the database's messages, such as `de_DE.UTF-8`. `None` for one that does not translate them.
+pub(crate) fn message_language(conn: &mut Conn) -> QueryResult<Option<String>> {
+    match conn {
+        Conn::Sqlite(_) => Ok(None),
+        Conn::Postgres(conn) => {
+            diesel::select(sql::<Text>("current_setting('lc_messages')")).get_result(conn).map(Some)
+        }
+    }
+}
+
 /// The place of series and sets: the start of the server, the database, and the files of their tables. What was committed
 /// there is still there. Empty on SQLite, which loses no commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

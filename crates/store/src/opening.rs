@@ -344,6 +344,20 @@ fn check_pooler(manager: &ConnManager, conn: &mut Conn) -> Result<(), OpenError>
     }
 }
 
+/// Warns of messages that this program cannot read.
+fn check_language(conn: &mut Conn) -> Result<(), StoreError> {
+    let Some(language) = dialect::message_language(conn)? else { return Ok(()) };
+    // An empty name means that of the server's environment.
+    if !["C", "POSIX", "en", ""].iter().any(|name| language.split(['_', '.']).next() == Some(name))
+    {
+        log::warn!(
+            "the messages of the database are in {language}, so lock timeouts and full disks are not known as such; \
+             as an administrator: ALTER ROLE … SET lc_messages = 'C'"
+        );
+    }
+    Ok(())
+}
+
 /// Migrates the schema, or checks it. With the `lock`, begins to serve.
 ///
 /// It then also ends the leases of processes that have ended.
@@ -354,8 +368,9 @@ fn prepare(
     node_id: NodeId,
 ) -> Result<Option<ServingStart>, OpenError> {
     let mut conn = manager.connect()?;
-    if options.serve || options.migrate {
-        check_pooler(manager, &mut conn)?;
+    check_pooler(manager, &mut conn)?;
+    if options.serve {
+        check_language(&mut conn)?;
     }
     if options.migrate {
         let ran = migrate(manager, &mut conn, MigrationSteps::Expand, lock.is_some())?;

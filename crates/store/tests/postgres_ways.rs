@@ -182,6 +182,9 @@ fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
         match mode {
             PoolMode::Transaction => {
                 assert!(matches!(opened, Err(OpenError::Pooler)), "{mode:?}, {settings}");
+                // As commands do.
+                let opened = Store::open(&url, &Options::default());
+                assert!(matches!(opened, Err(OpenError::Pooler)), "{mode:?}, {settings}");
                 assert!(matches!(
                     Store::migrate(&url, MigrationSteps::Expand),
                     Err(OpenError::Pooler)
