@@ -122,7 +122,8 @@ pub(crate) fn restore(config: &TollgateConfig, file: &Path, json: bool) -> anyho
     print(json, &json!({"database": database, "replaced": replaced}), &text)
 }
 
-/// Recomputes everything from the ledger; fails on a difference.
+/// Recomputes everything from the ledger; fails on a difference, and on a settlement in this node's journal that is not
+/// booked.
 pub(crate) async fn audit(
     config: &TollgateConfig,
     with_archive: bool,
@@ -136,6 +137,12 @@ pub(crate) async fn audit(
         false => store.audit().await?,
     };
     progress.clear();
+    let unbooked = match &config.journal_dir {
+        Some(folder) => tollgate_store::unbooked_settlements(folder, Clock::system().now())
+            .with_context(|| format!("the journal {} cannot be read", folder.display()))?,
+        None => Vec::new(),
+    };
+    let unbooked: Vec<_> = unbooked.iter().map(|file| file.display().to_string()).collect();
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
     let value = json!({
         "wallets": audit.wallets,
@@ -143,6 +150,7 @@ pub(crate) async fn audit(
         "requests": audit.requests,
         "pending": audit.pending,
         "differences": differences,
+        "unbooked_settlements": unbooked,
     });
     let text = format!(
         "{} wallets, {} transactions, {} requests ({} pending): {} differences.",
@@ -153,12 +161,15 @@ pub(crate) async fn audit(
         differences.len()
     );
     print(json, &value, &text)?;
-    if differences.is_empty() {
+    if differences.is_empty() && unbooked.is_empty() {
         return Ok(());
     }
     if !json {
         for difference in &differences {
             output::print_line(format_args!("  {difference}"))?;
+        }
+        for file in &unbooked {
+            output::print_line(format_args!("  {file}: a settlement that is not booked"))?;
         }
     }
     std::process::exit(1)

@@ -80,6 +80,7 @@ pub use archived::RecordArchive;
 pub use backlog::Backlog;
 pub use conn::{Conn, DatabaseUrl};
 pub use error::StoreError;
+pub use journal::unbooked_settlements;
 pub use ledger::{ReportOutcome, ReportedUsage, SettleOutcome, SettledRecord};
 pub use ledger_metrics::LedgerMetrics;
 pub use migrations::{MigrationError, MigrationSteps};

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::*;
-use tollgate_store::{RecordArchive, SettleOutcome, StoreError, requests, spend_keys};
+use tollgate_store::{
+    RecordArchive, SettleOutcome, StoreError, requests, spend_keys, unbooked_settlements,
+};
 use tollgate_testkit::store::{TestStore, amount, answered, on_own_server};
 
 /// A customer with a spend key that has limits.
@@ -140,6 +142,36 @@ fn a_database_without_its_last_commits_gets_every_answer_again() {
         // It was sent before the loss and answered after it.
         customer.settles(store, open).await;
         customer.has_paid(store, &[before, open_then, settled, open]).await;
+    });
+}
+
+/// A node can book nothing for a wallet that the database does not have.
+#[test]
+fn an_answer_whose_customer_is_lost_is_named() {
+    on_own_server(async |store, server| {
+        let known = LimitedCustomer::of(store).await;
+        server.take_snapshot();
+        // The node has a connection again.
+        let before = known.admits(store).await;
+        known.settles(store, before).await;
+        let unknown = LimitedCustomer::of(store).await;
+        let lost = unknown.admits(store).await;
+        unknown.settles(store, lost).await;
+        server.restore_snapshot();
+        let after = known.admits(store).await;
+        known.settles(store, after).await;
+        let waiting = store.journal().join(format!("{lost}.json"));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !waiting.exists() {
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+
+        let unbooked = || unbooked_settlements(&store.journal(), store.clock.now()).unwrap();
+        assert!(unbooked().is_empty(), "a node may be booking it now");
+        store.clock.advance_millis(61_000);
+        known.has_paid(store, &[before, after]).await;
+        assert_eq!(unbooked(), [waiting]);
     });
 }
 
