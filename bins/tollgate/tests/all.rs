@@ -2,6 +2,7 @@
 //! A test of `layers.rs` checks that every file here is part of it.
 
 mod archive;
+mod backup;
 mod canaries;
 mod cells;
 mod circles;
