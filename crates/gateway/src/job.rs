@@ -384,17 +384,20 @@ pub(crate) async fn settle_lost(gateway: &Gateway, open: &OpenJob, observer: Job
 async fn book(gateway: &Gateway, open: &OpenJob, report: CallReport, end: JobEnd) {
     let metrics = gateway.metrics.of(&open.job.provider);
     let counted = report.clone();
-    match gateway.store.settle(open.job.request_id, report).await {
-        SettleOutcome::Settled(_) | SettleOutcome::SettledFree(_) | SettleOutcome::Journaled => {
+    match gateway.store.settle_job(&open.job, report).await {
+        Ok(
+            SettleOutcome::Settled(_) | SettleOutcome::SettledFree(_) | SettleOutcome::Journaled,
+        ) => {
             metrics.ended(&counted);
             metrics.job_ended(end);
         }
-        SettleOutcome::AlreadySettled => {}
-        outcome @ (SettleOutcome::TakenBack
-        | SettleOutcome::NotFound
-        | SettleOutcome::NotSettled) => {
-            log::error!("{} is not settled: {outcome:?}", open.job.job_id);
-        }
+        Ok(SettleOutcome::AlreadySettled) => {}
+        Ok(
+            outcome @ (SettleOutcome::TakenBack
+            | SettleOutcome::NotFound
+            | SettleOutcome::NotSettled),
+        ) => log::error!("{} is not settled: {outcome:?}", open.job.job_id),
+        Err(cause) => log::warn!("{} is not settled yet: {cause}", open.job.job_id),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate_domain::admission::{Call, Refusal};
 use tollgate_domain::settlement::{CallReport, Ending};
 use tollgate_domain::{
-    MerchantId, MissingPrice, PendingRecord, RefusalId, RefusedCall, RequestId, Timestamp,
+    Job, MerchantId, MissingPrice, PendingRecord, RefusalId, RefusedCall, RequestId, Timestamp,
 };
 use tollgate_pricing::Rate;
 
@@ -26,7 +26,7 @@ use crate::readers::Readers;
 use crate::refusal_queue::{RefusalBatch, RefusalCause};
 use crate::rollups::{FoldResult, KnownSeries};
 use crate::subscriptions::{self, RenewalScope};
-use crate::{audit, nodes, partitions, refusals, rollups, serving};
+use crate::{audit, merchants, nodes, partitions, refusals, rollups, serving};
 
 /// A database, its ledger, and this process's state in it. Clones share it.
 #[derive(Clone)]
@@ -183,6 +183,21 @@ impl Store {
     /// booked when the database is back.
     pub async fn settle(&self, request_id: RequestId, report: CallReport) -> SettleOutcome {
         self.settle_call(request_id, report, None).await
+    }
+
+    /// As [`Store::settle`], for the call of a job. One whose merchant moves to another cell is settled by the cell that
+    /// looks at it next.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] for such a merchant, and when the database is away. The job is looked at again.
+    pub async fn settle_job(
+        &self,
+        job: &Job,
+        report: CallReport,
+    ) -> Result<SettleOutcome, StoreError> {
+        let merchant_id = job.merchant_id;
+        self.read(move |conn| merchants::require_here(conn, merchant_id)).await?;
+        Ok(self.settle(job.request_id, report).await)
     }
 
     /// As [`Store::settle`]. `call` is the call, if it was not admitted: it is admitted without a hold, whatever its

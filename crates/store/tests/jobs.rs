@@ -1,6 +1,8 @@
 //! Tests of jobs under the ledger's locks, on both databases.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate_domain::admission::CallKey;
@@ -9,10 +11,14 @@ use tollgate_domain::*;
 use tollgate_store::jobs::{self, JobFilter, JobLook, NewJob, OpenJob};
 use tollgate_store::merchants::NewMerchant;
 use tollgate_store::provider_objects::{self, ObjectCaller};
-use tollgate_store::{DatabaseUrl, Page, RecordArchive, SettleOutcome, Store, events, requests};
+use tollgate_store::{
+    DatabaseUrl, Page, RecordArchive, SettleOutcome, Store, StoreError, events, requests,
+};
 use tollgate_testkit::random::{Random, seeds};
 use tollgate_testkit::store::{START, a_call, amount, answered, priced};
 use tollgate_testkit::{TestStore, each_store};
+
+use crate::moving::each_pair;
 
 const BOTH: [JobObserver; 2] = [JobObserver::Client, JobObserver::Poll];
 
@@ -133,6 +139,29 @@ fn a_job_outlives_its_node_and_is_settled_once_by_whoever_sees_its_end_first() {
         );
         let later = store.clock.now().plus_millis(600_000);
         assert!(take_due(&other, later).await.is_empty(), "an ended job is not looked at");
+    });
+}
+
+/// A look may begin before the pause of a move and end after it.
+#[test]
+fn a_job_of_a_merchant_that_has_moved_is_settled_in_the_new_cell_alone() {
+    each_pair(async |store, target| {
+        let merchant = store.merchant().await;
+        let merchant_id = merchant.merchant.merchant_id;
+        let new = running(store, &merchant, &merchant_id.to_string()).await;
+        let due = store.clock.now().plus_millis(3_000);
+        let looked_at = take_due(&store.store, due).await;
+        assert_eq!(looked_at.len(), 1);
+        store.store.move_merchant(target, merchant_id, Duration::from_secs(10)).await.unwrap();
+        let end = || ended(new.job.job_id, JobState::Succeeded, JobObserver::Poll, "0.5");
+        let here = store.store.settle_job(&looked_at[0].job, end()).await;
+        assert!(matches!(here, Err(StoreError::Unavailable(_))), "{here:?}");
+        let there = target.settle_job(&looked_at[0].job, end()).await;
+        assert!(matches!(there, Ok(SettleOutcome::Settled(_))), "{there:?}");
+        for of in [&store.store, target] {
+            assert_eq!(of.audit().await.unwrap().differences, []);
+        }
+        assert_eq!(job_events(&store.store, merchant_id).await, []);
     });
 }
 
