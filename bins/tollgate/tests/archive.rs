@@ -1,4 +1,4 @@
-//! `tollgate archive` as users run it, and killed at many moments.
+//! `tollgate archive` as users run it, and killed at its steps.
 
 #![expect(
     clippy::unwrap_used,
@@ -6,7 +6,11 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-use std::process::Stdio;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -15,6 +19,7 @@ use tollgate_domain::{Clock, MerchantId, NewConnection, TransactionKind};
 use tollgate_store::wallets::{self, WalletMovement};
 use tollgate_store::{Conn, Options, Page, Store, StoreError, connections, merchants};
 use tollgate_testkit::store::{a_call, amount, answered};
+use tollgate_testkit::tools;
 
 use crate::site::{Site, assert_audit_clean, each_site};
 
@@ -98,10 +103,56 @@ fn sealed_months(site: &Site) -> usize {
     String::from_utf8(output.stdout).unwrap().lines().count()
 }
 
+/// The system calls after which `archive run` is killed, and after how many of them. Files and folders are made, made durable
+/// and named. Temporary files are removed. A commit to SQLite is an `fdatasync`. A statement to PostgreSQL is a `sendto`.
+const FILE_STEPS: (&str, RangeInclusive<usize>, usize) =
+    ("?mkdir,?mkdirat,fsync,?rename,?renameat,?renameat2,?unlink,?unlinkat", 1..=16, 1);
+const SQLITE_STEPS: (&str, RangeInclusive<usize>, usize) = ("fdatasync", 5..=24, 1);
+const POSTGRES_STEPS: (&str, RangeInclusive<usize>, usize) = ("sendto", 50..=150, 7);
+
+/// Runs `archive run` and kills it after `number` of the system calls `steps`, before the next one. Returns the last one, or
+/// `None` if there were fewer.
+fn kill_after(site: &Site, steps: &str, number: usize) -> Option<String> {
+    let run = site.command(&["archive", "run"]);
+    let lines = site.path().join("steps");
+    if !lines.exists() {
+        assert!(Command::new("mkfifo").arg(&lines).status().unwrap().success());
+    }
+    let mut tracer = Command::new("strace")
+        .args(["-f", "-qq", "-o"])
+        .arg(&lines)
+        .args(["-e", &format!("trace={steps}")])
+        // The next step waits for the kill.
+        .args(["-e", &format!("inject={steps}:delay_enter=5000")])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .current_dir(site.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(File::open(&lines).unwrap()).lines().map(Result::unwrap);
+    let last = lines.by_ref().filter(|line| !line.contains("resumed>")).nth(number - 1);
+    if let Some(line) = &last {
+        let thread = line.split_whitespace().next().unwrap();
+        // It may have ended by now.
+        let _ = Command::new("kill").args(["-KILL", thread]).stderr(Stdio::null()).status();
+    }
+    // The tracer must not meet a closed pipe.
+    lines.for_each(drop);
+    let status = tracer.wait().unwrap();
+    assert!(status.success() || status.signal() == Some(9), "{steps} {number}: {status}");
+    last.filter(|_| !status.success())
+}
+
 #[test]
-fn a_process_that_is_killed_at_any_of_thirty_moments_loses_nothing_and_counts_nothing_twice() {
-    const KILLS: u32 = 30;
+fn a_process_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice() {
     const MONTHS: u32 = 60;
+    let probe = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    let probe = probe.ok().filter(ExitStatus::success);
+    if tools::require_tool("strace", probe).is_none() {
+        return;
+    }
     each_site(async |site| {
         set_archive(site, 20);
         let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
@@ -116,45 +167,28 @@ fn a_process_that_is_killed_at_any_of_thirty_moments_loses_nothing_and_counts_no
             let merchant_id = merchant_id.to_string();
             site.json(&["usage", "--merchant", &merchant_id, "--start", start, "--end", end])
         };
-        // The moments are spread over the time of a month.
-        let timed = |keep_days: u32| {
-            let mut run = site.command(&["archive", "run", "--json"]);
-            run.env("TOLLGATE_RECORDS_KEEP_DAYS", keep_days.to_string());
-            let begun = Instant::now();
-            let output = run.output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            begun.elapsed()
+        let of_database = match &site.database {
+            None => SQLITE_STEPS,
+            Some(_) => POSTGRES_STEPS,
         };
-        let start = timed(36_500);
-        let some_months = timed(31 * (MONTHS - 3)).saturating_sub(start);
-        let first = sealed_months(site);
-        assert!((1..4).contains(&first), "{first} months are sealed");
-        let (mut killed, mut sealed, mut pace) = (0, first, 1.0);
-        for kill in 0.. {
-            if kill >= KILLS && killed > KILLS / 2 && sealed > first {
-                break;
+        let mut kills = 0;
+        for (steps, numbers, stride) in [FILE_STEPS, of_database] {
+            for number in numbers.step_by(stride) {
+                if let Some(last) = kill_after(site, steps, number) {
+                    println!("{number}: {last}");
+                    kills += 1;
+                    assert_audit_clean(site);
+                }
+                lapse_lease(site);
             }
-            assert!(kill < 3 * KILLS, "{killed} were at work, and {sealed} months are sealed");
-            let mut run = site.command(&["archive", "run"]);
-            let mut run = run.stdout(Stdio::null()).spawn().unwrap();
-            std::thread::sleep((start + some_months * (kill % 15) / 20).mul_f64(pace));
-            let is_at_work = run.try_wait().unwrap().is_none();
-            killed += u32::from(is_at_work);
-            run.kill().unwrap();
-            run.wait().unwrap();
-            assert_audit_clean(site);
-            if kill % 6 == 5 {
-                assert_eq!(records(site, merchant_id), before, "after kill {kill}");
-                sealed = sealed_months(site);
-                // The machine may be faster or slower than it was.
-                pace *= if sealed == first { 1.3 } else { 1.0 };
-            }
-            pace *= if is_at_work { 1.0 } else { 0.8 };
-            lapse_lease(site);
+            assert_eq!(records(site, merchant_id), before, "after {steps}");
         }
+        let sealed = sealed_months(site);
+        println!("{kills} kills, {sealed} months sealed meanwhile");
+        assert!(kills >= 30, "{kills} kills");
+        assert!((1..40).contains(&sealed), "{sealed} months are sealed");
         let run = site.json(&["archive", "run"]);
         assert_eq!(run["waits"], Value::Null);
-        println!("{killed} kills at work, {sealed} months sealed meanwhile");
         assert_eq!(records(site, merchant_id), before);
         assert_eq!(usage(), used);
         assert!(site.run(&["archive", "verify"]).status.success());
@@ -164,6 +198,31 @@ fn a_process_that_is_killed_at_any_of_thirty_moments_loses_nothing_and_counts_no
         let here = assert_audit_clean(site)["requests"].as_i64().unwrap();
         assert!(here * 8 < audited["requests"].as_i64().unwrap(), "{here} records are left");
         assert_eq!(site.json(&["archive", "run"])["sealed"], json!([]));
+    });
+}
+
+#[test]
+fn verification_names_a_file_with_a_flipped_byte() {
+    each_site(async |site| {
+        set_archive(site, 20);
+        make_calls(site, 62, 20).await;
+        assert!(!site.json(&["archive", "run"])["sealed"].as_array().unwrap().is_empty());
+        let months = site.path().join("archive/requests");
+        let month = std::fs::read_dir(months).unwrap().next().unwrap().unwrap().path();
+        let file = std::fs::read_dir(month).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = std::fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        let verified = site.run(&["archive", "verify"]);
+        assert_eq!(verified.status.code(), Some(1));
+        let said = [verified.stdout, verified.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let name = file.strip_prefix(site.path().join("archive")).unwrap().to_str().unwrap();
+        assert!(said.contains(name), "{name}: {said}");
+        bytes[middle] ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        assert!(site.run(&["archive", "verify"]).status.success());
     });
 }
 

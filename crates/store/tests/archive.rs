@@ -382,15 +382,33 @@ fn literal(store: &TestStore, id: impl Id) -> String {
     }
 }
 
-/// The number of rows of a table.
-async fn count(store: &Store, table: &'static str) -> i64 {
+/// The number that a `SELECT` has.
+async fn number(store: &Store, expression: String) -> i64 {
     use diesel::prelude::*;
     use diesel::sql_types::BigInt;
-    let count = diesel::dsl::sql::<BigInt>("count(*) FROM ").sql(table);
+    let number = diesel::dsl::sql::<BigInt>(&expression);
     let read = move |conn: &mut Conn| {
-        diesel::select(count).get_result::<i64>(conn).map_err(StoreError::from)
+        diesel::select(number).get_result::<i64>(conn).map_err(StoreError::from)
     };
     store.read(read).await.unwrap()
+}
+
+/// The number of rows of a table.
+async fn count(store: &Store, table: &'static str) -> i64 {
+    number(store, format!("count(*) FROM {table}")).await
+}
+
+/// The identities of the partitions of these months, and 0 for one that is not there. SQLite has none.
+async fn partitions(store: &TestStore, months: [&str; 2]) -> Vec<i64> {
+    let mut found = Vec::new();
+    let tables = ["requests", "request_index", "transactions"];
+    for (table, month) in tables.iter().flat_map(|table| months.map(|month| (table, month))) {
+        if store.database.is_some() {
+            let identity = format!("coalesce(to_regclass('{table}_{month}')::oid::bigint, 0)");
+            found.push(number(&store.store, identity).await);
+        }
+    }
+    found
 }
 
 /// All files of a folder.
@@ -422,9 +440,14 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
         let before = [shop.answers(&store.store).await, other.answers(&store.store).await];
         let rows = count(&store.store, "requests").await;
         let lines = count(&store.store, "transactions").await;
+        let full = partitions(store, ["2026_11", "2026_12"]).await;
+        assert!(full.iter().all(|identity| *identity != 0), "{full:?}");
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         let sealed: Vec<_> = archiving.sealed.iter().map(|one| &*one.month).collect();
         assert_eq!(sealed, ["2026-11", "2026-12"]);
+        let left = partitions(store, ["2026_11", "2026_12"]).await;
+        let kept: Vec<_> = full.iter().zip(&left).filter(|(full, left)| full == left).collect();
+        assert!(kept.is_empty(), "partitions of archived months are not dropped: {left:?}");
         assert_eq!(archiving.waits, None);
         let left = count(&store.store, "requests").await;
         assert!(left * 2 < rows, "{left} of {rows} rows are left");
