@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use tollgate_testkit::postgres;
 
 use crate::site::{ServiceProcess, Site, merchant_key};
 
@@ -154,5 +157,28 @@ fn what_is_wrong_with_certificate_or_key_is_said_before_anything_listens() {
         let line = text.lines().find(is_of);
         assert!(line.is_some_and(|line| line.contains(why)), "{certificate:?} {key:?}: {text}");
         assert!(!text.contains("CANARY") && text.lines().count() == 2, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_start_says_whether_the_connection_to_the_database_is_encrypted() {
+    let Some((server, database)) = postgres::server() else { return };
+    let [high, low] = u16::try_from(std::process::id() % 60_000).unwrap().to_be_bytes();
+    let address = Ipv4Addr::new(127, 120, high, low.clamp(1, 254));
+    let certificate = generate_simple_self_signed([address.to_string()]).unwrap();
+    let key = certificate.signing_key.serialize_pem();
+    server.listen_with_tls(address, (&certificate.cert.pem(), &key), None);
+    let name = database.url().trim_start_matches("postgres:///").split('?').next().unwrap();
+    let over_tls = format!("postgres://postgres@{address}:5432/{name}?sslmode=require");
+    let site = Site::new(database.url(), None);
+    let log = site.path().join("log");
+    for (url, said) in [(&*over_tls, "encrypted"), (database.url(), "not encrypted")] {
+        let mut service = site.serve_logging_to(&log, &[("TOLLGATE_DATABASE_URL", url)]);
+        service.call("GET", "/healthz", "").send().await.expect(200);
+        service.signal("-TERM");
+        assert_eq!(service.exit_code(), Some(0));
+        let text = std::fs::read_to_string(&log).unwrap();
+        let line = text.lines().find(|line| line.contains("database connection: ")).unwrap();
+        assert!(line.ends_with(&format!("database connection: {said}")), "{line}");
     }
 }

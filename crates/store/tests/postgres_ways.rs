@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use diesel::prelude::*;
-use diesel::sql_types::Bool;
+use diesel::sql_types::{Bool, Text};
 use futures_util::future::join_all;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tollgate_store::{Conn, DatabaseUrl, MigrationSteps, OpenError, Options, Store, StoreError};
@@ -197,6 +197,36 @@ fn a_pooler_that_exchanges_sessions_is_refused_at_the_start() {
             }
         }
     }
+}
+
+#[derive(QueryableByName)]
+struct Setting {
+    #[diesel(sql_type = Text)]
+    value: String,
+}
+
+fn synchronous_commit(conn: &mut Conn) -> Result<String, StoreError> {
+    let Conn::Postgres(conn) = conn else { unreachable!("it is PostgreSQL") };
+    let sql = "SELECT current_setting('synchronous_commit') AS value";
+    Ok(diesel::sql_query(sql).get_result::<Setting>(conn)?.value)
+}
+
+#[test]
+fn commits_are_durable_whatever_the_setting_of_the_database() {
+    let Some(database) = postgres::database() else { return };
+    database.execute(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',
+            current_database()); END $$",
+    );
+    let url: DatabaseUrl = database.url().parse().unwrap();
+    Store::migrate(&url, MigrationSteps::Expand).unwrap();
+    let store = Store::open(&url, &Options { serve: true, ..Options::default() }).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        assert_eq!(store.write(synchronous_commit).await.unwrap(), "on");
+        assert_eq!(store.write_outside_calls(synchronous_commit).await.unwrap(), "on");
+        store.close().await.unwrap();
+    });
 }
 
 /// The longest wait for an answer in these tests.
