@@ -120,7 +120,7 @@ def environment(client, home):
         "HTTP_PROXY": nowhere,
         "HTTPS_PROXY": nowhere,
         "PATH": ":".join(map(str, programs)),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": os.environ["PYTHONPYCACHEPREFIX"],
         "TERM": "dumb",
     }
 
