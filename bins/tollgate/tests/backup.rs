@@ -1,7 +1,5 @@
 //! `tollgate backup` and `tollgate restore` as users run them.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use std::process::Output;
 
 use crate::site::{Site, assert_audit_clean, merchant_key};
