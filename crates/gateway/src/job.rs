@@ -385,19 +385,16 @@ async fn book(gateway: &Gateway, open: &OpenJob, report: CallReport, end: JobEnd
     let metrics = gateway.metrics.of(&open.job.provider);
     let counted = report.clone();
     match gateway.store.settle_job(&open.job, report).await {
-        Ok(
-            SettleOutcome::Settled(_) | SettleOutcome::SettledFree(_) | SettleOutcome::Journaled,
-        ) => {
+        SettleOutcome::Settled(_) | SettleOutcome::SettledFree(_) | SettleOutcome::Journaled => {
             metrics.ended(&counted);
             metrics.job_ended(end);
         }
-        Ok(SettleOutcome::AlreadySettled) => {}
-        Ok(
-            outcome @ (SettleOutcome::TakenBack
-            | SettleOutcome::NotFound
-            | SettleOutcome::NotSettled),
-        ) => log::error!("{} is not settled: {outcome:?}", open.job.job_id),
-        Err(cause) => log::warn!("{} is not settled yet: {cause}", open.job.job_id),
+        SettleOutcome::AlreadySettled | SettleOutcome::Moved => {}
+        outcome @ (SettleOutcome::TakenBack
+        | SettleOutcome::NotFound
+        | SettleOutcome::NotSettled) => {
+            log::error!("{} is not settled: {outcome:?}", open.job.job_id);
+        }
     }
 }
 

@@ -26,7 +26,8 @@ use crate::readers::Readers;
 use crate::refusal_queue::{RefusalBatch, RefusalCause};
 use crate::rollups::{FoldResult, KnownSeries};
 use crate::subscriptions::{self, RenewalScope};
-use crate::{audit, merchants, nodes, partitions, refusals, rollups, serving};
+use crate::tables::merchants::cell_of;
+use crate::{audit, nodes, partitions, refusals, rollups, serving};
 
 /// A database, its ledger, and this process's state in it. Clones share it.
 #[derive(Clone)]
@@ -59,6 +60,8 @@ pub(crate) struct LeaseRenewals {
 const REFUSALS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that a client's last bytes wait for its settlement.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest wait for the cell of a job's merchant, before the job is settled.
+const CELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Runs `work` on a reading connection, in a thread for blocking work.
@@ -185,19 +188,16 @@ impl Store {
         self.settle_call(request_id, report, None).await
     }
 
-    /// As [`Store::settle`], for the call of a job. One whose merchant moves to another cell is settled by the cell that
-    /// looks at it next.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] for such a merchant, and when the database is away. The job is looked at again.
-    pub async fn settle_job(
-        &self,
-        job: &Job,
-        report: CallReport,
-    ) -> Result<SettleOutcome, StoreError> {
+    /// As [`Store::settle`], for the call of a job. Nothing is done for a merchant that moves to another cell or has moved
+    /// there: the cell that has the job then looks at it.
+    pub async fn settle_job(&self, job: &Job, report: CallReport) -> SettleOutcome {
         let merchant_id = job.merchant_id;
-        self.read(move |conn| merchants::require_here(conn, merchant_id)).await?;
-        Ok(self.settle(job.request_id, report).await)
+        let cell = self.read(move |conn| cell_of(conn, merchant_id));
+        // A database that does not say it takes the settlement from the journal.
+        if let Ok(Ok(Some(_))) = tokio::time::timeout(CELL_TIMEOUT, cell).await {
+            return SettleOutcome::Moved;
+        }
+        self.settle(job.request_id, report).await
     }
 
     /// As [`Store::settle`]. `call` is the call, if it was not admitted: it is admitted without a hold, whatever its

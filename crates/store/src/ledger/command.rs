@@ -25,6 +25,8 @@ pub enum SettleOutcome {
     AlreadySettled,
     /// No such call.
     NotFound,
+    /// The merchant of a job moves to another cell, or has moved there. Nothing is done here.
+    Moved,
     /// The database is away. The settlement waits in the journal.
     Journaled,
     /// Neither the database nor the journal took the settlement. It waits in memory. If this
