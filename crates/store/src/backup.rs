@@ -126,31 +126,19 @@ pub fn restore(url: &DatabaseUrl, backup: &Path) -> Result<Option<PathBuf>, Back
     // Left by an interrupted restore.
     remove(&unfinished)?;
     copy_whole(backup, &unfinished)?;
-    let replaced = path.exists().then(|| beside(&path, ".replaced"));
-    if let Some(replaced) = &replaced {
-        keep(&path, replaced)?;
-    }
-    fs::rename(&unfinished, &path)?;
-    sync_folder_of(&path)?;
-    Ok(replaced)
-}
-
-/// Gives a database a second name. It keeps its own where the file system allows that, so that there is a database at any
-/// moment.
-fn keep(path: &Path, replaced: &Path) -> io::Result<()> {
-    remove(replaced)?;
-    // The last connection that ends moves SQLite's log into the file. A damaged file may not allow it.
-    if let Ok(conn) = Connection::open(path) {
-        let _ = conn.execute_batch("SELECT count(*) FROM sqlite_master");
-    }
-    // The rest of a log belongs to the replaced file only.
-    for suffix in ["-wal", "-shm"] {
-        match fs::rename(beside(path, suffix), beside(replaced, suffix)) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
+    let replaced = beside(&path, ".replaced");
+    let was_there = path.exists();
+    remove(&replaced)?;
+    // SQLite's log first: it belongs to the replaced file only.
+    for suffix in ["-wal", "-shm", ""] {
+        match fs::rename(beside(&path, suffix), beside(&replaced, suffix)) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause.into()),
             _ => {}
         }
     }
-    fs::hard_link(path, replaced).or_else(|_| fs::rename(path, replaced))
+    fs::rename(&unfinished, &path)?;
+    sync_folder_of(&path)?;
+    Ok(was_there.then_some(replaced))
 }
 
 fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {
