@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -122,6 +122,17 @@ pub(crate) fn restore(config: &TollgateConfig, file: &Path, json: bool) -> anyho
     print(json, &json!({"database": database, "replaced": replaced}), &text)
 }
 
+/// The files of settlements in this node's journal that are not booked.
+fn unbooked_settlements(config: &TollgateConfig) -> Vec<PathBuf> {
+    // A node books what it can within a second.
+    const BOOKED_WITHIN: Duration = Duration::from_secs(60);
+    let Some(folder) = &config.journal_dir else { return Vec::new() };
+    tollgate_store::unbooked_settlements(folder, BOOKED_WITHIN).unwrap_or_else(|cause| {
+        eprintln!("note: the journal {} is not looked at: {cause}", folder.display());
+        Vec::new()
+    })
+}
+
 /// Recomputes everything from the ledger; fails on a difference, and on a settlement in this node's journal that is not
 /// booked.
 pub(crate) async fn audit(
@@ -137,12 +148,8 @@ pub(crate) async fn audit(
         false => store.audit().await?,
     };
     progress.clear();
-    let unbooked = match &config.journal_dir {
-        Some(folder) => tollgate_store::unbooked_settlements(folder, Clock::system().now())
-            .with_context(|| format!("the journal {} cannot be read", folder.display()))?,
-        None => Vec::new(),
-    };
-    let unbooked: Vec<_> = unbooked.iter().map(|file| file.display().to_string()).collect();
+    let unbooked: Vec<_> =
+        unbooked_settlements(config).iter().map(|file| file.display().to_string()).collect();
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
     let value = json!({
         "wallets": audit.wallets,

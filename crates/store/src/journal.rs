@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_domain::settlement::{CallReport, Ending};
@@ -26,32 +27,24 @@ pub(crate) struct JournalEntry {
 /// The time for which a commit whose answer was lost may still be in flight.
 const COMMITS_COME_WITHIN_MS: i64 = 10 * 60 * 1_000;
 
-/// The time after the end of a call within which a node books its settlement from the journal, unless it cannot.
-const BOOKED_WITHIN_MS: i64 = 60_000;
-
-/// Returns the files of settlements in the journal `folder` that were not booked within a minute: those that wait, and
+/// Returns the files of settlements in the journal `folder` that were not booked `within` this time: those that wait, and
 /// those that were set aside because the database does not know their call, or because they are not readable.
 ///
 /// A settlement of a call that was not sent is not among them for ten minutes, because its admission may still be
 /// committed.
 ///
 /// # Errors
-/// [`io::Error`] when the folder or a file in it cannot be read. A folder that does not exist has no files.
-pub fn unbooked_settlements(folder: &Path, now: Timestamp) -> io::Result<Vec<PathBuf>> {
-    let files = match fs::read_dir(folder) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        files => files?,
-    };
+/// [`io::Error`] when the folder or a file in it cannot be read.
+pub fn unbooked_settlements(folder: &Path, within: Duration) -> io::Result<Vec<PathBuf>> {
     let mut unbooked = Vec::new();
-    for file in files {
+    for file in fs::read_dir(folder)? {
         let path = file?.path();
         let is_unbooked = match path.extension().and_then(|extension| extension.to_str()) {
             Some("unknown" | "unreadable") => true,
-            Some("json") => match fs::read(&path) {
+            Some("json") => match is_late(&path, within) {
                 // A node has booked it meanwhile.
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => false,
-                read => serde_json::from_slice(&read?)
-                    .map_or(true, |entry: JournalEntry| entry.is_late(now)),
+                late => late?,
             },
             _ => false,
         };
@@ -63,12 +56,18 @@ pub fn unbooked_settlements(folder: &Path, now: Timestamp) -> io::Result<Vec<Pat
     Ok(unbooked)
 }
 
-impl JournalEntry {
-    /// Whether it should be booked by now.
-    fn is_late(&self, now: Timestamp) -> bool {
-        self.report.timestamp.plus_millis(BOOKED_WITHIN_MS) < now && !self.may_still_appear(now)
-    }
+/// Whether a settlement has been waiting in its file for longer than that.
+fn is_late(path: &Path, within: Duration) -> io::Result<bool> {
+    let waits = fs::metadata(path)?.modified()?.elapsed().unwrap_or_default();
+    let commits_come = Duration::from_millis(COMMITS_COME_WITHIN_MS.unsigned_abs());
+    let within = match serde_json::from_slice::<JournalEntry>(&fs::read(path)?) {
+        Ok(entry) if entry.report.ending == Ending::NotSent => within.max(commits_come),
+        _ => within,
+    };
+    Ok(waits > within)
+}
 
+impl JournalEntry {
     /// Whether a record of this refused call may still appear.
     ///
     /// The call was refused because the outcome of its admission's commit is unknown.

@@ -167,11 +167,13 @@ fn an_answer_whose_customer_is_lost_is_named() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
 
-        let unbooked = || unbooked_settlements(&store.journal(), store.clock.now()).unwrap();
-        assert!(unbooked().is_empty(), "a node may be booking it now");
-        store.clock.advance_millis(61_000);
+        let unbooked = |seconds| {
+            let within = Duration::from_secs(seconds);
+            unbooked_settlements(&store.journal(), within).unwrap()
+        };
+        assert!(unbooked(60).is_empty(), "a node may be booking it now");
         known.has_paid(store, &[before, after]).await;
-        assert_eq!(unbooked(), [waiting]);
+        assert!(unbooked(0).contains(&waiting), "{waiting:?}");
     });
 }
 
