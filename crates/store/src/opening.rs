@@ -347,11 +347,12 @@ fn check_pooler(manager: &ConnManager, conn: &mut Conn) -> Result<(), OpenError>
 /// Warns of messages that this program cannot read.
 fn check_language(conn: &mut Conn) -> Result<(), StoreError> {
     let Some(language) = dialect::message_language(conn)? else { return Ok(()) };
+    let language = language.to_lowercase();
     // An empty name means that of the server's environment.
-    if !["C", "POSIX", "en", ""].iter().any(|name| language.split(['_', '.']).next() == Some(name))
-    {
+    let is_known = matches!(language.split('.').next(), Some("c" | "posix" | ""));
+    if !is_known && !language.starts_with("en") {
         log::warn!(
-            "the messages of the database are in {language}, so lock timeouts and full disks are not known as such; \
+            "the messages of the database are in {language}, so some of its failures are not known as such; \
              as an administrator: ALTER ROLE … SET lc_messages = 'C'"
         );
     }

@@ -29,6 +29,8 @@ use crate::journal::JournalEntry;
 const REBOOKED_AT_ONCE: usize = 128;
 /// The number of attempts of a transaction that loses deadlocks.
 const DECIDE_ATTEMPTS: usize = 5;
+/// The time after which there is no further attempt. PostgreSQL finds a deadlock after a second.
+const DECIDE_AGAIN_FOR: Duration = Duration::from_secs(3);
 
 pub(super) struct Writer {
     queue: Arc<JobQueue>,
@@ -239,7 +241,7 @@ impl Writer {
         &mut self,
         commands: &[LedgerCommand],
     ) -> Result<Vec<CommandOutcome>, StoreError> {
-        let mut attempt = 1;
+        let (mut attempt, begun) = (1, Instant::now());
         loop {
             self.connect()?;
             let Self { conn: Some(conn), context, database, .. } = self else {
@@ -264,7 +266,14 @@ impl Writer {
                     self.disconnect();
                     return Err(StoreError::Interrupted);
                 }
-                Err(cause) if cause.is_transient() && attempt < DECIDE_ATTEMPTS => attempt += 1,
+                Err(cause)
+                    if cause.is_transient()
+                        && attempt < DECIDE_ATTEMPTS
+                        && begun.elapsed() < DECIDE_AGAIN_FOR =>
+                {
+                    log::warn!("a group is decided again: {cause:?}");
+                    attempt += 1;
+                }
                 result => return result,
             }
         }
