@@ -193,7 +193,7 @@ impl Store {
     pub async fn settle_job(&self, job: &Job, report: CallReport) -> SettleOutcome {
         let merchant_id = job.merchant_id;
         let cell = self.read(move |conn| cell_of(conn, merchant_id));
-        // A database that does not say it takes the settlement from the journal.
+        // A database that does not answer gets the settlement from the journal later.
         if let Ok(Ok(Some(_))) = tokio::time::timeout(CELL_TIMEOUT, cell).await {
             return SettleOutcome::Moved;
         }
