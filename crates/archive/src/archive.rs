@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use crate::error::ArchiveError;
+use crate::file_reader::MetadataCache;
 use crate::location::Location;
 use crate::manifest::{Manifest, SCHEMA_VERSION, hex_digest, manifest_path};
-use crate::parquet_file::MetadataCache;
 
 /// An archive. Clones share it.
 #[derive(Clone, Debug)]

@@ -134,14 +134,6 @@ impl Cells {
         value.ok_or_else(|| self.damaged(name))
     }
 
-    /// The text of a column, which stays.
-    pub(crate) fn peek_text(&self, name: &'static str) -> Result<&str, ArchiveError> {
-        match self.places.get(name).and_then(|place| self.values.get(*place)) {
-            Some(Value::Text(text)) => Ok(text),
-            _ => Err(self.damaged(name)),
-        }
-    }
-
     /// The text of a column. `None` if there is none.
     ///
     /// # Errors

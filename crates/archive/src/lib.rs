@@ -14,10 +14,12 @@
 mod archive;
 mod column;
 mod error;
+mod file_reader;
+mod file_writer;
 mod location;
 mod manifest;
-mod parquet_file;
 mod sealing;
+mod selection;
 mod walk;
 
 pub use archive::Archive;
@@ -26,4 +28,5 @@ pub use error::ArchiveError;
 pub use location::Location;
 pub use manifest::{ArchivedFile, Manifest, MerchantSums, Sums, decimal};
 pub use sealing::MonthWriter;
-pub use walk::{Ascending, Descending};
+pub use selection::{Condition, Selection};
+pub use walk::{Ascending, Descending, Part};

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tollgate_pricing::Amount;
 
 use crate::column::{ColumnType, Table};
+use crate::selection::Selection;
 
 /// The version of the columns and of the manifest.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -68,11 +69,13 @@ pub struct ArchivedFile {
 }
 
 impl ArchivedFile {
-    /// Whether it may have rows of a merchant with an id below a bound.
-    pub(crate) fn may_have(&self, merchant: &str, below: Option<&str>) -> bool {
-        let ([first, least], [last, _]) = (&self.first, &self.last);
-        let begins_before = || below.is_none_or(|below| first != merchant || &**least < below);
-        &**first <= merchant && merchant <= &**last && begins_before()
+    /// Whether it may have rows of a selection.
+    pub(crate) fn may_have(&self, rows: &Selection<'_>) -> bool {
+        let [[first, least], [last, greatest]] =
+            [&self.first, &self.last].map(|key| key.each_ref().map(String::as_str));
+        let of_merchant = |merchant: &str, id| (merchant == rows.merchant).then_some(id);
+        (first..=last).contains(&&*rows.merchant)
+            && rows.may_be_between(of_merchant(first, least), of_merchant(last, greatest))
     }
 }
 

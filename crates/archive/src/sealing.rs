@@ -1,7 +1,7 @@
 //! The sealing of a month: files, then the manifest, then all of it read back.
 
 use std::collections::BTreeMap;
-use std::io::Seek as _;
+use std::io::{Read, Seek as _};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -9,10 +9,11 @@ use sha2::{Digest as _, Sha256};
 use crate::archive::Archive;
 use crate::column::{Column, ColumnType, Table, Value};
 use crate::error::ArchiveError;
+use crate::file_writer::FileWriter;
 use crate::manifest::{
     ArchivedFile, Manifest, RunningSums, SCHEMA_VERSION, Sums, hex, manifest_path,
 };
-use crate::parquet_file::{FileWriter, each_part};
+use crate::selection::Selection;
 
 /// The most rows of a file.
 const FILE_ROWS: u64 = 1_000_000;
@@ -244,8 +245,9 @@ impl Archive {
         manifest: &Manifest,
         merchant: &str,
     ) -> Result<(), ArchiveError> {
+        let selection = Selection::of(merchant.to_owned());
         let mut files = manifest.files.iter().filter(|file| file.table == T::NAME);
-        files.try_for_each(|file| match file.may_have(merchant, None) {
+        files.try_for_each(|file| match file.may_have(&selection) {
             true => self.verify_digest(file),
             false => Ok(()),
         })
@@ -284,6 +286,21 @@ impl Archive {
                 manifest_path(&manifest.month),
                 "it does not name the previous manifest",
             )),
+        }
+    }
+}
+
+/// Reads all of a file of this machine. For the digest of what is uploaded.
+pub(crate) fn each_part(
+    mut file: impl Read,
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), ArchiveError> {
+    let mut part = vec![0; 1 << 20];
+    loop {
+        let length = file.read(&mut part)?;
+        match part.get(..length).filter(|part| !part.is_empty()) {
+            Some(part) => each(part),
+            None => return Ok(()),
         }
     }
 }
@@ -333,11 +350,13 @@ mod tests {
         assert_eq!(rows, [100, 100, 50]);
         archive.verify::<Row>(&manifest).unwrap();
         let below = Some("row_0150".to_owned());
-        let mut walk = archive.descending::<Row>(manifest, "mch_A".to_owned(), below);
-        for number in (0..150).rev() {
-            let (_, row) = walk.next_row().unwrap().unwrap();
-            assert_eq!(row.0, number);
+        let selection = Selection { below, ..Selection::of("mch_A".to_owned()) };
+        let mut walk = archive.descending::<Row>(manifest, &selection);
+        let mut numbers = Vec::new();
+        while let Some(part) = walk.next_part(60).unwrap() {
+            assert_eq!(part.passed, part.rows.len());
+            numbers.extend(part.rows.iter().map(|row| row.0));
         }
-        assert!(walk.next_row().unwrap().is_none());
+        assert!(numbers.into_iter().eq((0..150).rev()));
     }
 }

@@ -1,67 +1,63 @@
 //! Walks through the rows of sealed months.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::archive::Archive;
-use crate::column::{Cells, MERCHANT, Table};
+use crate::column::{Cells, MERCHANT, Table, Value};
 use crate::error::ArchiveError;
+use crate::file_reader::{FileReader, RowGroup};
 use crate::manifest::{ArchivedFile, Manifest, amount_columns};
-use crate::parquet_file::FileReader;
+use crate::selection::Selection;
 
 impl Archive {
-    fn open<T: Table>(
-        &self,
-        file: &ArchivedFile,
-        names: impl IntoIterator<Item = &'static str>,
-    ) -> Result<FileReader, ArchiveError> {
+    fn open(&self, file: &ArchivedFile) -> Result<FileReader, ArchiveError> {
         let path: Arc<str> = Arc::from(&*file.path);
         let read = |range| self.0.location.get_range(&file.path, range);
         let metadata = self.0.metadata.get(&path, file.bytes, read)?;
-        FileReader::new::<T>(path, file.bytes, metadata, names)
+        Ok(FileReader::new(path, file.bytes, metadata))
+    }
+
+    fn group(&self, file: &FileReader, number: usize) -> Result<RowGroup, ArchiveError> {
+        file.group(number, |range| self.0.location.get_range(file.path(), range))
     }
 
     /// The keys and amounts of a file, in its order.
     pub(crate) fn all_cells<'a, T: Table>(
         &'a self,
-        file: &'a ArchivedFile,
+        file: &ArchivedFile,
     ) -> Result<impl Iterator<Item = Result<Cells, ArchiveError>> + 'a, ArchiveError> {
-        let names = [MERCHANT, T::ID].into_iter().chain(amount_columns::<T>());
-        let reader = self.open::<T>(file, names)?;
-        Ok((0..reader.groups()).flat_map(move |group| {
-            let rows = reader.rows(group, |range| self.0.location.get_range(&file.path, range));
-            let (rows, failure) = match rows {
-                Ok(rows) => (rows, None),
+        let file = self.open(file)?;
+        Ok((0..file.groups()).flat_map(move |number| {
+            let names = [MERCHANT, T::ID].into_iter().chain(amount_columns::<T>());
+            let cells = self.group(&file, number).and_then(|group| {
+                let rows = file.all_rows(&group)?;
+                file.cells(&group, names, &rows)
+            });
+            let (cells, failure) = match cells {
+                Ok(cells) => (cells, None),
                 Err(cause) => (Vec::new(), Some(Err(cause))),
             };
-            rows.into_iter().map(Ok).chain(failure)
+            cells.into_iter().map(Ok).chain(failure)
         }))
     }
 
-    /// The rows of a merchant with ids below a bound, the greatest first.
-    pub fn descending<T: Table>(
-        &self,
+    /// The rows of a selection, the greatest id first.
+    pub fn descending<'a, T: Table>(
+        &'a self,
         manifest: Arc<Manifest>,
-        merchant: String,
-        below: Option<String>,
-    ) -> Descending<'_, T> {
+        selection: &'a Selection<'a>,
+    ) -> Descending<'a, T> {
         let files: Vec<usize> = manifest
             .files
             .iter()
             .enumerate()
-            .filter(|(_, file)| file.table == T::NAME)
-            .filter(|(_, file)| file.may_have(&merchant, below.as_deref()))
+            .filter(|(_, file)| file.table == T::NAME && file.may_have(selection))
             .map(|(place, _)| place)
             .collect();
-        Descending {
-            archive: self,
-            manifest,
-            merchant,
-            below,
-            files,
-            groups: None,
-            rows: Vec::new(),
-        }
+        let (open, table) = (None, PhantomData);
+        Descending { archive: self, manifest, selection, files, open, table }
     }
 
     /// The rows of a month, by merchant and id: those of one merchant, or all.
@@ -70,13 +66,13 @@ impl Archive {
         manifest: Arc<Manifest>,
         merchant: Option<String>,
     ) -> Ascending<'_, T> {
+        let selection = merchant.map(Selection::of);
         let files = manifest.files.iter().enumerate();
         let files = files.filter(|(_, file)| file.table == T::NAME);
-        let files = files.filter(|(_, file)| {
-            merchant.as_deref().is_none_or(|merchant| file.may_have(merchant, None))
-        });
+        let files =
+            files.filter(|(_, file)| selection.as_ref().is_none_or(|rows| file.may_have(rows)));
         let files = files.map(|(place, _)| place).collect();
-        Ascending { archive: self, manifest, merchant, files, groups: None, rows: VecDeque::new() }
+        Ascending { archive: self, manifest, selection, files, open: None, rows: VecDeque::new() }
     }
 
     /// A merchant's row of a month. `None` if there is none.
@@ -89,79 +85,179 @@ impl Archive {
         merchant: &str,
         id: &str,
     ) -> Result<Option<T>, ArchiveError> {
-        // No text lies between an id and the same with a NUL.
-        let below = Some(format!("{id}\0"));
-        let mut rows = self.descending::<T>(manifest, merchant.to_owned(), below);
-        match rows.next_row()? {
-            Some((found, row)) if found == id => Ok(Some(row)),
-            _ => Ok(None),
+        let selection = Selection {
+            from: Some(id.to_owned()),
+            // No text lies between an id and the same with a NUL.
+            below: Some(format!("{id}\0")),
+            ..Selection::of(merchant.to_owned())
+        };
+        let mut walk = self.descending::<T>(manifest, &selection);
+        while let Some(mut part) = walk.next_part(1)? {
+            if let Some(row) = part.rows.pop() {
+                return Ok(Some(row));
+            }
         }
+        Ok(None)
     }
 }
 
-/// A walk through the rows of a merchant, the greatest id first. Each group of rows is read when it is needed.
+/// A walk through the rows of a selection, the greatest id first. Each group of rows is read when it is needed.
 pub struct Descending<'a, T> {
     archive: &'a Archive,
     manifest: Arc<Manifest>,
-    merchant: String,
-    below: Option<String>,
+    selection: &'a Selection<'a>,
     /// The places of the files to come. The last one is next.
     files: Vec<usize>,
-    /// The current file, and the number of its groups to come.
-    groups: Option<(FileReader, usize)>,
-    /// The rows to come of the current group. The last one is next.
-    rows: Vec<(String, T)>,
+    /// The current file, the number of its groups to come, and the current group.
+    open: Option<(FileReader, usize, Option<OpenGroup>)>,
+    table: PhantomData<T>,
+}
+
+/// A group of rows of which some are still to come.
+struct OpenGroup {
+    group: RowGroup,
+    /// The rows of the merchant within the bounds.
+    rows: Vec<usize>,
+    /// The rows that meet the conditions, too.
+    selected: Vec<usize>,
+}
+
+/// The next rows of a walk.
+#[derive(Debug)]
+pub struct Part<T> {
+    /// The rows that meet the conditions, the greatest id first.
+    pub rows: Vec<T>,
+    /// The number of rows that were looked at: those of the merchant within the bounds.
+    pub passed: usize,
+    /// The least id that was looked at.
+    pub last: String,
 }
 
 impl<T: Table> Descending<'_, T> {
-    /// The next row and its id. `None` at the end.
+    /// The next rows, at most `most` of them. They are of one group, so there may be none although more follow. `None` at
+    /// the end.
     ///
     /// # Errors
     /// The errors of reading.
-    pub fn next_row(&mut self) -> Result<Option<(String, T)>, ArchiveError> {
+    pub fn next_part(&mut self, most: usize) -> Result<Option<Part<T>>, ArchiveError> {
         loop {
-            if let Some(row) = self.rows.pop() {
-                return Ok(Some(row));
-            }
-            let Some((reader, rest)) = &mut self.groups else {
+            let Some((file, rest, open)) = &mut self.open else {
                 let Some(file) = self.files.pop().and_then(|place| self.manifest.files.get(place))
                 else {
                     return Ok(None);
                 };
-                let names = [MERCHANT, T::ID].into_iter().chain(T::READ.iter().copied());
-                let reader = self.archive.open::<T>(file, names)?;
-                let groups = reader.groups();
-                self.groups = Some((reader, groups));
+                let file = self.archive.open(file)?;
+                let groups = file.groups();
+                self.open = Some((file, groups, None));
                 continue;
             };
-            let Some(group) = rest.checked_sub(1) else {
-                self.groups = None;
-                continue;
-            };
-            *rest = group;
-            if !reader.may_have(group, &self.merchant, self.below.as_deref()) {
-                continue;
-            }
-            let read = |range| self.archive.0.location.get_range(reader.path(), range);
-            for mut cells in reader.rows(group, read)? {
-                let (merchant, id) = (cells.peek_text(MERCHANT)?, cells.peek_text(T::ID)?);
-                let is_below = self.below.as_deref().is_none_or(|below| id < below);
-                if merchant == self.merchant && is_below {
-                    let id = id.to_owned();
-                    self.rows.push((id, T::read(&mut cells)?));
+            if let Some(group) = open {
+                let part = group.next_part(file, most)?;
+                if group.rows.is_empty() {
+                    *open = None;
                 }
+                return Ok(Some(part));
+            }
+            let Some(number) = rest.checked_sub(1) else {
+                self.open = None;
+                continue;
+            };
+            *rest = number;
+            if may_have::<T>(file, number, self.selection)? {
+                let group = self.archive.group(file, number)?;
+                let group = OpenGroup::new::<T>(file, group, self.selection)?;
+                *open = Some(group).filter(|group| !group.rows.is_empty());
             }
         }
     }
+}
+
+impl OpenGroup {
+    fn new<T: Table>(
+        file: &FileReader,
+        group: RowGroup,
+        selection: &Selection<'_>,
+    ) -> Result<Self, ArchiveError> {
+        let mut rows = rows_of(file, &group, &selection.merchant)?;
+        let ids = file.range(group.number, T::ID)?;
+        if !ids.is_some_and(|ids| selection.has_id(ids.start()) && selection.has_id(ids.end())) {
+            let ids = file.values(&group, T::ID, &rows)?;
+            let is_within = |id: &Value| matches!(id, Value::Text(id) if selection.has_id(id));
+            rows = keep(rows, ids, is_within);
+        }
+        let mut selected = rows.clone();
+        for condition in &selection.conditions {
+            if selected.is_empty() {
+                break;
+            }
+            let values = file.values(&group, condition.column, &selected)?;
+            selected = keep(selected, values, &condition.is_met);
+        }
+        Ok(Self { group, rows, selected })
+    }
+
+    fn next_part<T: Table>(
+        &mut self,
+        file: &FileReader,
+        most: usize,
+    ) -> Result<Part<T>, ArchiveError> {
+        let read = self.selected.split_off(self.selected.len().saturating_sub(most));
+        // The walk stands at the last row that is read, or at the end of the group if no further one is selected.
+        let stands_at = read.first().filter(|_| !self.selected.is_empty());
+        let passed = match stands_at {
+            Some(first) => self.rows.split_off(self.rows.partition_point(|row| row < first)),
+            None => std::mem::take(&mut self.rows),
+        };
+        let last = file.values(&self.group, T::ID, passed.get(..1).unwrap_or_default())?.pop();
+        let Some(Value::Text(last)) = last else {
+            return Err(ArchiveError::damaged(file.path(), format!("a row has no {}", T::ID)));
+        };
+        let cells = file.cells(&self.group, T::READ.iter().copied(), &read)?;
+        let rows = cells.into_iter().rev().map(|mut cells| T::read(&mut cells));
+        Ok(Part { rows: rows.collect::<Result<_, _>>()?, passed: passed.len(), last })
+    }
+}
+
+/// Whether a group may have rows of a selection.
+fn may_have<T: Table>(
+    file: &FileReader,
+    group: usize,
+    selection: &Selection<'_>,
+) -> Result<bool, ArchiveError> {
+    let (merchants, ids) = (file.range(group, MERCHANT)?, file.range(group, T::ID)?);
+    Ok(merchants.is_none_or(|merchants| merchants.contains(&selection.merchant))
+        && ids.is_none_or(|ids| selection.may_be_between(Some(ids.start()), Some(ids.end()))))
+}
+
+/// The rows of a group that are of a merchant.
+fn rows_of(
+    file: &FileReader,
+    group: &RowGroup,
+    merchant: &String,
+) -> Result<Vec<usize>, ArchiveError> {
+    let rows = file.all_rows(group)?;
+    let merchants = file.range(group.number, MERCHANT)?;
+    if merchants.is_some_and(|merchants| merchants == (merchant.clone()..=merchant.clone())) {
+        return Ok(rows);
+    }
+    let merchants = file.values(group, MERCHANT, &rows)?;
+    Ok(keep(rows, merchants, |value| matches!(value, Value::Text(text) if text == merchant)))
+}
+
+/// The rows whose values meet a condition.
+fn keep(rows: Vec<usize>, values: Vec<Value>, is_met: impl Fn(&Value) -> bool) -> Vec<usize> {
+    rows.into_iter().zip(values).filter(|(_, value)| is_met(value)).map(|(row, _)| row).collect()
 }
 
 /// A walk through the rows of a month.
 pub struct Ascending<'a, T> {
     archive: &'a Archive,
     manifest: Arc<Manifest>,
-    merchant: Option<String>,
+    /// The rows of one merchant. `None` for all.
+    selection: Option<Selection<'static>>,
     files: VecDeque<usize>,
-    groups: Option<(FileReader, usize)>,
+    /// The current file, and the number of its next group.
+    open: Option<(FileReader, usize)>,
     rows: VecDeque<T>,
 }
 
@@ -175,32 +271,30 @@ impl<T: Table> Ascending<'_, T> {
             if let Some(row) = self.rows.pop_front() {
                 return Ok(Some(row));
             }
-            let Some((reader, next)) = &mut self.groups else {
+            let Some((file, next)) = &mut self.open else {
                 let place = self.files.pop_front();
                 let Some(file) = place.and_then(|place| self.manifest.files.get(place)) else {
                     return Ok(None);
                 };
-                let names = [MERCHANT].into_iter().chain(T::READ.iter().copied());
-                let reader = self.archive.open::<T>(file, names)?;
-                self.groups = Some((reader, 0));
+                self.open = Some((self.archive.open(file)?, 0));
                 continue;
             };
-            if *next >= reader.groups() {
-                self.groups = None;
+            if *next >= file.groups() {
+                self.open = None;
                 continue;
             }
-            let group = *next;
+            let number = *next;
             *next += 1;
-            let merchant = self.merchant.as_deref();
-            if merchant.is_some_and(|merchant| !reader.may_have(group, merchant, None)) {
-                continue;
-            }
-            let read = |range| self.archive.0.location.get_range(reader.path(), range);
-            for mut cells in reader.rows(group, read)? {
-                let of_row = cells.peek_text(MERCHANT)?;
-                if merchant.is_none_or(|merchant| of_row == merchant) {
-                    self.rows.push_back(T::read(&mut cells)?);
-                }
+            let group = match &self.selection {
+                Some(selection) if !may_have::<T>(file, number, selection)? => continue,
+                _ => self.archive.group(file, number)?,
+            };
+            let rows = match &self.selection {
+                Some(selection) => rows_of(file, &group, &selection.merchant)?,
+                None => file.all_rows(&group)?,
+            };
+            for mut cells in file.cells(&group, T::READ.iter().copied(), &rows)? {
+                self.rows.push_back(T::read(&mut cells)?);
             }
         }
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::sync::Arc;
 
 use tollgate_archive::{
-    Archive, ArchiveError, Cells, Column, ColumnType, Location, Manifest, Table, Value, decimal,
+    Archive, ArchiveError, Cells, Column, ColumnType, Condition, Location, Manifest, Selection,
+    Table, Value, decimal,
 };
 use tollgate_pricing::Amount;
 
@@ -128,26 +129,26 @@ fn a_merchant_s_rows_are_found_from_any_id_downwards() {
     let (manifest, _) = write(&archive, "2026-01", None);
     let bounds = [None, Some("row_000000"), Some("row_000002"), Some("row_008192"), Some("row_9")];
     for merchant in ["mch_A", "mch_B", "mch_C", "mch_", "mch_BB", "mch_Z"] {
-        for below in bounds {
-            let below_text = below.map(str::to_owned);
-            let mut walk =
-                archive.descending::<Row>(Arc::clone(&manifest), merchant.to_owned(), below_text);
-            let mut expected: Vec<_> = rows()
-                .into_iter()
-                .filter(|row| row.merchant == merchant)
-                .filter(|row| below.is_none_or(|below| *row.id < *below))
-                .collect();
-            // The first ones, and the number of all.
-            let first = expected.split_off(expected.len().saturating_sub(9_000));
-            for row in first.iter().rev() {
-                let (id, found) = walk.next_row().unwrap().unwrap();
-                assert_eq!((&id, &found), (&row.id, row), "{merchant} {below:?}");
+        for (below, from) in bounds.into_iter().flat_map(|below| bounds.map(|from| (below, from))) {
+            let expected = rows().into_iter().rev().filter(|row| {
+                row.merchant == merchant
+                    && below.is_none_or(|below| *row.id < *below)
+                    && from.is_none_or(|from| *row.id >= *from)
+            });
+            let selection = Selection {
+                below: below.map(str::to_owned),
+                from: from.map(str::to_owned),
+                ..Selection::of(merchant.to_owned())
+            };
+            let mut walk = archive.descending::<Row>(Arc::clone(&manifest), &selection);
+            let mut found = Vec::new();
+            while let Some(part) = walk.next_part(5_000).unwrap() {
+                assert!(part.rows.len() <= 5_000);
+                assert_eq!(part.passed, part.rows.len());
+                assert_eq!(part.rows.last().map(|row| &row.id), Some(&part.last));
+                found.extend(part.rows);
             }
-            let mut rest = 0;
-            while walk.next_row().unwrap().is_some() {
-                rest += 1;
-            }
-            assert_eq!(rest, expected.len(), "{merchant} {below:?}");
+            assert!(found.into_iter().eq(expected), "{merchant} {below:?} {from:?}");
         }
     }
     let found: Option<Row> = archive.find(Arc::clone(&manifest), "mch_B", "row_012345").unwrap();
@@ -156,6 +157,53 @@ fn a_merchant_s_rows_are_found_from_any_id_downwards() {
         let found: Option<Row> = archive.find(Arc::clone(&manifest), merchant, id).unwrap();
         assert_eq!(found, None);
     }
+}
+
+#[test]
+fn rows_that_meet_conditions_are_found_and_the_others_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let (manifest, _) = write(&archive, "2026-01", None);
+    let conditions: [fn() -> Vec<Condition<'static>>; 5] = [
+        || vec![condition("is_odd", |value| *value == Value::Boolean(true))],
+        || vec![condition("note", |value| *value == Value::Text("note 7".to_owned()))],
+        || vec![condition("note", |value| *value == Value::Absent)],
+        || {
+            let few = |value: &Value| matches!(value, Value::Amount(cost) if cost.units() < 2_000);
+            vec![condition("is_odd", |_| true), condition("cost", few)]
+        },
+        || vec![condition("count", |_| false), condition("no_column", |_| true)],
+    ];
+    let is_met: [fn(&Row) -> bool; 5] = [
+        |row| row.is_odd,
+        |row| row.note.as_deref() == Some("note 7"),
+        |row| row.note.is_none(),
+        |row| row.cost.units() < 2_000,
+        |_| false,
+    ];
+    for (conditions, is_met) in conditions.into_iter().zip(is_met) {
+        for (merchant, most) in [("mch_A", 1), ("mch_B", 1_000), ("mch_B", 100_000)] {
+            let conditions = conditions();
+            let selection = Selection { conditions, ..Selection::of(merchant.to_owned()) };
+            let mut walk = archive.descending::<Row>(Arc::clone(&manifest), &selection);
+            let all: Vec<_> = rows().into_iter().filter(|row| row.merchant == merchant).collect();
+            let (mut found, mut passed) = (Vec::new(), 0);
+            while let Some(part) = walk.next_part(most).unwrap() {
+                assert!(part.rows.len() <= most);
+                passed += part.passed;
+                found.extend(part.rows);
+                // All rows down to the last one were looked at.
+                let reached = &all[all.len() - passed..];
+                assert_eq!(reached.first().map(|row| &row.id), Some(&part.last));
+                assert!(found.iter().eq(reached.iter().rev().filter(|row| is_met(row))));
+            }
+            assert_eq!(passed, all.len());
+        }
+    }
+}
+
+fn condition(column: &'static str, is_met: fn(&Value) -> bool) -> Condition<'static> {
+    Condition { column, is_met: Box::new(is_met) }
 }
 
 #[test]

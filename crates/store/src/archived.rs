@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use diesel::prelude::*;
-use tollgate_archive::{Archive, ArchiveError, Manifest, Table};
+use tollgate_archive::{Archive, ArchiveError, Condition, Manifest, Part, Selection, Table};
 use tollgate_domain::{
     Id as DomainId, MerchantId, Month, RefusalId, RequestId, TimeZone, Timestamp,
 };
@@ -21,7 +21,7 @@ pub(crate) use columns::{ArchivedRefusal, ArchivedRequest, ArchivedRow};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::rows::{ArchivedMonthRow, RefusalRow, RequestRow, time};
+use crate::rows::{ArchivedMonthRow, RequestRow, time};
 use crate::schema::archived_months;
 
 /// The archive of a store's records, for reads. Clones share it.
@@ -271,70 +271,67 @@ pub(crate) fn find_row<T: Table, I: DomainId + ToString + Copy>(
     Ok(archive.find(manifest, &merchant_id.to_string(), &id.to_string())?)
 }
 
-/// Calls `each` with a merchant's records in the archive, the newest first, until it returns false. They have ids below
-/// `below` and from `oldest` on.
-pub(crate) fn walk(
-    conn: &mut Conn,
-    archive: &RecordArchive,
-    merchant_id: MerchantId,
-    below: Option<Id<RequestId>>,
-    oldest: Option<Id<RequestId>>,
-    mut each: impl FnMut(&mut Conn, RequestRow) -> Result<bool, StoreError>,
-) -> Result<(), StoreError> {
-    walk_table(conn, archive, merchant_id, below, oldest, |conn, ArchivedRow { row, stays }| {
-        match oldest {
-            Some(oldest) if row.request_id < oldest => Ok(false),
-            _ => Ok(stays || each(conn, row)?),
-        }
-    })
+/// A walk through a merchant's rows of a table that are in the archive, the newest first.
+pub(crate) struct ArchiveWalk<'a, I> {
+    pub(crate) merchant_id: MerchantId,
+    /// The end of the ids, which is excluded.
+    pub(crate) below: Option<Id<I>>,
+    /// The least id.
+    pub(crate) oldest: Option<Id<I>>,
+    /// The conditions on columns that all rows meet.
+    pub(crate) conditions: Vec<Condition<'a>>,
+    /// The most rows of a part.
+    pub(crate) at_once: usize,
 }
 
-/// Calls `each` with a merchant's refusals in the archive, as [`walk`] does.
-pub(crate) fn walk_refusals(
-    conn: &mut Conn,
-    archive: &RecordArchive,
-    merchant_id: MerchantId,
-    below: Option<Id<RefusalId>>,
-    oldest: Option<Id<RefusalId>>,
-    mut each: impl FnMut(RefusalRow) -> Result<bool, StoreError>,
-) -> Result<(), StoreError> {
-    walk_table(conn, archive, merchant_id, below, oldest, |_, row: RefusalRow| match oldest {
-        Some(oldest) if row.refusal_id < oldest => Ok(false),
-        _ => each(row),
-    })
-}
-
-/// Walks through a merchant's rows of a table, the newest first, until `each` returns false. Rows from before `oldest` come
-/// if they are of its month.
-fn walk_table<T: Table, I: DomainId + ToString + Copy>(
-    conn: &mut Conn,
-    archive: &RecordArchive,
-    merchant_id: MerchantId,
-    below: Option<Id<I>>,
-    oldest: Option<Id<I>>,
-    mut each: impl FnMut(&mut Conn, T) -> Result<bool, StoreError>,
-) -> Result<(), StoreError> {
-    let mut months = months(conn)?;
-    let first = oldest.map(|oldest| month_of(oldest.get()).to_string());
-    let last = below.map(|below| month_of(below.get()).to_string());
-    months.retain(|month| first.as_ref().is_none_or(|first| *first <= month.month));
-    months.retain(|month| last.as_ref().is_none_or(|last| month.month <= *last));
-    if months.is_empty() {
-        return Ok(());
+impl ArchiveWalk<'_, RequestId> {
+    /// Calls `each` with the records that are not in the database too, in parts, until it returns false.
+    pub(crate) fn requests(
+        mut self,
+        conn: &mut Conn,
+        archive: &RecordArchive,
+        mut each: impl FnMut(&mut Conn, Part<RequestRow>) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        self.conditions.insert(0, Condition::boolean(columns::IN_DATABASE, false));
+        self.rows(conn, archive, |conn, Part { rows, passed, last }| {
+            let rows = rows.into_iter().map(|ArchivedRow { row, .. }| row).collect();
+            each(conn, Part { rows, passed, last })
+        })
     }
-    let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(()) };
-    let _turn = turns.take()?;
-    let below = below.map(|id| id.get().to_string());
-    for month in months {
-        let manifest = archive.manifest(&month.month, &month.manifest)?;
-        let mut rows = archive.descending::<T>(manifest, merchant_id.to_string(), below.clone());
-        while let Some((_, row)) = rows.next_row()? {
-            if !each(conn, row)? {
-                return Ok(());
+}
+
+impl<I: DomainId + ToString + Copy> ArchiveWalk<'_, I> {
+    /// Calls `each` with the rows, in parts, until it returns false.
+    pub(crate) fn rows<T: Table>(
+        self,
+        conn: &mut Conn,
+        archive: &RecordArchive,
+        mut each: impl FnMut(&mut Conn, Part<T>) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        let Self { merchant_id, below, oldest, conditions, at_once } = self;
+        let mut months = months(conn)?;
+        let first = oldest.map(|oldest| month_of(oldest.get()).to_string());
+        let last = below.map(|below| month_of(below.get()).to_string());
+        months.retain(|month| first.as_ref().is_none_or(|first| *first <= month.month));
+        months.retain(|month| last.as_ref().is_none_or(|last| month.month <= *last));
+        if months.is_empty() {
+            return Ok(());
+        }
+        let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(()) };
+        let _turn = turns.take()?;
+        let [from, below] = [oldest, below].map(|id| id.map(|id| id.get().to_string()));
+        let selection = Selection { merchant: merchant_id.to_string(), from, below, conditions };
+        for month in months {
+            let manifest = archive.manifest(&month.month, &month.manifest)?;
+            let mut walk = archive.descending::<T>(manifest, &selection);
+            while let Some(part) = walk.next_part(at_once)? {
+                if !each(conn, part)? {
+                    return Ok(());
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Calls `each` with all records of the archive that are not in the database too, in parts.

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::BigInt;
+use tollgate_archive::{Condition, Part};
 use tollgate_domain::admission::CallKey;
 use tollgate_domain::{
     ConnectionId, Id as _, MerchantId, MeterId, RefusalId, RefusalRecord, RunId, SpendKeyId,
     TimeSpan, Timestamp,
 };
 
-use crate::archived::{self, RecordArchive};
+use crate::archived::{self, ArchiveWalk, RecordArchive};
 use crate::conn::{Conn, each_database};
 use crate::dialect::{self, RefusalCountsQuery};
 use crate::error::StoreError;
@@ -128,11 +129,16 @@ pub fn list(
         let below = page.after.map_or(until, |after| until.min(Id(after)));
         let oldest = start.map(|start| start.plus_millis(-CLOCK_DIFFERENCE_MS));
         let oldest = oldest.map(|oldest| Id(RefusalId::least(oldest)));
+        let walk = ArchiveWalk {
+            merchant_id,
+            below: Some(below),
+            oldest,
+            conditions: filter.conditions(),
+            at_once: most,
+        };
         let mut archived = Vec::new();
-        archived::walk_refusals(conn, archive, merchant_id, Some(below), oldest, |row| {
-            if filter.passes(&row) {
-                archived.push(row);
-            }
+        walk.rows(conn, archive, |_, part: Part<RefusalRow>| {
+            archived.extend(part.rows);
             Ok(archived.len() < most)
         })?;
         rows.extend(archived);
@@ -143,15 +149,20 @@ pub fn list(
 }
 
 impl RefusalFilter {
-    fn passes(&self, row: &RefusalRow) -> bool {
-        let run_id = self.run_id.as_ref().map(RunId::as_str);
-        self.start.is_none_or(|start| row.last_at >= start.unix_micros())
-            && self.end.is_none_or(|end| row.first_at < end.unix_micros())
-            && self.code.as_ref().is_none_or(|code| row.code == *code)
-            && self.spend_key_id.is_none_or(|id| row.spend_key_id == Some(Id(id)))
-            && self.connection_id.is_none_or(|id| row.connection_id == Some(Id(id)))
-            && (self.model.is_none() || row.model == self.model)
-            && (run_id.is_none() || row.run_id.as_deref() == run_id)
+    /// The conditions on the columns of the archive.
+    fn conditions(&self) -> Vec<Condition<'_>> {
+        let Self { start, end, code, spend_key_id, connection_id, model, run_id } = self;
+        let texts = [
+            ("code", code.clone()),
+            ("spend_key_id", spend_key_id.map(|id| id.to_string())),
+            ("connection_id", connection_id.map(|id| id.to_string())),
+            ("model", model.clone()),
+            ("run_id", run_id.as_ref().map(|id| id.as_str().to_owned())),
+        ];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some(Condition::text(name, text?)));
+        let start = start.map(|at| Condition::integer("last_at", at.unix_micros()..));
+        let end = end.map(|at| Condition::integer("first_at", ..at.unix_micros()));
+        texts.chain(start).chain(end).collect()
     }
 }
 

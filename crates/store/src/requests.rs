@@ -7,76 +7,29 @@ use std::ops::Range;
 
 use diesel::prelude::*;
 use tollgate_domain::{
-    BudgetId, ConnectionId, FeeModel, MerchantId, Metadata, MeterId, MeterVersion, PendingRecord,
-    RequestId, RequestRecord, RequestStatus, RunId, SocketId, SpendKeyId, Timestamp,
+    FeeModel, MerchantId, MeterVersion, PendingRecord, RequestId, RequestRecord, RequestStatus,
+    Timestamp,
 };
-use tollgate_pricing::Amount;
 
+mod filter;
 mod ids;
 
+pub(crate) use filter::CLOCK_DIFFERENCE_MS;
+pub use filter::{ListFilter, RequestFilter};
 use ids::{IndexCondition, NthRequestQuery, RequestIdsQuery};
 
-use crate::archived::{self, ArchivedUntil, RecordArchive};
+use crate::archived::{self, ArchiveWalk, ArchivedUntil, RecordArchive};
 use crate::conn::{Conn, each_database};
 use crate::dialect::RowLock;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
 use crate::rollups::{
-    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
-    WOULD_REFUSE,
+    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, RUN, SOCKET, SPEND_KEY, WOULD_REFUSE,
 };
-use crate::rows::{OpenCallRow, RequestRow, time};
+use crate::rows::{OpenCallRow, RequestRow};
 use crate::schema::{open_calls, reported_usage};
 use crate::{dialect, jobs, meters, records, rollups};
-
-/// A filter for records. All given conditions must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestFilter {
-    /// Only this customer's records.
-    pub connection_id: Option<ConnectionId>,
-    /// Only records of this spend key.
-    pub spend_key_id: Option<SpendKeyId>,
-    /// Only records that count against this budget.
-    pub budget_id: Option<BudgetId>,
-    /// Only records that this meter priced.
-    pub meter_id: Option<MeterId>,
-    /// Only records of this provider.
-    pub provider: Option<String>,
-    /// Only records of this model.
-    pub model: Option<String>,
-    /// Only records with each of these pairs in their metadata.
-    pub metadata: Vec<(String, String)>,
-}
-
-/// A filter for a list of records. All given conditions must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListFilter {
-    /// The calls.
-    pub calls: RequestFilter,
-    /// Only records with this status.
-    pub status: Option<RequestStatus>,
-    /// Only records whose provider answered with this HTTP status.
-    pub provider_status: Option<u16>,
-    /// Only records of this run.
-    pub run_id: Option<RunId>,
-    /// Only records of this WebSocket.
-    pub socket_id: Option<SocketId>,
-    /// Only records that a budget would have refused if it enforced its limits.
-    pub would_refuse: bool,
-    /// Only records that cost at least this much in total.
-    pub min_cost: Option<Amount>,
-    /// Only records from this instant on.
-    pub start: Option<Timestamp>,
-    /// Only records before this instant.
-    pub end: Option<Timestamp>,
-}
-
-impl From<RequestFilter> for ListFilter {
-    fn from(calls: RequestFilter) -> Self {
-        Self { calls, ..Self::default() }
-    }
-}
 
 /// A page of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,6 +43,8 @@ pub struct RequestList {
 
 /// The number of records that a page passes over at most.
 const PASSED_OVER: usize = 10_000;
+/// The number of records of the archive that count as one that is passed over. Only columns of a filter are read of them.
+const ARCHIVED_AS_ONE: usize = 5;
 /// The most records that a page reads at once to find those that pass.
 const MOST_AT_ONCE: u32 = 1_000;
 
@@ -298,7 +253,8 @@ fn next_settled(
     Ok(SettledRecords { records, last })
 }
 
-/// Returns the next records of the archive that pass the filter, up to one more than the limit.
+/// Returns the next records of the archive that pass the filter, up to one more than the limit. `passed` is the number of
+/// records that the list has passed over.
 fn next_archived(
     conn: &mut Conn,
     archive: &RecordArchive,
@@ -307,40 +263,29 @@ fn next_archived(
     page: &Page<RequestId>,
     passed: usize,
 ) -> Result<NextRecords, StoreError> {
-    const AT_ONCE: usize = 100;
     let most = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+    let walk = ArchiveWalk {
+        merchant_id,
+        below: page.after.map(Id),
+        oldest: filter.oldest(),
+        conditions: filter.archive_conditions(),
+        at_once: most,
+    };
     let mut found = NextRecords { passed, ..NextRecords::default() };
-    let (mut rows, mut is_full) = (Vec::new(), false);
-    let (after, oldest) = (page.after.map(Id), filter.oldest());
-    archived::walk(conn, archive, merchant_id, after, oldest, |conn, row| {
-        rows.push(row);
-        if rows.len() >= AT_ONCE.min(most) {
-            found.add(conn, filter, std::mem::take(&mut rows))?;
-            is_full = found.records.len() >= most || found.passed >= PASSED_OVER;
-        }
+    let mut is_full = false;
+    walk.requests(conn, archive, |conn, part| {
+        found.passed = found.passed.saturating_add(part.passed.div_ceil(ARCHIVED_AS_ONE));
+        let what = "request_id";
+        let last = part.last.parse();
+        found.last = Some(last.map_err(|_| StoreError::Corrupt { what, value: part.last })?);
+        found.records.extend(to_records(conn, part.rows)?);
+        is_full = found.records.len() >= most || found.passed >= PASSED_OVER;
         Ok(!is_full)
     })?;
     if !is_full {
-        found.add(conn, filter, rows)?;
         found.last = None;
     }
     Ok(found)
-}
-
-impl NextRecords {
-    /// Adds the rows that pass the filter.
-    fn add(
-        &mut self,
-        conn: &mut Conn,
-        filter: &ListFilter,
-        rows: Vec<RequestRow>,
-    ) -> Result<(), StoreError> {
-        self.passed = self.passed.saturating_add(rows.len());
-        self.last = rows.last().map(|row| row.request_id.get());
-        let records = to_records(conn, rows)?.into_iter();
-        self.records.extend(records.filter(|record| filter.passes(record)));
-        Ok(())
-    }
 }
 
 /// Returns the ids of settled calls that are not in the index yet. Also returns the number of calls in the index that
@@ -422,72 +367,6 @@ fn open_calls(
     Ok(calls)
 }
 
-impl RequestFilter {
-    /// Whether the metadata contains all pairs of the filter.
-    fn lets_through(&self, metadata: &Metadata) -> bool {
-        let has = |(key, value): &(String, String)| metadata.get(key) == Some(value);
-        self.metadata.iter().all(has)
-    }
-}
-
-impl QueuedCall {
-    /// Whether the call belongs to this merchant and passes its filter.
-    pub(crate) fn passes(&self, merchant_id: MerchantId, filter: &RequestFilter) -> bool {
-        self.merchant_id == merchant_id
-            && filter.connection_id.is_none_or(|id| self.connection_id == Some(id))
-            && filter.spend_key_id.is_none_or(|id| self.spend_key_id == Some(id))
-            && filter.budget_id.is_none_or(|id| self.budgets.ids.contains(&id))
-            && filter.meter_id.is_none_or(|id| self.meter_id == Some(id))
-            && filter.provider.as_ref().is_none_or(|name| self.provider == *name)
-            && (filter.model.is_none() || self.model == filter.model)
-            && filter.lets_through(&self.metadata)
-    }
-}
-
-impl ListFilter {
-    /// Whether a record meets all conditions.
-    pub fn passes(&self, record: &RequestRecord) -> bool {
-        let RequestFilter {
-            connection_id, spend_key_id, budget_id, meter_id, provider, model, ..
-        } = &self.calls;
-        connection_id.is_none_or(|id| record.connection_id == Some(id))
-            && spend_key_id.is_none_or(|id| record.spend_key_id == Some(id))
-            && budget_id.is_none_or(|id| record.budgets.ids.contains(&id))
-            && meter_id.is_none_or(|id| record.meter_id == Some(id))
-            && provider.as_ref().is_none_or(|name| record.provider == *name)
-            && (model.is_none() || record.model == *model)
-            && self.calls.lets_through(&record.metadata)
-            && self.lets_through(record)
-    }
-
-    /// Whether a record of the calls meets the other conditions.
-    fn lets_through(&self, record: &RequestRecord) -> bool {
-        let status = record.provider_status;
-        self.status.is_none_or(|wanted| record.status == wanted)
-            && self.provider_status.is_none_or(|wanted| status == Some(wanted))
-            && (!self.would_refuse || record.budgets.would_refuse)
-            && (self.run_id.is_none() || record.run_id == self.run_id)
-            && (self.socket_id.is_none() || record.socket_id == self.socket_id)
-            && self.min_cost.is_none_or(|least| record.quote.total_request_cost >= least)
-            && self.start.is_none_or(|start| start <= record.created_at)
-            && self.end.is_none_or(|end| record.created_at < end)
-    }
-
-    /// The least id that a record from the start of the filter may have.
-    fn oldest(&self) -> Option<Id<RequestId>> {
-        let oldest = self.start.map(|start| start.plus_millis(-CLOCK_DIFFERENCE_MS));
-        oldest.map(|oldest| Id(RequestId::least(oldest)))
-    }
-
-    /// Whether a settled record meets the conditions of the index that a correction may change.
-    fn has_wanted_outcome(&self, record: &RequestRecord) -> bool {
-        let is_of_model = |wanted: &String| record.model.as_ref() == Some(wanted);
-        let has_failed = record.status == RequestStatus::Error;
-        (self.status != Some(RequestStatus::Error) || has_failed)
-            && self.calls.model.as_ref().is_none_or(is_of_model)
-    }
-}
-
 /// The conditions of a filter, ordered by the likely number of records that meet them, fewest first.
 fn conditions(filter: &ListFilter) -> Vec<IndexCondition> {
     let calls = &filter.calls;
@@ -516,9 +395,6 @@ const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 const FEW: i64 = 500;
 /// The number of records that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
-/// The most by which an id and the time of its record are expected to differ: a day.
-pub(crate) const CLOCK_DIFFERENCE_MS: i64 = 24 * 60 * 60 * 1_000;
-
 /// Calls `each` with every settled record of a span that passes the filter, and with some of a day before and after it.
 /// The records are given in parts, as they were settled first, without corrections. Call it in a snapshot.
 pub(crate) fn for_each_settled(
@@ -536,18 +412,14 @@ pub(crate) fn for_each_settled(
     let [from, past] = [from, past].map(|at| Id(RequestId::least(at)));
     let until = archived::until(conn)?;
     if until.is_some_and(|until| from < until.id) {
-        let mut part = Vec::new();
-        archived::walk(conn, archive, merchant_id, Some(past), Some(from), |conn, row| {
-            let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-            if call.passes(merchant_id, filter) {
-                part.push(row);
-            }
-            if i64::try_from(part.len()).is_ok_and(|count| count >= RECORDS_AT_ONCE) {
-                each(conn, std::mem::take(&mut part))?;
-            }
-            Ok(true)
-        })?;
-        each(conn, part)?;
+        let walk = ArchiveWalk {
+            merchant_id,
+            below: Some(past),
+            oldest: Some(from),
+            conditions: filter.archive_conditions(),
+            at_once: usize::MAX,
+        };
+        walk.requests(conn, archive, |conn, part| each(conn, part.rows).map(|()| true))?;
     }
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
         let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;

@@ -28,6 +28,9 @@ pub(crate) struct ArchivedRow {
     pub(crate) stays: bool,
 }
 
+/// The column for whether the row of a record is also in the database.
+pub(super) const IN_DATABASE: &str = "in_database";
+
 fn id<T: DomainId + ToString>(id: T) -> Value {
     Value::Text(id.to_string())
 }
@@ -172,7 +175,7 @@ impl Table for ArchivedRow {
         row_column!("forwarded", Text, |row| &*row.forwarded),
         row_column!("outcome", Text, |row| &*row.outcome),
         Column {
-            name: "in_database",
+            name: IN_DATABASE,
             kind: ColumnType::Boolean,
             value: |one| Value::Boolean(one.stays),
         },
@@ -200,7 +203,7 @@ impl Table for ArchivedRow {
         "budgets",
         "forwarded",
         "outcome",
-        "in_database",
+        IN_DATABASE,
     ];
 
     fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
@@ -232,7 +235,7 @@ impl Table for ArchivedRow {
             budgets: cells.optional_text("budgets")?,
             run_id: cells.optional_text("run_id")?,
         };
-        Ok(Self { row, stays: cells.boolean("in_database")? })
+        Ok(Self { row, stays: cells.boolean(IN_DATABASE)? })
     }
 }
 

@@ -3,14 +3,13 @@
 //! Consecutive lines of a wallet leave the database as a group. A row with the sum of each account takes their place. So a
 //! line is either here or in the archive, and the numbers of a wallet have no gap.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Binary, Bool, SmallInt};
-use tollgate_archive::{ArchiveError, Descending};
+use tollgate_archive::{ArchiveError, Selection};
 use tollgate_domain::{LedgerAccount, WalletId};
 
 use super::columns::line_id;
@@ -72,7 +71,7 @@ pub(crate) fn groups_of_wallet(
         .load(conn)?)
 }
 
-/// A wallet's lines that are in the archive and have numbers in this range: at most `most`, the greatest first.
+/// A wallet's lines that are in the archive and have numbers in this range: the `most` greatest ones, in any order.
 pub(crate) fn of_wallet(
     conn: &mut Conn,
     archive: &RecordArchive,
@@ -82,41 +81,40 @@ pub(crate) fn of_wallet(
 ) -> Result<Vec<TransactionRow>, StoreError> {
     let mut lines: Vec<TransactionRow> = Vec::new();
     let groups = last_groups(conn, wallet_id, &numbers, most)?;
-    if groups.is_empty() {
+    let Some(merchant_id) = groups.first().map(|group| group.merchant_id) else {
         return Ok(lines);
-    }
+    };
     let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(lines) };
     let _turn = turns.take()?;
-    // A month's lines follow each other, but its groups may alternate with those of the next month.
-    let mut months: BTreeMap<&str, Descending<'_, TransactionRow>> = BTreeMap::new();
-    for ArchivedLinesRow { first_number, last_number, merchant_id, month, .. } in &groups {
-        let last = (*last_number).min(numbers.end.saturating_sub(1));
-        let walk = match months.entry(month) {
-            Entry::Occupied(walk) => walk.into_mut(),
-            Entry::Vacant(unknown) => {
-                let digest: String = archived_months::table
-                    .find(month)
-                    .select(archived_months::manifest)
-                    .first(conn)?;
-                let manifest = archive.manifest(month, &digest)?;
-                let below = line_id(wallet_id, last.saturating_add(1));
-                unknown.insert(archive.descending(manifest, merchant_id.to_string(), Some(below)))
-            }
+    // The wanted numbers of each month, the greatest first. Groups of a month may alternate with those of the next one.
+    let mut months: BTreeMap<&str, Vec<Range<i64>>> = BTreeMap::new();
+    let mut rest = i64::try_from(most).unwrap_or(i64::MAX);
+    for ArchivedLinesRow { first_number, last_number, month, .. } in &groups {
+        let past = last_number.saturating_add(1).min(numbers.end);
+        let first = (*first_number).max(numbers.start).max(past.saturating_sub(rest));
+        rest = rest.saturating_sub(past.saturating_sub(first));
+        months.entry(month).or_default().push(first..past);
+    }
+    for (month, wanted) in months {
+        let digest: String =
+            archived_months::table.find(month).select(archived_months::manifest).first(conn)?;
+        let manifest = archive.manifest(month, &digest)?;
+        let selection = Selection {
+            from: wanted.last().map(|numbers| line_id(wallet_id, numbers.start)),
+            below: wanted.first().map(|numbers| line_id(wallet_id, numbers.end)),
+            ..Selection::of(merchant_id.get().to_string())
         };
-        for number in (*first_number.max(&numbers.start)..=last).rev() {
-            if lines.len() >= most {
-                return Ok(lines);
-            }
-            match walk.next_row()? {
-                Some((_, line)) if line.wallet_id == wallet_id && line.number == number => {
-                    lines.push(line);
-                }
-                _ => {
-                    let path = format!("transactions/month={month}");
-                    let why = format!("it lacks {}", line_id(wallet_id, number));
-                    return Err(ArchiveError::damaged(path, why).into());
-                }
-            }
+        let mut walk = archive.descending::<TransactionRow>(manifest, &selection);
+        let mut found = BTreeMap::new();
+        while let Some(part) = walk.next_part(most)? {
+            found.extend(part.rows.into_iter().map(|line| (line.number, line)));
+        }
+        for number in wanted.into_iter().flatten() {
+            let lacks = || {
+                let why = format!("it lacks {}", line_id(wallet_id, number));
+                ArchiveError::damaged(format!("transactions/month={month}"), why)
+            };
+            lines.push(found.remove(&number).ok_or_else(lacks)?);
         }
     }
     Ok(lines)
