@@ -223,11 +223,11 @@ impl Store {
                 let LeavingRecords { ids: records, entries, last } = self.read(read).await?;
                 // Entries first. A process that dies leaves none without its record.
                 self.delete_all(node_id, of_entries, entries, |conn, some| {
-                    dialect::fold::delete_index_rows(conn, some)
+                    Ok(dialect::fold::delete_index_rows(conn, some)?)
                 })
                 .await?;
                 self.delete_all(node_id, of_records, records, move |conn, some| {
-                    deleting::delete_records(conn, merchant_id, some)
+                    Ok(deleting::delete_records(conn, merchant_id, some)?)
                 })
                 .await?;
                 after = last;
@@ -257,12 +257,12 @@ impl Store {
         node_id: NodeId,
         pace: &mut DeletionPace,
         rows: Vec<T>,
-        delete: impl Fn(&mut Conn, &[T]) -> QueryResult<()> + Copy + Send + 'static,
+        delete: impl Fn(&mut Conn, &[T]) -> Result<(), StoreError> + Copy + Send + 'static,
     ) -> Result<(), StoreError> {
         let mut rows = rows.into_iter();
         while rows.len() > 0 {
             let some = Vec::from_iter(rows.by_ref().take(pace.most()));
-            self.delete_some(node_id, pace, move |conn| Ok(delete(conn, &some)?)).await?;
+            self.delete_some(node_id, pace, move |conn| delete(conn, &some)).await?;
         }
         Ok(())
     }
@@ -336,13 +336,14 @@ impl Store {
         let mut pace = DeletionPace::new();
         let mut after = transactions::before_all();
         loop {
-            let most = pace.most();
-            let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after, most);
+            let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after);
             let lines = self.read(next).await?;
             let Some(last) = lines.last() else { break };
             after = (last.wallet_id, last.number);
-            let replace = move |conn: &mut Conn| transactions::replace(conn, ids, &lines);
-            self.delete_some(node_id, &mut pace, replace).await?;
+            self.delete_all(node_id, &mut pace, lines, move |conn, some| {
+                transactions::replace(conn, ids, some)
+            })
+            .await?;
         }
         if self.0.has_one_writer {
             return Ok(true);

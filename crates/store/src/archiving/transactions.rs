@@ -167,13 +167,14 @@ pub(super) fn are_written(
     Ok(are_in(&*archive.files()?.manifest(&month, &digest)?))
 }
 
-/// The next lines of a month after a place, of calls whose records have left.
+/// The next lines of a month after a place, of calls whose records have left. There are many, because PostgreSQL may read the
+/// lines of all wallets to find them.
 pub(super) fn left_behind(
     conn: &mut Conn,
     ids: MonthIds,
     after: LinePlace,
-    most: usize,
 ) -> Result<Vec<TransactionRow>, StoreError> {
+    const MOST: i64 = 20_000;
     let calls = ids.requests();
     let is_after = sql::<Bool>("(wallet_id, number) > (")
         .bind::<Binary, _>(after.0)
@@ -195,7 +196,7 @@ pub(super) fn left_behind(
                 .eq_any(merchants_table::table.select(merchants_table::merchant_id)),
         )
         .order((transactions::wallet_id, transactions::number))
-        .limit(i64::try_from(most).unwrap_or(i64::MAX))
+        .limit(MOST)
         .select(TransactionRow::as_select())
         .load(conn)?)
 }
