@@ -10,7 +10,7 @@ use actix_web::web;
 use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tollgate_api::{App, BoundServer, Pages, ServedRoutes, Settings, WebhookDispatcher};
 use tollgate_domain::Clock;
@@ -39,6 +39,8 @@ pub(crate) struct Service {
     socket_keys: JoinHandle<()>,
     prices: JoinHandle<()>,
     dispatcher: WebhookDispatcher,
+    /// SIGTERM and SIGINT. Before the service listens, they end the process at once.
+    signals: [Signal; 2],
 }
 
 /// A server at one address.
@@ -137,6 +139,7 @@ impl Service {
             Clock::system(),
         ));
         let app = web::Data::new(App::new(Arc::clone(&gateway), settings));
+        let signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let beside = Some(pages).filter(|_| config.dashboard_listen.is_none()).cloned();
         let served = ServedRoutes { interface: true, pages: beside };
         let main = listen(&app, config, ("listen", &config.listen), &served)?;
@@ -163,14 +166,14 @@ impl Service {
             prices: actix_web::rt::spawn(prices.watch(gateway_of_prices)),
             upkeep: actix_web::rt::spawn(upkeep::run(store.clone())),
             store,
+            signals,
         })
     }
 
     /// Waits for SIGTERM or SIGINT. Then it takes no new calls, lets calls in flight end, settles the
     /// rest, and closes.
-    pub(crate) async fn run_until_signal(self, config: &TollgateConfig) -> anyhow::Result<()> {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    pub(crate) async fn run_until_signal(mut self, config: &TollgateConfig) -> anyhow::Result<()> {
+        let [terminate, interrupt] = &mut self.signals;
         let is_overtaken = tokio::select! {
             _ = terminate.recv() => false,
             _ = interrupt.recv() => false,
