@@ -12,9 +12,12 @@ use crate::{BenchShop, Dice, END, MERCHANTS, call};
 
 /// The interval of calls.
 const EVERY: Duration = Duration::from_millis(2);
+/// The time for which calls are made before they are measured: caches fill, and a checkpoint may have to write whole pages.
+const WARM_UP: Duration = Duration::from_secs(40);
 /// The time for which calls are measured before the work begins.
-const BEFORE: Duration = Duration::from_secs(20);
-const PHASES: [&str; 3] = ["before", "files are written", "rows are deleted"];
+const BEFORE: Duration = Duration::from_secs(40);
+const PHASES: [&str; 4] =
+    ["the first calls", "nothing is archived", "files are written", "rows are deleted"];
 
 /// The times of admissions, by the number of the phase.
 #[derive(Default)]
@@ -59,17 +62,19 @@ pub(crate) async fn run(
     let watch = async {
         loop {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            if phase.load(Ordering::Relaxed) > 0 {
+            if phase.load(Ordering::Relaxed) > 1 {
                 let is_leaving = store.archived_months().await?.iter().any(|month| month.leaving);
-                phase.store(if is_leaving { 2 } else { 1 }, Ordering::Relaxed);
+                phase.store(if is_leaving { 3 } else { 2 }, Ordering::Relaxed);
             }
         }
         #[expect(unreachable_code, reason = "the type of the loop's errors")]
         Ok::<(), anyhow::Error>(())
     };
     let work = async {
-        tokio::time::sleep(BEFORE).await;
+        tokio::time::sleep(WARM_UP).await;
         phase.store(1, Ordering::Relaxed);
+        tokio::time::sleep(BEFORE).await;
+        phase.store(2, Ordering::Relaxed);
         let began = Instant::now();
         let archived = tokio::time::timeout(limit, store.archive_months(keep_days)).await;
         let Ok(archived) = archived else {
