@@ -14,6 +14,7 @@ mod import;
 mod jobs;
 mod language;
 mod layers;
+mod licenses;
 mod nodes;
 mod observability;
 mod outage;
