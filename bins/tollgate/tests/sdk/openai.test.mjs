@@ -11,6 +11,8 @@ import { WebSocket } from "ws";
 
 const URL = process.env.SDK_TESTS_URL;
 const MODEL = "gpt-4o-mini";
+/** For a job that is cancelled: it does not end before, however slow the machine is. */
+const LONG = { headers: { "x-simulate-job-ms": "60000" } };
 let merchant, client;
 
 async function send(method, path, key, body) {
@@ -109,7 +111,7 @@ test("a response in the background is retrieved, resumed, cancelled and deleted"
   assert.equal(events.at(0).sequence_number, 3);
   assert.equal(events.at(-1).type, "response.completed");
 
-  const other = await client.responses.create(asked);
+  const other = await client.responses.create(asked, LONG);
   assert.equal((await client.responses.cancel(other.id)).status, "cancelled");
   await client.responses.delete(created.id);
   await assert.rejects(client.responses.retrieve(created.id), (error) => error.code === "provider_object_not_found");
@@ -140,5 +142,6 @@ test("a batch of a file is created, listed, read and cancelled", async () => {
   assert.equal(job.state, "succeeded");
   const tokens = answers.reduce((sum, one) => sum + one.response.body.usage.completion_tokens, 0);
   assert.equal(record.lines[0].usage.output_tokens, tokens);
-  assert.equal((await client.batches.cancel((await client.batches.create(asked)).id)).status, "cancelled");
+  const other = await client.batches.create(asked, LONG);
+  assert.equal((await client.batches.cancel(other.id)).status, "cancelled");
 });

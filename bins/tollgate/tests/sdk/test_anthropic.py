@@ -9,7 +9,7 @@ from unittest import mock
 import anthropic
 from anthropic import Anthropic, AsyncAnthropic
 
-from tollgate import ANTHROPIC_MODEL, URL, SdkTestCase
+from tollgate import ANTHROPIC_MODEL, LONG_JOB, URL, SdkTestCase
 
 MESSAGES = [{"role": "user", "content": "What does a tollgate do?"}]
 TOOL = {
@@ -155,7 +155,8 @@ class Calls(AnthropicTestCase):
             (sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)),
         )
 
-        cancelled = batches.cancel(batches.create(requests=requests).id)
+        cancelled = batches.create(requests=requests, extra_headers=LONG_JOB)
+        cancelled = batches.cancel(cancelled.id)
         self.assertEqual(cancelled.request_counts.canceled, 3)
         batches.delete(created.id)
         with self.assertRaises(anthropic.NotFoundError) as gone:

@@ -13,7 +13,7 @@ from unittest import mock
 import openai
 from openai import AsyncOpenAI, OpenAI
 
-from tollgate import EMBEDDING_MODEL, OPENAI_MODEL, URL, SdkTestCase
+from tollgate import EMBEDDING_MODEL, LONG_JOB, OPENAI_MODEL, URL, SdkTestCase
 
 REALTIME_MODEL = "gpt-realtime"
 LIVE_MODEL = "gpt-live-1"
@@ -211,7 +211,10 @@ class Calls(OpenAITestCase):
         )
 
         cancelled = client.batches.create(
-            input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
+            input_file_id=uploaded.id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            extra_headers=LONG_JOB,
         )
         self.assertEqual(client.batches.cancel(cancelled.id).status, "cancelled")
         self.assertTrue(client.files.delete(uploaded.id).deleted)
@@ -374,7 +377,7 @@ class Calls(OpenAITestCase):
         )
         self.assertEqual(follows.status, "completed")
 
-        cancelled = client.responses.cancel(create().id)
+        cancelled = client.responses.cancel(create(extra_headers=LONG_JOB).id)
         self.assertEqual(cancelled.status, "cancelled")
         client.responses.delete(created.id)
         with self.assertRaises(openai.NotFoundError) as gone:
