@@ -26,9 +26,9 @@ impl<'a> Condition<'a> {
         Self { column, is_met: Box::new(is_met) }
     }
 
-    /// The value is true or false.
+    /// The value is true or false, or absent.
     pub fn boolean(column: &'static str, wanted: bool) -> Self {
-        Self { column, is_met: Box::new(move |value| *value == Value::Boolean(wanted)) }
+        Self { column, is_met: Box::new(move |value| *value != Value::Boolean(!wanted)) }
     }
 }
 
@@ -40,7 +40,7 @@ pub struct Selection<'a> {
     pub from: Option<String>,
     /// The end of the ids, which is excluded.
     pub below: Option<String>,
-    /// The conditions. All must be met. Columns of later ones are read only for rows that meet the earlier ones.
+    /// The conditions. All must be met. Columns of later ones are decoded only for rows that meet the earlier ones.
     pub conditions: Vec<Condition<'a>>,
 }
 

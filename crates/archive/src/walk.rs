@@ -134,8 +134,8 @@ pub struct Part<T> {
 }
 
 impl<T: Table> Descending<'_, T> {
-    /// The next rows, at most `most` of them. They are of one group, so there may be none although more follow. `None` at
-    /// the end.
+    /// The next rows: at most `most` of them, which is at least 1. They are of one group, so there may be none although more
+    /// follow. `None` at the end.
     ///
     /// # Errors
     /// The errors of reading.
@@ -181,9 +181,8 @@ impl OpenGroup {
         let mut rows = rows_of(file, &group, &selection.merchant)?;
         let ids = file.range(group.number, T::ID)?;
         if !ids.is_some_and(|ids| selection.has_id(ids.start()) && selection.has_id(ids.end())) {
-            let ids = file.values(&group, T::ID, &rows)?;
-            let is_within = |id: &Value| matches!(id, Value::Text(id) if selection.has_id(id));
-            rows = keep(rows, ids, is_within);
+            let ids = keys(file, &group, T::ID, &rows)?;
+            rows = keep(rows, &ids, |id| selection.has_id(id));
         }
         let mut selected = rows.clone();
         for condition in &selection.conditions {
@@ -191,7 +190,7 @@ impl OpenGroup {
                 break;
             }
             let values = file.values(&group, condition.column, &selected)?;
-            selected = keep(selected, values, &condition.is_met);
+            selected = keep(selected, &values, &condition.is_met);
         }
         Ok(Self { group, rows, selected })
     }
@@ -201,17 +200,15 @@ impl OpenGroup {
         file: &FileReader,
         most: usize,
     ) -> Result<Part<T>, ArchiveError> {
-        let read = self.selected.split_off(self.selected.len().saturating_sub(most));
+        let read = self.selected.split_off(self.selected.len().saturating_sub(most.max(1)));
         // The walk stands at the last row that is read, or at the end of the group if no further one is selected.
         let stands_at = read.first().filter(|_| !self.selected.is_empty());
         let passed = match stands_at {
             Some(first) => self.rows.split_off(self.rows.partition_point(|row| row < first)),
             None => std::mem::take(&mut self.rows),
         };
-        let last = file.values(&self.group, T::ID, passed.get(..1).unwrap_or_default())?.pop();
-        let Some(Value::Text(last)) = last else {
-            return Err(ArchiveError::damaged(file.path(), format!("a row has no {}", T::ID)));
-        };
+        let first = passed.get(..1).unwrap_or_default();
+        let last = keys(file, &self.group, T::ID, first)?.pop().unwrap_or_default();
         let cells = file.cells(&self.group, T::READ.iter().copied(), &read)?;
         let rows = cells.into_iter().rev().map(|mut cells| T::read(&mut cells));
         Ok(Part { rows: rows.collect::<Result<_, _>>()?, passed: passed.len(), last })
@@ -240,12 +237,27 @@ fn rows_of(
     if merchants.is_some_and(|merchants| merchants == (merchant.clone()..=merchant.clone())) {
         return Ok(rows);
     }
-    let merchants = file.values(group, MERCHANT, &rows)?;
-    Ok(keep(rows, merchants, |value| matches!(value, Value::Text(text) if text == merchant)))
+    let merchants = keys(file, group, MERCHANT, &rows)?;
+    Ok(keep(rows, &merchants, |one| one == merchant))
+}
+
+/// The texts of a column of keys in some rows of a group. Every row has one.
+fn keys(
+    file: &FileReader,
+    group: &RowGroup,
+    name: &str,
+    rows: &[usize],
+) -> Result<Vec<String>, ArchiveError> {
+    let values = file.values(group, name, rows)?.into_iter();
+    let texts = values.map(|value| match value {
+        Value::Text(text) => Ok(text),
+        _ => Err(ArchiveError::damaged(file.path(), format!("a row has no {name}"))),
+    });
+    texts.collect()
 }
 
 /// The rows whose values meet a condition.
-fn keep(rows: Vec<usize>, values: Vec<Value>, is_met: impl Fn(&Value) -> bool) -> Vec<usize> {
+fn keep<V>(rows: Vec<usize>, values: &[V], is_met: impl Fn(&V) -> bool) -> Vec<usize> {
     rows.into_iter().zip(values).filter(|(_, value)| is_met(value)).map(|(row, _)| row).collect()
 }
 

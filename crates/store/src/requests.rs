@@ -25,9 +25,10 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::page::Page;
 use crate::rollups::{
-    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, RUN, SOCKET, SPEND_KEY, WOULD_REFUSE,
+    CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
+    WOULD_REFUSE,
 };
-use crate::rows::{OpenCallRow, RequestRow};
+use crate::rows::{OpenCallRow, RequestRow, time};
 use crate::schema::{open_calls, reported_usage};
 use crate::{dialect, jobs, meters, records, rollups};
 
@@ -43,7 +44,8 @@ pub struct RequestList {
 
 /// The number of records that a page passes over at most.
 const PASSED_OVER: usize = 10_000;
-/// The number of records of the archive that count as one that is passed over. Only columns of a filter are read of them.
+/// The number of records of the archive that count as one that is passed over. Of them, only the columns of a filter are
+/// decoded.
 const ARCHIVED_AS_ONE: usize = 5;
 /// The most records that a page reads at once to find those that pass.
 const MOST_AT_ONCE: u32 = 1_000;
@@ -393,7 +395,7 @@ const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 
 /// The most records that are read for a sum rather than many rows of roll-ups.
 const FEW: i64 = 500;
-/// The number of records that are read at once for a sum.
+/// The number of records of the database that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
 /// Calls `each` with every settled record of a span that passes the filter, and with some of a day before and after it.
 /// The records are given in parts, as they were settled first, without corrections. Call it in a snapshot.
@@ -419,7 +421,17 @@ pub(crate) fn for_each_settled(
             conditions: filter.archive_conditions(),
             at_once: usize::MAX,
         };
-        walk.requests(conn, archive, |conn, part| each(conn, part.rows).map(|()| true))?;
+        walk.requests(conn, archive, |conn, part| {
+            // The columns have what the API shows, and sums are of what is indexed.
+            let mut rows = Vec::with_capacity(part.rows.len());
+            for row in part.rows {
+                let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+                if call.passes(merchant_id, filter) {
+                    rows.push(row);
+                }
+            }
+            each(conn, rows).map(|()| true)
+        })?;
     }
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
         let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;

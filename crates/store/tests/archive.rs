@@ -255,6 +255,30 @@ impl Shop {
         all
     }
 
+    /// A page of ledger lines of December does not need the files of November.
+    async fn assert_a_page_reads_one_month(&self, store: &TestStore) {
+        let december = Timestamp::from_unix_micros(1_796_083_200_000_000);
+        let lines = self.lines(&store.store).await.swap_remove(0);
+        let of_december =
+            |line: &&Transaction| line.created_at >= december && line.request_id.is_some();
+        let [last, next, ..] = *Vec::from_iter(lines.iter().rev().filter(of_december)) else {
+            panic!("there are lines of December");
+        };
+        assert!(lines.last().is_some_and(|line| line.created_at < december));
+        let files = store.archive().join("transactions/month=2026-11");
+        let away = files.with_file_name("away");
+        fs::rename(&files, &away).unwrap();
+        let (archive, page) =
+            (store.store.archive(), Page { after: Some(next.number + 1), limit: 1 });
+        let (wallet_id, most) = (self.customers[0].wallet_id, next.number - last.number + 1);
+        let read =
+            move |conn: &mut Conn| wallets::list_transactions(conn, &archive, wallet_id, &page);
+        let found = store.store.read_snapshot(read).await.unwrap();
+        assert_eq!(most, 2, "the lines follow each other");
+        assert_eq!(found, [next.clone(), last.clone()]);
+        fs::rename(&away, &files).unwrap();
+    }
+
     /// The statements of each customer, by the clocks of several zones.
     async fn statements(&self, store: &Store) -> Vec<Statement> {
         let mut all = Vec::new();
@@ -513,6 +537,7 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
             assert!(!month.leaving);
             store.store.verify_archive(&month.month).await.unwrap();
         }
+        shop.assert_a_page_reads_one_month(store).await;
         // A report that comes again is not booked again, and other usage under its reference is an error.
         let reference = shop.references[0].clone();
         let outcome = shop.report(store, &reference).await;

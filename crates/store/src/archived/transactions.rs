@@ -90,6 +90,9 @@ pub(crate) fn of_wallet(
     let mut months: BTreeMap<&str, Vec<Range<i64>>> = BTreeMap::new();
     let mut rest = i64::try_from(most).unwrap_or(i64::MAX);
     for ArchivedLinesRow { first_number, last_number, month, .. } in &groups {
+        if rest == 0 {
+            break;
+        }
         let past = last_number.saturating_add(1).min(numbers.end);
         let first = (*first_number).max(numbers.start).max(past.saturating_sub(rest));
         rest = rest.saturating_sub(past.saturating_sub(first));
@@ -106,8 +109,11 @@ pub(crate) fn of_wallet(
         };
         let mut walk = archive.descending::<TransactionRow>(manifest, &selection);
         let mut found = BTreeMap::new();
-        while let Some(part) = walk.next_part(most)? {
-            found.extend(part.rows.into_iter().map(|line| (line.number, line)));
+        while let Some(part) = walk.next_part(usize::MAX)? {
+            let is_wanted =
+                |line: &TransactionRow| wanted.iter().any(|numbers| numbers.contains(&line.number));
+            let lines = part.rows.into_iter().filter(is_wanted);
+            found.extend(lines.map(|line| (line.number, line)));
         }
         for number in wanted.into_iter().flatten() {
             let lacks = || {

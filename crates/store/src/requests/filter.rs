@@ -179,7 +179,7 @@ impl ListFilter {
 }
 
 /// The metadata has a pair. The JSON is searched for its text, because to parse it takes longer than to read the column. The
-/// text of a pair is nowhere else: in a value its quotes are escaped, and a key has none.
+/// text of a pair is nowhere else: in a value its quotes are escaped, and a key has letters, digits and underscores.
 fn has_pair<'a>((key, value): &(String, String)) -> Condition<'a> {
     contains("metadata", format!("{}:{}", to_json(key), to_json(value)))
 }
