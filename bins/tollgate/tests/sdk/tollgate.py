@@ -10,9 +10,9 @@ from itertools import takewhile
 URL = os.environ["SDK_TESTS_URL"]
 OPENAI_MODEL = "gpt-4o-mini"
 EMBEDDING_MODEL = "text-embedding-3-small"
+ANTHROPIC_MODEL = "claude-sonnet-5"
 # For a job that is cancelled: it does not end before, however slow the machine is.
 LONG_JOB = {"x-simulate-job-ms": "60000"}
-ANTHROPIC_MODEL = "claude-sonnet-5"
 
 
 class Merchant:
