@@ -18,7 +18,7 @@ use crate::column::{ColumnType, MERCHANT, Table, Value};
 use crate::error::ArchiveError;
 
 /// The number of rows in a group. The bytes of a group are read at once.
-pub(crate) const GROUP: usize = 8_192;
+const GROUP: usize = 8_192;
 /// The bytes of an amount: 38 decimal digits need 16.
 const AMOUNT_BYTES: i32 = 16;
 

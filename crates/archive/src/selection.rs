@@ -26,7 +26,7 @@ impl<'a> Condition<'a> {
         Self { column, is_met: Box::new(is_met) }
     }
 
-    /// The value is true or false, or absent.
+    /// The value is this one, or absent. A row whose value is missing is then read, which is an error.
     pub fn boolean(column: &'static str, wanted: bool) -> Self {
         Self { column, is_met: Box::new(move |value| *value != Value::Boolean(!wanted)) }
     }

@@ -230,11 +230,11 @@ fn may_have<T: Table>(
 fn rows_of(
     file: &FileReader,
     group: &RowGroup,
-    merchant: &String,
+    merchant: &str,
 ) -> Result<Vec<usize>, ArchiveError> {
     let rows = file.all_rows(group)?;
     let merchants = file.range(group.number, MERCHANT)?;
-    if merchants.is_some_and(|merchants| merchants == (merchant.clone()..=merchant.clone())) {
+    if merchants.is_some_and(|range| range.start() == merchant && range.end() == merchant) {
         return Ok(rows);
     }
     let merchants = keys(file, group, MERCHANT, &rows)?;

@@ -167,8 +167,8 @@ pub(super) fn are_written(
     Ok(are_in(&*archive.files()?.manifest(&month, &digest)?))
 }
 
-/// The next lines of a month after a place, of calls whose records have left. There are many, because PostgreSQL may read the
-/// lines of all wallets to find them.
+/// The next lines of a month after a place, of calls whose records have left: up to 20,000 at once, because
+/// PostgreSQL may read the lines of all wallets to find them.
 pub(super) fn left_behind(
     conn: &mut Conn,
     ids: MonthIds,

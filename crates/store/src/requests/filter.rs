@@ -68,6 +68,31 @@ impl RequestFilter {
         let has = |(key, value): &(String, String)| metadata.get(key) == Some(value);
         self.metadata.iter().all(has)
     }
+
+    /// The conditions on the columns of the archive, those that are the fastest to test first.
+    pub(super) fn archive_conditions(&self) -> Vec<Condition<'_>> {
+        let RequestFilter {
+            connection_id,
+            spend_key_id,
+            budget_id,
+            meter_id,
+            provider,
+            model,
+            metadata,
+        } = self;
+        let texts = [
+            ("connection_id", connection_id.map(|id| id.to_string())),
+            ("spend_key_id", spend_key_id.map(|id| id.to_string())),
+            ("meter_id", meter_id.map(|id| id.to_string())),
+            ("provider", provider.clone()),
+            ("model", model.clone()),
+        ];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some(Condition::text(name, text?)));
+        // The column is a list of ids as JSON.
+        let budget = budget_id.map(|id| contains("budget_ids", to_json(&id)));
+        let pairs = metadata.iter().map(has_pair);
+        texts.chain(budget).chain(pairs).collect()
+    }
 }
 
 impl QueuedCall {
@@ -126,36 +151,7 @@ impl ListFilter {
         (self.status != Some(RequestStatus::Error) || has_failed)
             && self.calls.model.as_ref().is_none_or(is_of_model)
     }
-}
 
-impl RequestFilter {
-    /// The conditions on the columns of the archive, those that are the fastest to test first.
-    pub(super) fn archive_conditions(&self) -> Vec<Condition<'_>> {
-        let RequestFilter {
-            connection_id,
-            spend_key_id,
-            budget_id,
-            meter_id,
-            provider,
-            model,
-            metadata,
-        } = self;
-        let texts = [
-            ("connection_id", connection_id.map(|id| id.to_string())),
-            ("spend_key_id", spend_key_id.map(|id| id.to_string())),
-            ("meter_id", meter_id.map(|id| id.to_string())),
-            ("provider", provider.clone()),
-            ("model", model.clone()),
-        ];
-        let texts = texts.into_iter().filter_map(|(name, text)| Some(Condition::text(name, text?)));
-        // The column is a list of ids as JSON.
-        let budget = budget_id.map(|id| contains("budget_ids", to_json(&id)));
-        let pairs = metadata.iter().map(has_pair);
-        texts.chain(budget).chain(pairs).collect()
-    }
-}
-
-impl ListFilter {
     /// The conditions on the columns of the archive.
     pub(super) fn archive_conditions(&self) -> Vec<Condition<'_>> {
         let texts = [
