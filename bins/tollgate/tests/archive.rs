@@ -116,7 +116,7 @@ const FILE_STEPS: Steps = Steps {
 const SQLITE_STEPS: Steps =
     Steps { calls: "fdatasync", numbers: 5..=24, stride: 1, pause_micros: 30_000 };
 const POSTGRES_STEPS: Steps =
-    Steps { calls: "sendto", numbers: 50..=155, stride: 7, pause_micros: 5_000 };
+    Steps { calls: "sendto", numbers: 50..=220, stride: 11, pause_micros: 5_000 };
 
 struct Steps {
     calls: &'static str,

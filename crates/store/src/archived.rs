@@ -1,7 +1,7 @@
 //! Reads of records that are in the archive.
 //!
 //! A month leaves the database as a whole, and older months before it. From the moment at which it is marked, its records
-//! are read from the archive, except for the few that [stay](stays): also those whose rows are not deleted yet.
+//! are read from the archive, except for the few that [stay](RecordTimes::stays): also those whose rows are not deleted yet.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use diesel::prelude::*;
 use tollgate_archive::{Archive, ArchiveError, Condition, Manifest, Part, Selection, Table};
 use tollgate_domain::{
-    Id as DomainId, MerchantId, Month, RefusalId, RequestId, TimeZone, Timestamp,
+    ConnectionId, Id as DomainId, MerchantId, Month, RefusalId, RequestId, TimeZone, Timestamp,
 };
 
 mod columns;
@@ -22,7 +22,7 @@ use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rows::{ArchivedMonthRow, RequestRow, time};
-use crate::schema::archived_months;
+use crate::schema::{archived_months, requests};
 
 /// The archive of a store's records, for reads. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -181,24 +181,43 @@ pub(crate) fn month_of(id: impl DomainId) -> Month {
     Month::of(RequestId::from_bytes(*id.as_bytes()).created_at(), &TimeZone::UTC)
 }
 
-/// Whether the record of a call stays in the database when its month leaves. Its row must be as it was settled first.
-///
-/// One that the sweeper ended stays, because its settlement may still come. One that was made after its month, by the clock
-/// of another node, stays with the sums of that time. And one stays that was settled in another month than it was made,
-/// by the clocks of any zone, because statements of that month name it. There are few.
-pub(crate) fn stays(row: &RequestRow) -> bool {
-    const HOUR: i64 = 60 * 60 * 1_000;
-    let end = ArchivedUntil::end_of(month_of(row.request_id.get())).at;
-    if row.swept || row.created_at >= end.unix_micros() {
-        return true;
+/// The columns that decide whether a record stays in the database when its month leaves, as it was settled first.
+#[derive(Clone, Copy, Debug, Queryable, Selectable)]
+#[diesel(table_name = requests)]
+pub(crate) struct RecordTimes {
+    pub(crate) request_id: Id<RequestId>,
+    connection_id: Option<Id<ConnectionId>>,
+    created_at: i64,
+    settled_at: Option<i64>,
+    swept: bool,
+}
+
+impl RecordTimes {
+    /// Whether the record stays.
+    ///
+    /// One that the sweeper ended stays, because its settlement may still come. One that was made after its month, by the
+    /// clock of another node, stays with the sums of that time. And one stays that was settled in another month than it was
+    /// made, by the clocks of any zone, because statements of that month name it. There are few.
+    pub(crate) fn stays(&self) -> bool {
+        const HOUR: i64 = 60 * 60 * 1_000;
+        let end = ArchivedUntil::end_of(month_of(self.request_id.get())).at;
+        if self.swept || self.created_at >= end.unix_micros() {
+            return true;
+        }
+        let Some(settled_at) = self.settled_at.map(time) else { return false };
+        // The last zone begins a month 12 hours after UTC, and the first one 14 hours before.
+        let begun_last = time(self.created_at).plus_millis(-12 * HOUR);
+        let next_month = Month::of(begun_last, &TimeZone::UTC).range(&TimeZone::UTC).end;
+        self.connection_id.is_some()
+            && settled_at >= next_month.plus_millis(-14 * HOUR)
+            && is_settled_later(self.created_at, settled_at.unix_micros())
     }
-    let Some(settled_at) = row.settled_at.map(time) else { return false };
-    // The last zone begins a month 12 hours after UTC, and the first one 14 hours before.
-    let begun_last = time(row.created_at).plus_millis(-12 * HOUR);
-    let next_month = Month::of(begun_last, &TimeZone::UTC).range(&TimeZone::UTC).end;
-    row.connection_id.is_some()
-        && settled_at >= next_month.plus_millis(-14 * HOUR)
-        && is_settled_later(row.created_at, settled_at.unix_micros())
+}
+
+/// Whether a [record stays](RecordTimes::stays). Its row must be as it was settled first.
+pub(crate) fn stays(row: &RequestRow) -> bool {
+    let RequestRow { request_id, connection_id, created_at, settled_at, swept, .. } = *row;
+    RecordTimes { request_id, connection_id, created_at, settled_at, swept }.stays()
 }
 
 /// Whether a call was settled in a later quarter hour than it was made. Months begin with one in every zone.

@@ -20,20 +20,24 @@ use tollgate_domain::{Month, NodeId, RefusalId, RequestId, Timestamp};
 
 mod deleting;
 pub(crate) mod lease;
+mod line_partition;
 mod month;
+mod pace;
 mod transactions;
 mod writing;
 
-use deleting::{DeletionPace, LeavingRecords};
+use deleting::LeavingRecords;
+use line_partition::LinePartition;
 use month::MonthIds;
+use pace::DeletionPace;
 
 use crate::archived::{self, ArchivedRow, ArchivedUntil};
-use crate::conn::Conn;
+use crate::conn::{Conn, each_database};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::rollups;
-use crate::rows::{ArchivedMonthRow, ArchivedSumRow, RefusalRow, TransactionRow};
-use crate::schema::{archived_months, open_calls, refusals, requests};
+use crate::rows::{ArchivedMonthRow, RefusalRow, TransactionRow};
+use crate::schema::{archived_months, archived_sums, open_calls, refusals, requests};
 use crate::store::Store;
 use crate::{dialect, merchants};
 
@@ -170,7 +174,7 @@ impl Store {
     async fn seal_month(&self, node_id: NodeId, month: Month) -> Result<SealedMonth, StoreError> {
         let archive = self.archive();
         let clock = self.0.context.clock.clone();
-        let write = self.read(move |conn| {
+        let write = self.read_at_low_priority(move |conn| {
             let check = |conn: &mut Conn| lease::check(conn, node_id, clock.now());
             writing::write(conn, &archive, MonthIds::of(month), check)
         });
@@ -184,10 +188,25 @@ impl Store {
                 }
             }
         };
+        let now = self.0.context.clock.now();
+        self.write_outside_calls(move |conn| {
+            lease::extend(conn, node_id, now)?;
+            // Those of an earlier attempt.
+            let of_month = archived_sums::table.filter(archived_sums::month.eq(month.to_string()));
+            diesel::delete(of_month).execute(conn)?;
+            Ok::<_, StoreError>(())
+        })
+        .await?;
         for sums in sums.chunks(SUMS_AT_ONCE) {
             let (sums, now) = (sums.to_vec(), self.0.context.clock.now());
-            let write = move |conn: &mut Conn| write_sums(conn, node_id, &sums, now);
-            self.write_outside_calls(write).await?;
+            self.write_outside_calls(move |conn| {
+                lease::extend(conn, node_id, now)?;
+                each_database!(conn, conn => {
+                    diesel::insert_into(archived_sums::table).values(sums).execute(conn)
+                })?;
+                Ok::<_, StoreError>(())
+            })
+            .await?;
         }
         let now = self.0.context.clock.now();
         let row = ArchivedMonthRow {
@@ -210,8 +229,9 @@ impl Store {
     /// Deletes the records and refusals of a month that is marked.
     async fn delete_records(&self, node_id: NodeId, ids: MonthIds) -> Result<(), StoreError> {
         if !self.0.has_one_writer {
-            let now = self.0.context.clock.now();
-            self.read(move |conn| deleting::drop_records(conn, node_id, ids, now)).await?;
+            let clock = self.0.context.clock.clone();
+            let drop = move |conn: &mut Conn| deleting::drop_records(conn, node_id, ids, &clock);
+            self.read_at_low_priority(drop).await?;
         }
         let mut paces = [const { DeletionPace::new() }; 3];
         let [of_entries, of_records, of_refusals] = &mut paces;
@@ -331,25 +351,28 @@ impl Store {
         .await
     }
 
-    /// Puts sums in the place of the ledger lines of a month. Returns whether their space is given back.
+    /// Puts sums in the place of the ledger lines of a month. Returns whether all of it is done.
     async fn replace_lines(&self, node_id: NodeId, ids: MonthIds) -> Result<bool, StoreError> {
-        let mut pace = DeletionPace::new();
-        let mut after = transactions::before_all();
+        let clock = self.0.context.clock.clone();
+        let replace = move |conn: &mut Conn| line_partition::replace(conn, node_id, ids, &clock);
+        match self.read_at_low_priority(replace).await? {
+            LinePartition::Replaced => return Ok(true),
+            LinePartition::Busy => return Ok(false),
+            LinePartition::Missing => {}
+        }
+        let (mut pace, mut after) = (DeletionPace::new(), transactions::before_all());
         loop {
-            let next = move |conn: &mut Conn| transactions::left_behind(conn, ids, after);
+            let next = move |conn: &mut Conn| transactions::lines_after(conn, ids, after);
             let lines = self.read(next).await?;
-            let Some(last) = lines.last() else { break };
+            let Some((last, _)) = lines.last() else { return Ok(true) };
             after = (last.wallet_id, last.number);
-            self.delete_all(node_id, &mut pace, lines, move |conn, some| {
+            let leaving = lines.into_iter().filter(|(_, leaves)| *leaves == Some(true));
+            let leaving = leaving.map(|(line, _)| line).collect();
+            self.delete_all(node_id, &mut pace, leaving, move |conn, some| {
                 transactions::replace(conn, ids, some)
             })
             .await?;
         }
-        if self.0.has_one_writer {
-            return Ok(true);
-        }
-        let now = self.0.context.clock.now();
-        self.read(move |conn| deleting::shrink_lines(conn, node_id, ids, now)).await
     }
 
     /// The months that are in the archive, the oldest first.
@@ -473,21 +496,4 @@ fn close(
     }
     lease::close(conn, until.at)?;
     Ok(true)
-}
-
-/// Writes sums of a month. Those of an earlier attempt are replaced.
-fn write_sums(
-    conn: &mut Conn,
-    node_id: NodeId,
-    sums: &[ArchivedSumRow],
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    use crate::schema::archived_sums;
-    lease::extend(conn, node_id, now)?;
-    for row in sums {
-        let key = (&row.month, row.merchant_id, row.owner_id, row.meter_id, &row.period);
-        diesel::delete(archived_sums::table.find(key)).execute(conn)?;
-        diesel::insert_into(archived_sums::table).values(row).execute(conn)?;
-    }
-    Ok(())
 }

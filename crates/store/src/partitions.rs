@@ -3,22 +3,35 @@
 //! Writes then go to the tables and indexes of one month. Rows of a month without a partition are in the default
 //! partition, so no write depends on the creation of a partition in time.
 
+use diesel::connection::SimpleConnection as _;
+use diesel::dsl::sql;
 use diesel::pg::PgConnection;
-use diesel::sql_types::{Array, Binary, Bool, Text};
+use diesel::sql_types::{BigInt, Bool, Text};
 use diesel::{QueryResult, RunQueryDsl};
+use serde::Serialize;
 use time::{Date, Month};
 use tollgate_domain::{Id as DomainId, RequestId, Timestamp};
 
 use crate::conn::Conn;
 use crate::dialect;
 use crate::error::StoreError;
-use crate::ids::Id;
+use crate::rows::to_json;
 
-/// The partitioned tables, each with the id by which it is partitioned. An id begins with its creation time.
-const TABLES: [(&str, &str); 3] = [REQUESTS, REQUEST_INDEX, TRANSACTIONS];
-const REQUESTS: (&str, &str) = ("requests", "request_id");
-const REQUEST_INDEX: (&str, &str) = ("request_index", "request_id");
-const TRANSACTIONS: (&str, &str) = ("transactions", "transaction_id");
+/// A partitioned table.
+#[derive(Clone, Copy)]
+pub(crate) struct PartitionedTable {
+    name: &'static str,
+    /// The id by which it is partitioned. An id begins with its creation time.
+    id: &'static str,
+}
+
+pub(crate) const REQUESTS: PartitionedTable =
+    PartitionedTable { name: "requests", id: "request_id" };
+pub(crate) const REQUEST_INDEX: PartitionedTable =
+    PartitionedTable { name: "request_index", id: "request_id" };
+pub(crate) const TRANSACTIONS: PartitionedTable =
+    PartitionedTable { name: "transactions", id: "transaction_id" };
+const TABLES: [PartitionedTable; 3] = [REQUESTS, REQUEST_INDEX, TRANSACTIONS];
 /// The number of months whose partitions are created in advance.
 const MONTHS_AHEAD: usize = 2;
 /// The time for whose months partitions are created later.
@@ -61,8 +74,8 @@ fn make_month(conn: &mut Conn, month: Date) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
     // To attach a partition reads the default partition, and all other transactions wait meanwhile.
     diesel::sql_query("SET LOCAL statement_timeout = '1s'").execute(conn)?;
-    for (table, id) in TABLES {
-        make(conn, &Partition::of(table, id, month))?;
+    for table in TABLES {
+        make(conn, &Partition::of(table, month))?;
     }
     Ok(())
 }
@@ -78,7 +91,7 @@ fn month_after(month: Date) -> Date {
 }
 
 fn is_there(conn: &mut PgConnection, name: &str) -> QueryResult<bool> {
-    let found = diesel::dsl::sql::<Bool>("to_regclass(").bind::<Text, _>(name);
+    let found = sql::<Bool>("to_regclass(").bind::<Text, _>(name);
     diesel::select(found.sql(") IS NOT NULL")).get_result::<bool>(conn)
 }
 
@@ -92,7 +105,7 @@ fn make(conn: &mut PgConnection, partition: &Partition) -> Result<(), StoreError
     if is_there(conn, name)? {
         return Ok(());
     }
-    let has_rows = diesel::dsl::sql::<Bool>(&format!(
+    let has_rows = sql::<Bool>(&format!(
         "EXISTS (SELECT 1 FROM {table}_default WHERE {})",
         partition.bounds()
     ));
@@ -108,64 +121,8 @@ fn make(conn: &mut PgConnection, partition: &Partition) -> Result<(), StoreError
     Ok(())
 }
 
-/// Replaces the partitions of the records of a month by those that have only the records that stay. Must be called in a write
-/// transaction that does not wait [long](Conn::write_short_wait) for a lock: while it waits, all others wait for it.
-///
-/// # Errors
-/// [`StoreError`] when the database fails, or when a report reads the partitions.
-pub(crate) fn drop_records(
-    conn: &mut Conn,
-    month: Date,
-    staying: &[Id<RequestId>],
-) -> Result<(), StoreError> {
-    let Conn::Postgres(conn) = conn else { return Ok(()) };
-    // Records of a closed month do not change.
-    let rows = "WHERE request_id = ANY($1)";
-    let mut left = Vec::new();
-    for (table, id) in [REQUESTS, REQUEST_INDEX] {
-        let partition = Partition::of(table, id, month);
-        if is_there(conn, &partition.name)? {
-            diesel::sql_query(partition.make_rest()).execute(conn)?;
-            let copy = diesel::sql_query(partition.copy_rest(rows));
-            copy.bind::<Array<Binary>, _>(staying).execute(conn)?;
-            left.push(partition);
-        }
-    }
-    for partition in left {
-        partition.replace_by_rest(conn)?;
-    }
-    Ok(())
-}
-
-/// Replaces the partition of the transactions of a month, of which most were deleted, by one that has the others. Must be
-/// called as [`drop_records`].
-///
-/// # Errors
-/// [`StoreError`] when the database fails, or when a report reads the partition.
-pub(crate) fn drop_transactions(conn: &mut Conn, month: Date) -> Result<(), StoreError> {
-    let Conn::Postgres(conn) = conn else { return Ok(()) };
-    let (table, id) = TRANSACTIONS;
-    let partition = Partition::of(table, id, month);
-    if !is_there(conn, &partition.name)? {
-        return Ok(());
-    }
-    for statement in [
-        // The server vacuums it, because many rows were deleted, and ends that after a second.
-        "SET LOCAL lock_timeout = '5s'".to_owned(),
-        // A node whose clock is wrong may still write to it. It waits for this partition alone.
-        format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", partition.name),
-        "SET LOCAL lock_timeout = '100ms'".to_owned(),
-        partition.make_rest(),
-        partition.copy_rest(""),
-    ] {
-        diesel::sql_query(statement).execute(conn)?;
-    }
-    partition.replace_by_rest(conn)?;
-    Ok(())
-}
-
 /// A partition of a month.
-struct Partition {
+pub(crate) struct Partition {
     table: &'static str,
     name: String,
     id: &'static str,
@@ -175,7 +132,17 @@ struct Partition {
 }
 
 impl Partition {
-    fn of(table: &'static str, id: &'static str, month: Date) -> Self {
+    /// The partition of a month. `None` if the rows of the month are in the default partition.
+    pub(crate) fn find(
+        conn: &mut PgConnection,
+        table: PartitionedTable,
+        month: Date,
+    ) -> QueryResult<Option<Self>> {
+        let partition = Self::of(table, month);
+        Ok(is_there(conn, &partition.name)?.then_some(partition))
+    }
+
+    fn of(PartitionedTable { name: table, id }: PartitionedTable, month: Date) -> Self {
         let [from, to] = [month, month_after(month)].map(|day| {
             let least = RequestId::least(Timestamp::at_midnight(day));
             format!("'\\x{:032x}'", u128::from_be_bytes(*least.as_bytes()))
@@ -197,23 +164,60 @@ impl Partition {
         format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({from}) TO ({to})")
     }
 
-    /// The statement that makes a table for the rows that stay. It is checked now what attaching would check under a lock.
-    fn make_rest(&self) -> String {
+    /// Makes an empty table for the rows that stay, in the place of that of an earlier attempt. It is checked now what
+    /// attaching would check under a lock.
+    pub(crate) fn make_rest(&self, conn: &mut PgConnection) -> QueryResult<()> {
         let Self { table, name, .. } = self;
-        format!(
-            "CREATE TABLE {name}_rest (LIKE {table} INCLUDING ALL, CONSTRAINT rest CHECK ({}))",
+        conn.batch_execute(&format!(
+            "DROP TABLE IF EXISTS {name}_rest; \
+             CREATE TABLE {name}_rest (LIKE {table} INCLUDING ALL, CONSTRAINT rest CHECK ({}))",
             self.bounds()
-        )
+        ))
     }
 
-    fn copy_rest(&self, rows: &str) -> String {
-        format!("INSERT INTO {0}_rest SELECT * FROM {0} {rows}", self.name)
+    /// Copies rows to the table of those that stay: the rows with the keys of these objects.
+    pub(crate) fn copy_to_rest(
+        &self,
+        conn: &mut PgConnection,
+        keys: &str,
+        rows: &impl Serialize,
+    ) -> QueryResult<()> {
+        let name = &self.name;
+        diesel::sql_query(format!(
+            "INSERT INTO {name}_rest SELECT {name}.* FROM {name} \
+             JOIN json_populate_recordset(NULL::{name}, $1::json) AS staying USING ({keys})"
+        ))
+        .bind::<Text, _>(to_json(rows))
+        .execute(conn)
+        .map(drop)
     }
 
-    /// Puts the rows that stay in its place, if there are any.
-    fn replace_by_rest(&self, conn: &mut PgConnection) -> QueryResult<()> {
+    /// Waits until the server does not vacuum it, and keeps writers out until the transaction ends. A node whose clock is
+    /// wrong may still write to it, and waits for this partition alone.
+    pub(crate) fn lock(&self, conn: &mut PgConnection) -> QueryResult<()> {
+        conn.batch_execute(&format!(
+            "SET LOCAL lock_timeout = '5s'; \
+             LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE; \
+             SET LOCAL lock_timeout = '100ms'",
+            self.name
+        ))
+    }
+
+    /// The number of its rows, and of those that were copied.
+    pub(crate) fn count(&self, conn: &mut PgConnection) -> QueryResult<(i64, i64)> {
+        let rows = |name: &str| sql::<BigInt>(&format!("(SELECT count(*) FROM {name})"));
+        let rest = format!("{}_rest", self.name);
+        diesel::select((rows(&self.name), rows(&rest))).get_result(conn)
+    }
+
+    /// Puts the copied rows in its place, if there are any. Must be called in a write transaction that does not wait
+    /// [long](Conn::write_short_wait) for a lock: while it waits, all others wait for it.
+    ///
+    /// # Errors
+    /// When the database fails, or when a report reads the partition.
+    pub(crate) fn replace_by_rest(&self, conn: &mut PgConnection) -> QueryResult<()> {
         let Self { table, name, .. } = self;
-        let rest = diesel::dsl::sql::<Bool>(&format!("EXISTS (SELECT 1 FROM {name}_rest)"));
+        let rest = sql::<Bool>(&format!("EXISTS (SELECT 1 FROM {name}_rest)"));
         let mut statements = vec![
             // All calls wait from here on.
             "SET LOCAL statement_timeout = '1s'".to_owned(),

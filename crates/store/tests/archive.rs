@@ -11,7 +11,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use diesel::RunQueryDsl;
 use diesel::connection::SimpleConnection;
+use diesel::sql_types::{BigInt, Bool};
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::Ending;
 use tollgate_domain::*;
@@ -447,8 +449,6 @@ fn literal(store: &TestStore, id: impl Id) -> String {
 
 /// The number that a `SELECT` has.
 async fn number(store: &Store, expression: String) -> i64 {
-    use diesel::prelude::*;
-    use diesel::sql_types::BigInt;
     let number = diesel::dsl::sql::<BigInt>(&expression);
     let read = move |conn: &mut Conn| {
         diesel::select(number).get_result::<i64>(conn).map_err(StoreError::from)
@@ -846,6 +846,66 @@ fn ledger_lines_leave_when_no_older_program_uses_the_database() {
         execute(&store.store, contract).await;
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed, []);
         assert!(count(&store.store, "transactions").await * 2 < lines);
+        store.assert_audited().await;
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+        before.assert_same(&shop.answers(&store.store).await);
+    });
+}
+
+#[test]
+fn a_line_that_is_written_while_its_month_leaves_postgres_is_kept() {
+    each_store(async |store| {
+        if store.database.is_none() {
+            return;
+        }
+        let mut random = Random(17);
+        let mut shop = Shop::of(store).await;
+        for _ in 0..1_100 {
+            let call = shop.call(store, &mut random);
+            store.forward(call, 10, "0.001").await.unwrap();
+        }
+        while store.clock.now() < START.plus_millis(55 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        let before = shop.answers(&store.store).await;
+        let lines = count(&store.store, "transactions_2026_11").await;
+        assert!(lines > 1_100, "{lines} lines are not read at once");
+
+        // A node whose clock is wrong. It commits when the partition is about to be replaced.
+        let (written, is_written) = tokio::sync::oneshot::channel();
+        let late = store.store.write(move |conn| {
+            let Conn::Postgres(conn) = conn else { return Ok(()) };
+            conn.batch_execute(
+                "INSERT INTO transactions_2026_11 SELECT transaction_id, merchant_id, wallet_id, account, \
+                 number + 1000000, 1, 0, balance_after, NULL, 'late', created_at \
+                 FROM transactions_2026_11 WHERE kind = 3 LIMIT 1",
+            )?;
+            written.send(()).unwrap();
+            let waits = "EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted \
+                         AND relation = 'transactions_2026_11'::regclass)";
+            let begun = std::time::Instant::now();
+            while !diesel::select(diesel::dsl::sql::<Bool>(waits)).get_result(conn)? {
+                assert!(begun.elapsed() < Duration::from_secs(60), "nobody waits for the partition");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Ok::<_, StoreError>(())
+        });
+        let archive = async {
+            is_written.await.unwrap();
+            store.store.archive_months(KEEP).await.unwrap()
+        };
+        let (late, archiving) = tokio::join!(late, archive);
+        late.unwrap();
+        assert_eq!(archiving.sealed.len(), 2, "{archiving:?}");
+        let leaving = store.store.archived_months().await.unwrap();
+        assert_eq!(leaving.iter().map(|month| month.leaving).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(count(&store.store, "transactions_2026_11").await, lines + 1);
+        assert_eq!(count(&store.store, "archived_transactions WHERE month = '2026-11'").await, 0);
+
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed, []);
+        assert!(count(&store.store, "transactions_2026_11").await < 50);
+        assert_eq!(count(&store.store, "transactions WHERE description = 'late'").await, 1);
+        execute(&store.store, "DELETE FROM transactions WHERE description = 'late'").await;
         store.assert_audited().await;
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
         before.assert_same(&shop.answers(&store.store).await);

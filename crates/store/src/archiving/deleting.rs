@@ -1,57 +1,26 @@
 //! The deletion of the rows of a month that is in the archive.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
+use diesel::dsl::sql;
 use diesel::prelude::*;
-use tollgate_domain::{MerchantId, NodeId, RefusalId, RequestId, Timestamp};
+use diesel::sql_types::{Binary, Bool};
+use serde::Serialize;
+use tollgate_domain::{Clock, Id as _, MerchantId, NodeId, RefusalId, RequestId, Timestamp};
 
 use super::lease;
 use super::month::MonthIds;
+use super::pace::ReadPace;
+use crate::archived::{self, RecordTimes};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::partitions::{self, Partition};
+use crate::records;
 use crate::rollups::QueuedCall;
 use crate::rows::{RequestIndexRow, RequestRow, time};
 use crate::schema::{refusals, requests};
-use crate::{archived, partitions};
-
-/// The number of rows or pages that are deleted in one transaction, so that the deletion takes two milliseconds, and the pause
-/// after it. On SQLite calls wait for it.
-#[derive(Debug)]
-pub(super) struct DeletionPace {
-    most: usize,
-}
-
-impl DeletionPace {
-    const LEAST: usize = 10;
-    const MOST: usize = 2_000;
-    const LONGEST: Duration = Duration::from_millis(2);
-    /// The pause after a deletion, in the time that it took with its wait and its commit.
-    const PAUSE_RATIO: u32 = 4;
-    /// The lease lasts longer.
-    const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-    /// The pace for the first transaction.
-    pub(super) const fn new() -> Self {
-        Self { most: 50 }
-    }
-
-    /// The number of rows for the next transaction.
-    pub(super) const fn most(&self) -> usize {
-        self.most
-    }
-
-    /// Adapts the number to the time that the last deletion took. Returns the pause after it, from the time that it took with
-    /// its wait and its commit.
-    pub(super) fn adapt(&mut self, took: Duration, in_all: Duration) -> Duration {
-        if took > Self::LONGEST {
-            self.most = (self.most / 2).max(Self::LEAST);
-        } else if took < Self::LONGEST / 2 {
-            self.most = (self.most + self.most / 4 + 1).min(Self::MOST);
-        }
-        (in_all * Self::PAUSE_RATIO).min(Self::LONGEST_PAUSE)
-    }
-}
 
 /// Some records of a merchant that leave.
 #[derive(Debug, Default)]
@@ -81,8 +50,7 @@ pub(super) fn next_records(
         let rows = ids.records_after(conn, merchant_id, leaving.last, CHUNK)?;
         leaving.last = rows.last().map(|row| row.request_id);
         for row in rows.iter().filter(|row| !archived::stays(row)) {
-            let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-            let [entries, _] = call.index_rows();
+            let entries = entries_of(row)?;
             let size = |row: &RequestIndexRow| size_of_val(row) + row.key.len() + row.value.len();
             bytes += entries.iter().map(size).sum::<usize>();
             leaving.entries.extend(entries);
@@ -127,34 +95,43 @@ pub(super) fn delete_refusals(
     Ok(deleted.execute(conn)? > 0)
 }
 
-/// Drops the partitions of the records of a month on PostgreSQL, except for the records that stay. Returns whether it did:
-/// otherwise they are deleted one by one.
+/// Drops the partitions of the records of a month on PostgreSQL, except for the records that stay. If they are in use, or if
+/// the records are in the default partition, they are deleted one by one.
 pub(super) fn drop_records(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
+    clock: &Clock,
+) -> Result<(), StoreError> {
     let staying = staying(conn, ids)?;
-    drop_partitions(conn, node_id, ids, now, |conn| {
-        partitions::drop_records(conn, ids.from.date(), &staying)
-    })
-}
-
-/// Makes the partition of the ledger lines of a month on PostgreSQL small, when its lines were deleted. Returns whether it did.
-pub(super) fn shrink_lines(
-    conn: &mut Conn,
-    node_id: NodeId,
-    ids: MonthIds,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    drop_partitions(conn, node_id, ids, now, |conn| {
-        partitions::drop_transactions(conn, ids.from.date())
-    })
+    // Records of a closed month do not change.
+    let _ = drop_partitions(conn, node_id, ids, clock.now(), |conn| {
+        let Conn::Postgres(conn) = conn else { return Ok(()) };
+        let month = ids.from.date();
+        let records = Partition::find(conn, partitions::REQUESTS, month)?;
+        let entries = Partition::find(conn, partitions::REQUEST_INDEX, month)?;
+        for partition in [&records, &entries].into_iter().flatten() {
+            partition.lock(conn)?;
+            partition.make_rest(conn)?;
+        }
+        for some in &staying {
+            if let Some(records) = &records {
+                records.copy_to_rest(conn, "merchant_id, request_id", &some.records)?;
+            }
+            if let Some(entries) = &entries {
+                entries.copy_to_rest(conn, "merchant_id, key, value, request_id", &some.entries)?;
+            }
+        }
+        for partition in [&records, &entries].into_iter().flatten() {
+            partition.replace_by_rest(conn)?;
+        }
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Waits shortly for long reports. If they do not end, the partitions stay. Returns whether they are dropped.
-fn drop_partitions(
+pub(super) fn drop_partitions(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
@@ -183,33 +160,73 @@ fn drop_partitions(
     Ok(false)
 }
 
-/// The ids of the records of a month that stay in the database.
-fn staying(conn: &mut Conn, ids: MonthIds) -> Result<Vec<Id<RequestId>>, StoreError> {
-    const CHUNK: i64 = 1_000;
+/// Some records that stay in the database.
+struct StayingRecords {
+    records: Vec<RecordKey>,
+    /// Their entries in the index, and perhaps others that are not there.
+    entries: Vec<RequestIndexRow>,
+}
+
+#[derive(Clone, Copy, Queryable, Selectable, Serialize)]
+#[diesel(table_name = requests)]
+struct RecordKey {
+    merchant_id: Id<MerchantId>,
+    request_id: Id<RequestId>,
+}
+
+/// The records of a month that stay in the database.
+fn staying(conn: &mut Conn, ids: MonthIds) -> Result<Vec<StayingRecords>, StoreError> {
+    const AT_ONCE: i64 = 5_000;
     let range = ids.requests();
-    let (mut staying, mut after) = (Vec::new(), None);
+    let of_month = requests::table
+        .filter(requests::request_id.ge(range.start))
+        .filter(requests::request_id.lt(range.end));
+    // No merchant has this id.
+    let mut last =
+        RecordKey { merchant_id: Id(MerchantId::from_bytes([0; 16])), request_id: range.start };
+    let (mut found, mut pace) = (Vec::new(), ReadPace::new());
     loop {
-        let is_possible = requests::swept
-            .eq(true)
-            .or(requests::created_at.ge(ids.to.unix_micros()))
-            // Of these, `archived::stays` chooses.
-            .or(diesel::dsl::sql::<diesel::sql_types::Bool>(
-                "settled_at / 900000000 <> created_at / 900000000",
-            ));
-        let mut query = requests::table
-            .filter(requests::request_id.ge(range.start))
-            .filter(requests::request_id.lt(range.end))
-            .filter(is_possible)
-            .order(requests::request_id)
-            .limit(CHUNK)
-            .select(RequestRow::as_select())
-            .into_boxed();
-        if let Some(after) = after {
-            query = query.filter(requests::request_id.gt(after));
+        pace.pause();
+        let is_after = sql::<Bool>("(merchant_id, request_id) > (")
+            .bind::<Binary, _>(last.merchant_id)
+            .sql(", ")
+            .bind::<Binary, _>(last.request_id)
+            .sql(")");
+        let records: Vec<(RecordKey, RecordTimes)> = of_month
+            .filter(is_after)
+            .order((requests::merchant_id, requests::request_id))
+            .limit(AT_ONCE)
+            .select((RecordKey::as_select(), RecordTimes::as_select()))
+            .load(conn)?;
+        let Some((key, _)) = records.last() else { return Ok(found) };
+        last = *key;
+        let stay = records.into_iter().filter(|(_, times)| times.stays()).map(|(key, _)| key);
+        let stay = Vec::from_iter(stay);
+        if stay.is_empty() {
+            continue;
         }
-        let rows: Vec<RequestRow> = query.load(conn)?;
-        let Some(last) = rows.last() else { return Ok(staying) };
-        after = Some(last.request_id);
-        staying.extend(rows.iter().filter(|row| archived::stays(row)).map(|row| row.request_id));
+        let merchants: HashSet<_> = stay.iter().map(|key| key.merchant_id).collect();
+        let rows: Vec<RequestRow> = of_month
+            .filter(requests::merchant_id.eq_any(merchants))
+            .filter(requests::request_id.eq_any(stay.iter().map(|key| key.request_id)))
+            .select(RequestRow::as_select())
+            .load(conn)?;
+        let mut corrected = rows.clone();
+        // A correction, which changes entries, may not be in the index yet.
+        records::correct(conn, &mut corrected)?;
+        let mut entries = Vec::new();
+        for row in rows.iter().chain(&corrected) {
+            entries.extend(entries_of(row)?);
+        }
+        entries.sort_unstable();
+        entries.dedup();
+        found.push(StayingRecords { records: stay, entries });
     }
+}
+
+/// The entries of a record in the index.
+fn entries_of(row: &RequestRow) -> Result<Vec<RequestIndexRow>, StoreError> {
+    let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+    let [entries, _] = call.index_rows();
+    Ok(entries)
 }

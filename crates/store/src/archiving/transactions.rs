@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use diesel::dsl::{count_star, exists, not, sql};
+use diesel::dsl::{exists, not, sql};
 use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Binary, Bool};
 use tollgate_archive::{Manifest, MerchantSums, Sums, Table as _, decimal};
@@ -13,12 +13,13 @@ use tollgate_domain::{
 };
 
 use super::month::MonthIds;
+use super::pace::ReadPace;
 use crate::archived::{RecordArchive, quarter_hour};
 use crate::codes::EnumCode;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::rows::{ArchivedLinesRow, TransactionRow, joined_sum, split_sum, time};
+use crate::rows::{ArchivedLinesRow, TransactionRow, time};
 use crate::schema::{
     archived_months, archived_transactions, breaking_migrations, merchants as merchants_table,
     requests, transactions, wallets,
@@ -27,8 +28,8 @@ use crate::tables::merchants::present;
 
 /// The breaking migration from which on lines leave. A program that does not know it would find gaps in wallets.
 const MIGRATION: &str = "20261201000001";
-/// The number of lines that are read at once, to be written to a file.
-const CHUNK: i64 = 2_000;
+/// The number of lines that are read at once, to be written.
+const CHUNK: i64 = 500;
 
 /// The place of a line: its wallet and its number.
 pub(super) type LinePlace = (Id<WalletId>, i64);
@@ -39,20 +40,44 @@ pub(super) fn before_all() -> LinePlace {
     (Id(WalletId::from_bytes([0; 16])), 0)
 }
 
-/// The lines of usage of a month, of its calls.
+/// The lines whose ids are of a month. On PostgreSQL, they are in its partition.
 macro_rules! lines_of {
+    ($ids:expr) => {
+        transactions::table
+            .filter(transactions::transaction_id.ge(Id(TransactionId::least($ids.from))))
+            .filter(transactions::transaction_id.lt(Id(TransactionId::least($ids.to))))
+    };
+}
+
+/// Whether a line is of usage of a month, of one of its calls.
+macro_rules! is_usage_of {
     ($ids:expr) => {{
         let calls = $ids.requests();
-        let [from, to] = [$ids.from, $ids.to];
-        transactions::table
-            .filter(transactions::kind.eq(EnumCode(TransactionKind::Usage)))
-            .filter(transactions::transaction_id.ge(Id(TransactionId::least(from))))
-            .filter(transactions::transaction_id.lt(Id(TransactionId::least(to))))
-            .filter(transactions::created_at.ge(from.unix_micros()))
-            .filter(transactions::created_at.lt(to.unix_micros()))
-            .filter(transactions::request_id.ge(calls.start))
-            .filter(transactions::request_id.lt(calls.end))
+        transactions::kind
+            .eq(EnumCode(TransactionKind::Usage))
+            .and(transactions::created_at.ge($ids.from.unix_micros()))
+            .and(transactions::created_at.lt($ids.to.unix_micros()))
+            .and(transactions::request_id.ge(calls.start))
+            .and(transactions::request_id.lt(calls.end))
     }};
+}
+
+/// The lines of usage of a month, of its calls.
+macro_rules! usage_of {
+    ($ids:expr) => {
+        lines_of!($ids).filter(is_usage_of!($ids))
+    };
+}
+
+/// Whether a line comes after a place.
+macro_rules! is_after {
+    ($place:expr) => {
+        sql::<Bool>("(wallet_id, number) > (")
+            .bind::<Binary, _>($place.0)
+            .sql(", ")
+            .bind::<BigInt, _>($place.1)
+            .sql(")")
+    };
 }
 
 /// The lines of merchants that leave with a month, in the order of the archive.
@@ -85,7 +110,7 @@ impl<'a> LeavingLines<'a> {
         }
         while let Some(wallet_id) = self.wallets.last().copied() {
             let after = after.filter(|(of, _)| *of == wallet_id).map_or(0, |(_, number)| number);
-            let mut lines: Vec<TransactionRow> = lines_of!(self.ids)
+            let mut lines: Vec<TransactionRow> = usage_of!(self.ids)
                 .filter(transactions::wallet_id.eq(wallet_id))
                 .filter(transactions::number.gt(after))
                 .order(transactions::number)
@@ -104,43 +129,44 @@ impl<'a> LeavingLines<'a> {
 
     /// Whether the lines of the database have these sums.
     pub(super) fn have_sums(&self, conn: &mut Conn, sums: &Sums) -> Result<bool, StoreError> {
-        const STAYING_AT_ONCE: usize = 10_000;
-        type Row = (Id<MerchantId>, i64, i64, i64);
-        let mut found: BTreeMap<String, (i64, i128)> = BTreeMap::new();
-        let mut add = |rows: Vec<Row>, sign: i64| {
-            for (merchant_id, count, low, high) in rows {
-                let (rows, amount) = found.entry(merchant_id.to_string()).or_default();
-                *rows += sign * count;
-                *amount += i128::from(sign) * joined_sum(low, high);
+        const AT_ONCE: i64 = 5_000;
+        type Row = (Id<WalletId>, i64, Id<MerchantId>, Option<Id<RequestId>>, i64);
+        let mut found: BTreeMap<Id<MerchantId>, (u64, i128)> = BTreeMap::new();
+        let (mut after, mut pace) = (before_all(), ReadPace::new());
+        loop {
+            pace.pause();
+            let lines: Vec<Row> = usage_of!(self.ids)
+                .filter(is_after!(after))
+                .order((transactions::wallet_id, transactions::number))
+                .limit(AT_ONCE)
+                .select((
+                    transactions::wallet_id,
+                    transactions::number,
+                    transactions::merchant_id,
+                    transactions::request_id,
+                    transactions::amount,
+                ))
+                .load(conn)?;
+            let Some((wallet_id, number, ..)) = lines.last() else { break };
+            after = (*wallet_id, *number);
+            for (.., merchant_id, request_id, amount) in lines {
+                if request_id.is_none_or(|id| !self.staying.contains(&id)) {
+                    let (rows, sum) = found.entry(merchant_id).or_default();
+                    *rows += 1;
+                    *sum += i128::from(amount);
+                }
             }
-        };
-        let [low, high] = split_sum("amount");
-        let of_month = lines_of!(self.ids).group_by(transactions::merchant_id).select((
-            transactions::merchant_id,
-            count_star(),
-            low,
-            high,
-        ));
-        add(of_month.load(conn)?, 1);
-        let staying = Vec::from_iter(self.staying.iter().copied());
-        for some in staying.chunks(STAYING_AT_ONCE) {
-            let [low, high] = split_sum("amount");
-            let of_some = lines_of!(self.ids)
-                .filter(transactions::request_id.eq_any(some))
-                .group_by(transactions::merchant_id)
-                .select((transactions::merchant_id, count_star(), low, high));
-            add(of_some.load(conn)?, -1);
         }
         // A merchant that moves here has lines before it is here.
-        let known: HashSet<String> = present(conn)?.into_iter().map(|id| id.to_string()).collect();
-        found.retain(|merchant, (rows, _)| *rows != 0 && known.contains(merchant));
-        let is_same = |(merchant, (rows, amount)): (&String, &(i64, i128))| {
-            let MerchantSums { rows: written, amounts } = sums.get(merchant)?;
-            let is_same = u64::try_from(*rows) == Ok(*written)
-                && amounts.get("amount") == Some(&decimal(*amount));
-            is_same.then_some(())
+        let present = present(conn)?;
+        found.retain(|merchant_id, _| present.contains(merchant_id));
+        let is_same = |(merchant_id, (rows, amount)): (&Id<MerchantId>, &(u64, i128))| {
+            let written = sums.get(&merchant_id.to_string());
+            written.is_some_and(|MerchantSums { rows: written, amounts }| {
+                rows == written && amounts.get("amount") == Some(&decimal(*amount))
+            })
         };
-        Ok(found.len() == sums.len() && found.iter().all(|one| is_same(one).is_some()))
+        Ok(found.len() == sums.len() && found.iter().all(is_same))
     }
 }
 
@@ -167,37 +193,28 @@ pub(super) fn are_written(
     Ok(are_in(&*archive.files()?.manifest(&month, &digest)?))
 }
 
-/// The next lines of a month after a place, of calls whose records have left: up to 20,000 at once, because
-/// PostgreSQL may read the lines of all wallets to find them.
-pub(super) fn left_behind(
+/// The next lines of a month after a place, and whether they leave: those of usage whose records have left.
+pub(super) fn lines_after(
     conn: &mut Conn,
     ids: MonthIds,
     after: LinePlace,
-) -> Result<Vec<TransactionRow>, StoreError> {
-    const MOST: i64 = 20_000;
+) -> Result<Vec<(TransactionRow, Option<bool>)>, StoreError> {
     let calls = ids.requests();
-    let is_after = sql::<Bool>("(wallet_id, number) > (")
-        .bind::<Binary, _>(after.0)
-        .sql(", ")
-        .bind::<BigInt, _>(after.1)
-        .sql(")");
     let record = requests::table
         .filter(requests::merchant_id.eq(transactions::merchant_id))
         .filter(requests::request_id.nullable().eq(transactions::request_id))
         // PostgreSQL then looks at the partition of the month alone.
         .filter(requests::request_id.ge(calls.start))
         .filter(requests::request_id.lt(calls.end));
+    // A merchant that moves here has lines before it is here.
+    let is_present = transactions::merchant_id
+        .eq_any(merchants_table::table.select(merchants_table::merchant_id));
+    let leaves = is_usage_of!(ids).and(not(exists(record))).and(is_present);
     Ok(lines_of!(ids)
-        .filter(is_after)
-        .filter(not(exists(record)))
-        // A merchant that moves here has lines before it is here.
-        .filter(
-            transactions::merchant_id
-                .eq_any(merchants_table::table.select(merchants_table::merchant_id)),
-        )
+        .filter(is_after!(after))
         .order((transactions::wallet_id, transactions::number))
-        .limit(MOST)
-        .select(TransactionRow::as_select())
+        .limit(CHUNK)
+        .select((TransactionRow::as_select(), leaves))
         .load(conn)?)
 }
 
@@ -215,7 +232,7 @@ pub(super) fn replace(
         for row in group.rows(ids) {
             diesel::insert_into(archived_transactions::table).values(&row).execute(conn)?;
         }
-        let left = lines_of!(ids)
+        let left = usage_of!(ids)
             .filter(transactions::wallet_id.eq(group.wallet_id))
             .filter(transactions::number.ge(group.first_number))
             .filter(transactions::number.le(group.last_number));
@@ -225,7 +242,7 @@ pub(super) fn replace(
 }
 
 /// Consecutive lines of a wallet that have one row for each of their accounts.
-struct LineGroup {
+pub(super) struct LineGroup {
     wallet_id: Id<WalletId>,
     merchant_id: Id<MerchantId>,
     first_number: i64,
@@ -247,23 +264,28 @@ impl LineGroup {
             if groups.is_empty() {
                 groups.extend(Self::before(conn, ids, line)?);
             }
-            match groups.last_mut().filter(|group| group.goes_on_with(ids, line)) {
-                Some(group) => group.add(line),
-                None => {
-                    let mut group = Self {
-                        wallet_id: line.wallet_id,
-                        merchant_id: line.merchant_id,
-                        first_number: line.number,
-                        last_number: line.number,
-                        created_at: line.created_at,
-                        accounts: BTreeMap::new(),
-                    };
-                    group.add(line);
-                    groups.push(group);
-                }
-            }
+            Self::add_line(&mut groups, ids, line);
         }
         Ok(groups)
+    }
+
+    /// Adds the next line to the last group or, if that does not go on with it, to a new one.
+    pub(super) fn add_line(groups: &mut Vec<Self>, ids: MonthIds, line: &TransactionRow) {
+        match groups.last_mut().filter(|group| group.goes_on_with(ids, line)) {
+            Some(group) => group.add(line),
+            None => {
+                let mut group = Self {
+                    wallet_id: line.wallet_id,
+                    merchant_id: line.merchant_id,
+                    first_number: line.number,
+                    last_number: line.number,
+                    created_at: line.created_at,
+                    accounts: BTreeMap::new(),
+                };
+                group.add(line);
+                groups.push(group);
+            }
+        }
     }
 
     /// The group in the database that ends just before a line.
@@ -309,7 +331,7 @@ impl LineGroup {
         *balance_after = line.balance_after;
     }
 
-    fn rows(&self, ids: MonthIds) -> impl Iterator<Item = ArchivedLinesRow> {
+    pub(super) fn rows(&self, ids: MonthIds) -> impl Iterator<Item = ArchivedLinesRow> {
         let month = ids.month.to_string();
         self.accounts.iter().map(move |(account, (amount, balance_after))| ArchivedLinesRow {
             wallet_id: self.wallet_id,

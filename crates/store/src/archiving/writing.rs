@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use diesel::dsl::count_star;
 use diesel::prelude::*;
 use tollgate_archive::{ArchiveError, Manifest, Sums, Table as _, decimal};
 use tollgate_domain::{MerchantId, RefusalId, RequestId};
 
 use super::lease;
 use super::month::{MonthIds, merchants_in_order};
+use super::pace::ReadPace;
 use super::transactions::LeavingLines;
 use crate::archived::{self, ArchivedRefusal, ArchivedRequest, ArchivedRow, RecordArchive};
 use crate::archived_sums::OwnerSums;
@@ -19,14 +19,12 @@ use crate::error::StoreError;
 use crate::ids::Id;
 use crate::records;
 use crate::requests::to_records;
-use crate::rows::{
-    ArchivedSumRow, RefusalRow, RequestRow, TransactionRow, from_json, joined_sum, split_sum,
-};
+use crate::rows::{ArchivedSumRow, RefusalRow, RequestRow, TransactionRow, from_json};
 use crate::schema::{refusals, requests};
 use crate::tables::repricings::repricing_totals;
 
 /// The number of rows that are read at once.
-const CHUNK: i64 = 2_000;
+const CHUNK: i64 = 500;
 
 /// Writes the files of a month and its manifest, and compares them with the rows of the database.
 ///
@@ -61,16 +59,24 @@ pub(super) fn write(
     let mut staying = HashSet::new();
     // Rows are read and the lease is checked by turns.
     let shared = RefCell::new(conn);
+    let mut pace = ReadPace::new();
     let may_write = || check(&mut shared.borrow_mut());
     let of = || merchants.iter().copied().collect();
     let read = |merchant_id, last| {
+        pace.pause();
         read_requests(&mut shared.borrow_mut(), ids, merchant_id, last, &mut sums, &mut staying)
     };
     writer.write::<ArchivedRow, StoreError>(Rows::new(of(), read), may_write)?;
-    let read = |merchant_id, last| read_refusals(&mut shared.borrow_mut(), ids, merchant_id, last);
+    let read = |merchant_id, last| {
+        pace.pause();
+        read_refusals(&mut shared.borrow_mut(), ids, merchant_id, last)
+    };
     writer.write::<RefusalRow, StoreError>(Rows::new(of(), read), may_write)?;
     let mut lines = LeavingLines::new(ids, &staying);
-    let read = |merchant_id, last| lines.next(&mut shared.borrow_mut(), merchant_id, last);
+    let read = |merchant_id, last| {
+        pace.pause();
+        lines.next(&mut shared.borrow_mut(), merchant_id, last)
+    };
     writer.write::<TransactionRow, StoreError>(Rows::new(of(), read), may_write)?;
     let (manifest, digest) = writer.seal(may_write)?;
     let conn = shared.into_inner();
@@ -196,50 +202,75 @@ fn have_sums(
 ) -> Result<bool, StoreError> {
     let mut known = 0;
     for merchant_id in merchants {
-        known += usize::from(sums.contains_key(&merchant_id.to_string()));
-        if !has_sums(conn, ids, *merchant_id, sums)? {
+        let found = sums.get(&merchant_id.to_string());
+        known += usize::from(found.is_some());
+        let found = found.cloned().unwrap_or_default();
+        let (rows, wallet, merchant) = booked_sums(conn, ids, *merchant_id)?;
+        let has = |column: &str, amount: i128| match found.amounts.get(column) {
+            Some(found) => *found == decimal(amount),
+            None => amount == 0,
+        };
+        if found.rows != rows
+            || !has("booked_wallet_cost", wallet)
+            || !has("booked_merchant_cost", merchant)
+        {
             return Ok(false);
         }
     }
     Ok(known == sums.len())
 }
 
-/// Whether a merchant's records of a month have these sums.
-fn has_sums(
+/// The number of a merchant's records of a month, and what they cost wallets and the merchant when they were booked.
+fn booked_sums(
     conn: &mut Conn,
     ids: MonthIds,
     merchant_id: MerchantId,
-    sums: &Sums,
-) -> Result<bool, StoreError> {
+) -> Result<(u64, i128, i128), StoreError> {
+    const AT_ONCE: i64 = 5_000;
     let range = ids.requests();
-    let [wallet_low, wallet_high] = split_sum("wallet_cost");
-    let [merchant_low, merchant_high] = split_sum("merchant_cost");
-    let of_month = || {
-        requests::table
-            .filter(requests::merchant_id.eq(Id(merchant_id)))
-            .filter(requests::request_id.ge(range.start))
-            .filter(requests::request_id.lt(range.end))
-    };
-    let (count, low, high, merchant_low, merchant_high): (i64, i64, i64, i64, i64) = of_month()
-        .filter(requests::swept.eq(false))
-        .select((count_star(), wallet_low, wallet_high, merchant_low, merchant_high))
-        .first(conn)?;
-    let mut wallet = joined_sum(low, high);
-    let mut merchant = joined_sum(merchant_low, merchant_high);
-    let mut swept: Vec<RequestRow> = of_month()
-        .filter(requests::swept.eq(true))
-        .order(requests::request_id)
-        .select(RequestRow::as_select())
-        .load(conn)?;
-    records::correct(conn, &mut swept)?;
-    for row in &swept {
-        wallet += i128::from(row.wallet_cost);
-        merchant += i128::from(row.merchant_cost);
+    let of_month = requests::table
+        .filter(requests::merchant_id.eq(Id(merchant_id)))
+        .filter(requests::request_id.ge(range.start))
+        .filter(requests::request_id.lt(range.end));
+    let (mut rows, mut wallet, mut merchant) = (0_u64, 0_i128, 0_i128);
+    let (mut after, mut pace) = (None, ReadPace::new());
+    loop {
+        pace.pause();
+        let mut query = of_month
+            .order(requests::request_id)
+            .limit(AT_ONCE)
+            .select((
+                requests::request_id,
+                requests::swept,
+                requests::wallet_cost,
+                requests::merchant_cost,
+            ))
+            .into_boxed();
+        if let Some(after) = after {
+            query = query.filter(requests::request_id.gt(after));
+        }
+        let records: Vec<(Id<RequestId>, bool, i64, i64)> = query.load(conn)?;
+        let Some((last, ..)) = records.last() else { break };
+        after = Some(*last);
+        let mut swept = Vec::new();
+        for (request_id, is_swept, wallet_cost, merchant_cost) in records {
+            rows += 1;
+            if is_swept {
+                swept.push(request_id);
+            } else {
+                wallet += i128::from(wallet_cost);
+                merchant += i128::from(merchant_cost);
+            }
+        }
+        if !swept.is_empty() {
+            let swept = of_month.filter(requests::request_id.eq_any(swept));
+            let mut swept: Vec<RequestRow> = swept.select(RequestRow::as_select()).load(conn)?;
+            records::correct(conn, &mut swept)?;
+            for row in swept {
+                wallet += i128::from(row.wallet_cost);
+                merchant += i128::from(row.merchant_cost);
+            }
+        }
     }
-    let count = u64::try_from(count).unwrap_or_default() + u64::try_from(swept.len()).unwrap_or(0);
-    let found = sums.get(&merchant_id.to_string()).cloned().unwrap_or_default();
-    let of_column = |name: &str| found.amounts.get(name).cloned().unwrap_or_else(|| decimal(0));
-    Ok(found.rows == count
-        && of_column("booked_wallet_cost") == decimal(wallet)
-        && of_column("booked_merchant_cost") == decimal(merchant))
+    Ok((rows, wallet, merchant))
 }

@@ -1,6 +1,7 @@
 //! The rows of the archive: its months, the sums of its records, and its ledger lines.
 
 use diesel::prelude::*;
+use serde::Serialize;
 use tollgate_domain::{LedgerAccount, MerchantId, WalletId};
 
 use crate::codes::EnumCode;
@@ -36,7 +37,7 @@ pub(crate) struct ArchivedSumRow {
 }
 
 /// Consecutive ledger lines of a wallet that are in the archive: those of one account.
-#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable)]
+#[derive(Clone, Debug, PartialEq, Eq, Queryable, Selectable, Insertable, Serialize)]
 #[diesel(table_name = archived_transactions)]
 pub(crate) struct ArchivedLinesRow {
     pub(crate) wallet_id: Id<WalletId>,
