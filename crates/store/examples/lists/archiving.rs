@@ -14,10 +14,15 @@ use crate::{BenchShop, Dice, END, MERCHANTS, call};
 const EVERY: Duration = Duration::from_millis(2);
 /// The time for which calls are made before they are measured: caches fill, and a checkpoint may have to write whole pages.
 const WARM_UP: Duration = Duration::from_secs(40);
-/// The time for which calls are measured before the work begins.
-const BEFORE: Duration = Duration::from_secs(40);
-const PHASES: [&str; 4] =
-    ["the first calls", "nothing is archived", "files are written", "rows are deleted"];
+/// The time for which calls are measured before the work begins, and after it.
+const WITHOUT: Duration = Duration::from_secs(40);
+const PHASES: [&str; 5] = [
+    "the first calls",
+    "nothing is archived",
+    "files are written",
+    "rows are deleted",
+    "nothing is archived any more",
+];
 
 /// The times of admissions, by the number of the phase.
 #[derive(Default)]
@@ -62,9 +67,12 @@ pub(crate) async fn run(
     let watch = async {
         loop {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            if phase.load(Ordering::Relaxed) > 1 {
+            if (2..4).contains(&phase.load(Ordering::Relaxed)) {
                 let is_leaving = store.archived_months().await?.iter().any(|month| month.leaving);
-                phase.store(if is_leaving { 3 } else { 2 }, Ordering::Relaxed);
+                let next = if is_leaving { 3 } else { 2 };
+                let _ = phase.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |phase| {
+                    (phase < 4).then_some(next)
+                });
             }
         }
         #[expect(unreachable_code, reason = "the type of the loop's errors")]
@@ -73,7 +81,7 @@ pub(crate) async fn run(
     let work = async {
         tokio::time::sleep(WARM_UP).await;
         phase.store(1, Ordering::Relaxed);
-        tokio::time::sleep(BEFORE).await;
+        tokio::time::sleep(WITHOUT).await;
         phase.store(2, Ordering::Relaxed);
         let began = Instant::now();
         let archived = tokio::time::timeout(limit, store.archive_months(keep_days)).await;
@@ -94,6 +102,8 @@ pub(crate) async fn run(
             );
         }
         println!("archived in {:?}", began.elapsed());
+        phase.store(4, Ordering::Relaxed);
+        tokio::time::sleep(WITHOUT).await;
         anyhow::Ok(())
     };
     tokio::select! {

@@ -232,7 +232,32 @@ async fn fill(store: &Store, shops: &[BenchShop], shares: &[u64], count: usize) 
         })
         .await?;
     store.fold().await?;
+    if count > 0 {
+        store.write(settle_in_time).await?;
+    }
     eprintln!("{count} records after {:?}", began.elapsed());
+    Ok(())
+}
+
+/// Gives all records and ledger lines the times of their calls. The clock of the store has stood still.
+fn settle_in_time(conn: &mut Conn) -> Result<(), StoreError> {
+    let settled = "UPDATE requests SET settled_at = created_at";
+    let booked = |id: &str| {
+        format!(
+            "UPDATE transactions SET created_at = r.created_at, transaction_id = {id} FROM requests AS r \
+             WHERE transactions.merchant_id = r.merchant_id AND transactions.request_id = r.request_id"
+        )
+    };
+    match conn {
+        Conn::Sqlite(conn) => {
+            let id = "unhex(hex(substr(r.request_id, 1, 6)) || hex(substr(transaction_id, 7)))";
+            conn.batch_execute(&format!("{settled}; {}", booked(id)))?;
+        }
+        Conn::Postgres(conn) => {
+            let id = "substr(r.request_id, 1, 6) || substr(transaction_id, 7)";
+            conn.batch_execute(&format!("{settled}; {}", booked(id)))?;
+        }
+    }
     Ok(())
 }
 
