@@ -5,7 +5,7 @@
 //! 2. Its rows are written to files, and a manifest seals them.
 //! 3. The files are read back, and their sums are compared with those of the rows.
 //! 4. The month is marked. From this transaction on, reads go to the archive.
-//! 5. Its rows are deleted in small transactions.
+//! 5. Its rows are deleted: with their partitions, or in small transactions.
 //!
 //! A process that dies leaves the rows until step 4. The next one begins the month again, and replaces its files. After
 //! step 4, the next one goes on with step 5. One process works at a time, by a lease that every step extends.
@@ -174,7 +174,7 @@ impl Store {
     async fn seal_month(&self, node_id: NodeId, month: Month) -> Result<SealedMonth, StoreError> {
         let archive = self.archive();
         let clock = self.0.context.clock.clone();
-        let write = self.read_at_low_priority(move |conn| {
+        let write = self.read(move |conn| {
             let check = |conn: &mut Conn| lease::check(conn, node_id, clock.now());
             writing::write(conn, &archive, MonthIds::of(month), check)
         });
@@ -231,7 +231,7 @@ impl Store {
         if !self.0.has_one_writer {
             let clock = self.0.context.clock.clone();
             let drop = move |conn: &mut Conn| deleting::drop_records(conn, node_id, ids, &clock);
-            self.read_at_low_priority(drop).await?;
+            self.read(drop).await?;
         }
         let mut paces = [const { DeletionPace::new() }; 3];
         let [of_entries, of_records, of_refusals] = &mut paces;
@@ -353,12 +353,15 @@ impl Store {
 
     /// Puts sums in the place of the ledger lines of a month. Returns whether all of it is done.
     async fn replace_lines(&self, node_id: NodeId, ids: MonthIds) -> Result<bool, StoreError> {
-        let clock = self.0.context.clock.clone();
-        let replace = move |conn: &mut Conn| line_partition::replace(conn, node_id, ids, &clock);
-        match self.read_at_low_priority(replace).await? {
-            LinePartition::Replaced => return Ok(true),
-            LinePartition::Busy => return Ok(false),
-            LinePartition::Missing => {}
+        if !self.0.has_one_writer {
+            let clock = self.0.context.clock.clone();
+            let replace =
+                move |conn: &mut Conn| line_partition::replace(conn, node_id, ids, &clock);
+            match self.read(replace).await? {
+                LinePartition::Replaced => return Ok(true),
+                LinePartition::Busy => return Ok(false),
+                LinePartition::Missing => {}
+            }
         }
         let (mut pace, mut after) = (DeletionPace::new(), transactions::before_all());
         loop {

@@ -132,7 +132,7 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    /// The partition of a month. `None` if the rows of the month are in the default partition.
+    /// The partition of a month. `None` if the rows of the month, if there are any, are in the default partition.
     pub(crate) fn find(
         conn: &mut PgConnection,
         table: PartitionedTable,
@@ -192,12 +192,12 @@ impl Partition {
         .map(drop)
     }
 
-    /// Waits until the server does not vacuum it, and keeps writers out until the transaction ends. A node whose clock is
-    /// wrong may still write to it, and waits for this partition alone.
+    /// Waits until the server does not vacuum it and the table of rows that stay, and keeps writers out until the transaction
+    /// ends. A node whose clock is wrong may still write to it, and waits for this partition alone.
     pub(crate) fn lock(&self, conn: &mut PgConnection) -> QueryResult<()> {
         conn.batch_execute(&format!(
             "SET LOCAL lock_timeout = '5s'; \
-             LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE; \
+             LOCK TABLE {0}, {0}_rest IN SHARE ROW EXCLUSIVE MODE; \
              SET LOCAL lock_timeout = '100ms'",
             self.name
         ))

@@ -84,31 +84,6 @@ impl Store {
         done.await.unwrap_or_else(|cause| Err(StoreError::Unavailable(cause.to_string()).into()))
     }
 
-    /// As [`Store::read`], on a thread of its own that has the lowest priority on Linux.
-    pub(crate) async fn read_at_low_priority<T, E>(
-        &self,
-        work: impl FnOnce(&mut Conn) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
-    {
-        let readers = self.0.readers.clone();
-        let (ended, end) = tokio::sync::oneshot::channel();
-        let unavailable = |cause: String| E::from(StoreError::Unavailable(cause));
-        std::thread::Builder::new()
-            .name("archive".to_owned())
-            .spawn(move || {
-                // Elsewhere a thread has the priority of its process.
-                #[cfg(target_os = "linux")]
-                let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19);
-                let done = readers.get().map_err(E::from).and_then(|mut conn| work(&mut conn));
-                let _ = ended.send(done);
-            })
-            .map_err(|cause| unavailable(cause.to_string()))?;
-        end.await.unwrap_or_else(|cause| Err(unavailable(cause.to_string())))
-    }
-
     /// As [`Store::read`], but `work` sees one state of the database throughout.
     ///
     /// # Errors

@@ -881,7 +881,8 @@ fn a_line_that_is_written_while_its_month_leaves_postgres_is_kept() {
                  FROM transactions_2026_11 WHERE kind = 3 LIMIT 1",
             )?;
             written.send(()).unwrap();
-            let waits = "EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted \
+            let waits = "EXISTS (SELECT 1 FROM pg_locks JOIN pg_database AS d ON d.oid = database \
+                         WHERE datname = current_database() AND NOT granted \
                          AND relation = 'transactions_2026_11'::regclass)";
             let begun = std::time::Instant::now();
             while !diesel::select(diesel::dsl::sql::<Bool>(waits)).get_result(conn)? {

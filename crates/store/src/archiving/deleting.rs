@@ -7,7 +7,7 @@ use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::{Binary, Bool};
 use serde::Serialize;
-use tollgate_domain::{Clock, Id as _, MerchantId, NodeId, RefusalId, RequestId, Timestamp};
+use tollgate_domain::{Clock, Id as _, MerchantId, NodeId, RefusalId, RequestId};
 
 use super::lease;
 use super::month::MonthIds;
@@ -16,7 +16,7 @@ use crate::archived::{self, RecordTimes};
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::partitions::{self, Partition};
+use crate::partitions::{self, Partition, PartitionedTable};
 use crate::records;
 use crate::rollups::QueuedCall;
 use crate::rows::{RequestIndexRow, RequestRow, time};
@@ -103,26 +103,23 @@ pub(super) fn drop_records(
     ids: MonthIds,
     clock: &Clock,
 ) -> Result<(), StoreError> {
-    let staying = staying(conn, ids)?;
-    // Records of a closed month do not change.
-    let _ = drop_partitions(conn, node_id, ids, clock.now(), |conn| {
-        let Conn::Postgres(conn) = conn else { return Ok(()) };
-        let month = ids.from.date();
-        let records = Partition::find(conn, partitions::REQUESTS, month)?;
-        let entries = Partition::find(conn, partitions::REQUEST_INDEX, month)?;
-        for partition in [&records, &entries].into_iter().flatten() {
-            partition.lock(conn)?;
-            partition.make_rest(conn)?;
-        }
-        for some in &staying {
+    // Records of a closed month do not change. Their entries in the index do.
+    let staying = staying(conn, node_id, ids, clock)?;
+    let _ = drop_partitions(conn, node_id, ids, clock, |conn| {
+        let records = locked_partition(conn, partitions::REQUESTS, ids)?;
+        let entries = locked_partition(conn, partitions::REQUEST_INDEX, ids)?;
+        for keys in staying.chunks(STAYING_AT_ONCE) {
+            let index = entries_of_keys(conn, ids, keys)?;
+            let Conn::Postgres(conn) = conn else { return Ok(()) };
             if let Some(records) = &records {
-                records.copy_to_rest(conn, "merchant_id, request_id", &some.records)?;
+                records.copy_to_rest(conn, "merchant_id, request_id", &keys)?;
             }
             if let Some(entries) = &entries {
-                entries.copy_to_rest(conn, "merchant_id, key, value, request_id", &some.entries)?;
+                entries.copy_to_rest(conn, "merchant_id, key, value, request_id", &index)?;
             }
         }
-        for partition in [&records, &entries].into_iter().flatten() {
+        let Conn::Postgres(conn) = conn else { return Ok(()) };
+        for partition in [records, entries].into_iter().flatten() {
             partition.replace_by_rest(conn)?;
         }
         Ok(())
@@ -130,19 +127,34 @@ pub(super) fn drop_records(
     Ok(())
 }
 
+/// The partition of a month, if there is one, with an empty table for the rows that stay. Nothing is written to it meanwhile.
+fn locked_partition(
+    conn: &mut Conn,
+    table: PartitionedTable,
+    ids: MonthIds,
+) -> Result<Option<Partition>, StoreError> {
+    let Conn::Postgres(conn) = conn else { return Ok(None) };
+    let partition = Partition::find(conn, table, ids.from.date())?;
+    if let Some(partition) = &partition {
+        partition.make_rest(conn)?;
+        partition.lock(conn)?;
+    }
+    Ok(partition)
+}
+
 /// Waits shortly for long reports. If they do not end, the partitions stay. Returns whether they are dropped.
 pub(super) fn drop_partitions(
     conn: &mut Conn,
     node_id: NodeId,
     ids: MonthIds,
-    now: Timestamp,
+    clock: &Clock,
     drop: impl Fn(&mut Conn) -> Result<(), StoreError>,
 ) -> Result<bool, StoreError> {
     const ATTEMPTS: u32 = 10;
     const PAUSE: Duration = Duration::from_secs(1);
     for attempt in 1..=ATTEMPTS {
         let dropped = conn.write_short_wait(|conn| {
-            lease::extend(conn, node_id, now)?;
+            lease::extend(conn, node_id, clock.now())?;
             drop(conn)
         });
         match dropped {
@@ -160,12 +172,8 @@ pub(super) fn drop_partitions(
     Ok(false)
 }
 
-/// Some records that stay in the database.
-struct StayingRecords {
-    records: Vec<RecordKey>,
-    /// Their entries in the index, and perhaps others that are not there.
-    entries: Vec<RequestIndexRow>,
-}
+/// The number of staying records that are copied at once.
+const STAYING_AT_ONCE: usize = 1_000;
 
 #[derive(Clone, Copy, Queryable, Selectable, Serialize)]
 #[diesel(table_name = requests)]
@@ -175,53 +183,66 @@ struct RecordKey {
 }
 
 /// The records of a month that stay in the database.
-fn staying(conn: &mut Conn, ids: MonthIds) -> Result<Vec<StayingRecords>, StoreError> {
+fn staying(
+    conn: &mut Conn,
+    node_id: NodeId,
+    ids: MonthIds,
+    clock: &Clock,
+) -> Result<Vec<RecordKey>, StoreError> {
     const AT_ONCE: i64 = 5_000;
     let range = ids.requests();
-    let of_month = requests::table
-        .filter(requests::request_id.ge(range.start))
-        .filter(requests::request_id.lt(range.end));
     // No merchant has this id.
-    let mut last =
-        RecordKey { merchant_id: Id(MerchantId::from_bytes([0; 16])), request_id: range.start };
-    let (mut found, mut pace) = (Vec::new(), ReadPace::new());
+    let before_all = Id(MerchantId::from_bytes([0; 16]));
+    let mut last = RecordKey { merchant_id: before_all, request_id: range.start };
+    let (mut staying, mut pace) = (Vec::new(), ReadPace::new());
     loop {
         pace.pause();
+        conn.write_bounded(|conn| lease::extend(conn, node_id, clock.now()))?;
         let is_after = sql::<Bool>("(merchant_id, request_id) > (")
             .bind::<Binary, _>(last.merchant_id)
             .sql(", ")
             .bind::<Binary, _>(last.request_id)
             .sql(")");
-        let records: Vec<(RecordKey, RecordTimes)> = of_month
+        let records: Vec<(RecordKey, RecordTimes)> = requests::table
+            .filter(requests::request_id.ge(range.start))
+            .filter(requests::request_id.lt(range.end))
             .filter(is_after)
             .order((requests::merchant_id, requests::request_id))
             .limit(AT_ONCE)
             .select((RecordKey::as_select(), RecordTimes::as_select()))
             .load(conn)?;
-        let Some((key, _)) = records.last() else { return Ok(found) };
+        let Some((key, _)) = records.last() else { return Ok(staying) };
         last = *key;
-        let stay = records.into_iter().filter(|(_, times)| times.stays()).map(|(key, _)| key);
-        let stay = Vec::from_iter(stay);
-        if stay.is_empty() {
-            continue;
-        }
-        let merchants: HashSet<_> = stay.iter().map(|key| key.merchant_id).collect();
-        let rows: Vec<RequestRow> = of_month
-            .filter(requests::merchant_id.eq_any(merchants))
-            .filter(requests::request_id.eq_any(stay.iter().map(|key| key.request_id)))
-            .select(RequestRow::as_select())
-            .load(conn)?;
-        let mut corrected = rows.clone();
-        // A correction, which changes entries, may not be in the index yet.
-        records::correct(conn, &mut corrected)?;
-        let mut entries = Vec::new();
-        for row in rows.iter().chain(&corrected) {
-            entries.extend(entries_of(row)?);
-        }
-        entries.sort_unstable();
-        entries.dedup();
-        found.push(StayingRecords { records: stay, entries });
+        staying.extend(records.iter().filter(|(_, times)| times.stays()).map(|(key, _)| *key));
     }
+}
+
+/// The entries of records in the index, and perhaps others that are not there: a correction, which changes them, may still be
+/// queued.
+fn entries_of_keys(
+    conn: &mut Conn,
+    ids: MonthIds,
+    keys: &[RecordKey],
+) -> Result<Vec<RequestIndexRow>, StoreError> {
+    let range = ids.requests();
+    let merchants: HashSet<_> = keys.iter().map(|key| key.merchant_id).collect();
+    let rows: Vec<RequestRow> = requests::table
+        .filter(requests::merchant_id.eq_any(merchants))
+        .filter(requests::request_id.eq_any(keys.iter().map(|key| key.request_id)))
+        // PostgreSQL then looks at the partition of the month alone.
+        .filter(requests::request_id.ge(range.start))
+        .filter(requests::request_id.lt(range.end))
+        .select(RequestRow::as_select())
+        .load(conn)?;
+    let mut corrected = rows.clone();
+    records::correct(conn, &mut corrected)?;
+    let mut entries = Vec::new();
+    for row in rows.iter().chain(&corrected) {
+        entries.extend(entries_of(row)?);
+    }
+    entries.sort_unstable();
+    entries.dedup();
+    Ok(entries)
 }
 
 /// The entries of a record in the index.

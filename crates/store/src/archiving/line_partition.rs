@@ -25,7 +25,7 @@ const SUMS: &str = "archived_transactions_next";
 /// The result for the partition of the lines of a month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinePartition {
-    /// The lines of the month are in the default partition.
+    /// The lines of the month are in the default partition, if there are any.
     Missing,
     /// It is in use. A later run tries again.
     Busy,
@@ -80,9 +80,8 @@ pub(super) fn replace(
             break;
         }
     }
-    let replaced = drop_partitions(conn, node_id, ids, clock.now(), |conn| {
-        put_in_place(conn, &partition, &counts)
-    })?;
+    let replaced =
+        drop_partitions(conn, node_id, ids, clock, |conn| put_in_place(conn, &partition, &counts))?;
     Ok(if replaced { LinePartition::Replaced } else { LinePartition::Busy })
 }
 
@@ -133,6 +132,10 @@ fn put_in_place(
     written: &RowCounts,
 ) -> Result<(), StoreError> {
     let Conn::Postgres(conn) = conn else { return Ok(()) };
+    // The server may be vacuuming it.
+    conn.batch_execute(&format!(
+        "SET LOCAL lock_timeout = '5s'; LOCK TABLE {SUMS} IN SHARE ROW EXCLUSIVE MODE"
+    ))?;
     partition.lock(conn)?;
     let (lines, staying) = partition.count(conn)?;
     let sums = diesel::select(sql::<BigInt>(&format!("(SELECT count(*) FROM {SUMS})")));
