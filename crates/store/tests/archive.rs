@@ -886,7 +886,7 @@ fn a_line_that_is_written_while_its_month_leaves_postgres_is_kept() {
                          AND relation = 'transactions_2026_11'::regclass)";
             let begun = std::time::Instant::now();
             while !diesel::select(diesel::dsl::sql::<Bool>(waits)).get_result(conn)? {
-                assert!(begun.elapsed() < Duration::from_secs(60), "nobody waits for the partition");
+                assert!(begun.elapsed() < Duration::from_secs(60), "no statement waits for the partition");
                 std::thread::sleep(Duration::from_millis(50));
             }
             Ok::<_, StoreError>(())
