@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{TestRequest, TestResponse, tools};
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
@@ -131,10 +132,9 @@ fn haproxy(cells: &[(u16, &CellService)], folder: &Path) -> Option<RouterProcess
 
 /// Runs `test` behind each router, before cell 0 and cell 7.
 fn each_router(test: impl AsyncFn(&RouterProcess, &[(u16, &CellService)])) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let [zero, seven] = [0, 7].map(CellService::new);
     let cells = [(0, &zero), (7, &seven)];
-    runtime.block_on(behind_each_router(&cells, test));
+    block_on(behind_each_router(&cells, test));
 }
 
 async fn behind_each_router(
@@ -239,10 +239,9 @@ fn a_person_signs_in_to_the_cell_of_the_key() {
 
 #[test]
 fn a_merchant_that_has_moved_keeps_its_keys() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let [zero, seven] = [0, 7].map(CellService::new);
     let cells = [(0, &zero), (7, &seven)];
-    runtime.block_on(async {
+    block_on(async {
         let body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
         let made =
             zero.node.call("POST", "/v1/spend_keys", &zero.key).json(&json!({"name": "Key"}));

@@ -17,6 +17,7 @@ use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
 use fantoccini::{Client, ClientBuilder, Locator};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::tools;
 
 use crate::site::{ServiceProcess, Site, merchant_key};
@@ -271,8 +272,7 @@ async fn create_content(service: &ServiceProcess, site: &Site, key: &str) {
 
 #[test]
 fn a_merchant_looks_at_every_page_and_changes_what_pages_change() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let Some(browser) = ChromiumBrowser::start().await else { return };
         let site = Site::new("sqlite:DIR/tollgate.db", None);
         let key = merchant_key(&site);
@@ -424,8 +424,7 @@ fn animation(screenshots: &[(Vec<u8>, u16)]) -> Vec<u8> {
 /// With `UPDATE_IMAGES` in the environment it also writes the images of the documentation.
 #[test]
 fn the_demo_signs_in_and_has_a_business_to_look_at() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let Some(browser) = ChromiumBrowser::start().await else { return };
         let mut demo = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["demo", "--listen", "127.0.0.1:0"])

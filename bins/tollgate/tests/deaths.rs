@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_testkit::random::Random;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{postgres, tools};
 
 use crate::site::load::Load;
@@ -116,8 +117,7 @@ fn of_two_nodes_either_may_be_killed_at_any_moment() {
     let Some(database) = postgres::database() else { return };
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(assert_survives_kills(&site, 2, || site.serve()));
+    block_on(assert_survives_kills(&site, 2, || site.serve()));
 }
 
 /// A disk for one site that keeps synced data apart from written data.
@@ -158,8 +158,7 @@ impl<'a> PowerCutDisk<'a> {
 fn a_power_cut_at_any_moment_loses_nothing() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
     let Some(disk) = PowerCutDisk::of(&site) else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(assert_survives_kills(&site, 1, || {
+    block_on(assert_survives_kills(&site, 1, || {
         disk.lose_unsynced();
         disk.serve(&[])
     }));
@@ -170,8 +169,7 @@ fn a_power_cut_at_any_moment_loses_nothing() {
 fn a_power_cut_on_a_disk_that_ignores_syncs_loses_calls() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
     let Some(disk) = PowerCutDisk::of(&site) else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let mut service = disk.serve(&[("POWER_SYNC", "ignored")]);
         let token = service.create_customer(&key, "1000").await;
@@ -192,8 +190,7 @@ fn a_power_cut_on_a_disk_that_ignores_syncs_loses_calls() {
 #[test]
 fn a_service_that_is_overtaken_ends_itself_and_loses_nothing() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let mut services = vec![site.serve()];
         let token = services[0].create_customer(&key, "1000").await;

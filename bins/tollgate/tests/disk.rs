@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::tools;
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
@@ -75,8 +76,7 @@ async fn settled_balance(service: &ServiceProcess, key: &str, wallet: &str) -> i
 #[test]
 fn whichever_system_call_of_the_ledger_the_disk_fails_a_call_is_booked_once() {
     let site = Site::new("sqlite:DIR/tollgate.db", None);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let service = site.serve();
         let token = service.create_customer(&key, "1000").await;
@@ -181,8 +181,7 @@ fn a_full_disk_refuses_calls_and_loses_none_and_when_there_is_room_all_goes_on()
         return;
     };
     let site = Site::new(&format!("sqlite:{}/tollgate.db", place.display()), None);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let mut service = site.serve();
         let token = service.create_customer(&key, "1000").await;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tollgate_domain::Timestamp;
 use tollgate_pricing::Amount;
 use tollgate_testkit::random::Random;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{TestRequest, postgres};
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
@@ -391,6 +392,5 @@ fn jobs_of_two_nodes_that_are_killed_are_settled_once() {
     let Some(database) = postgres::database() else { return };
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(assert_jobs_are_settled_once(&site, 2, Faults::Killed));
+    block_on(assert_jobs_are_settled_once(&site, 2, Faults::Killed));
 }

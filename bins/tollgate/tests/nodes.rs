@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{TestRequest, postgres};
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
@@ -22,8 +23,7 @@ fn each_fleet_of(sizes: &[usize], test: impl AsyncFn(&Fleet)) {
         let Some(database) = postgres::database() else { return };
         let url = database.url().to_owned();
         let site = Site::new(&url, Some(database));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let key = merchant_key(&site);
             let nodes = (0..size).map(|_| site.serve()).collect();
             let fleet = Fleet { nodes, key, site };

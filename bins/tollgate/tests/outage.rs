@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tollgate_testkit::TestResponse;
 use tollgate_testkit::postgres::{self, TcpProxy};
+use tollgate_testkit::store::block_on;
 
 use crate::site::load::Load;
 use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
@@ -51,8 +52,7 @@ fn while_the_store_is_away_calls_are_refused_and_those_on_their_way_are_settled_
     let Some((server, database)) = postgres::server() else { return };
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let nodes = [site.serve(), site.serve()];
         let token = nodes[0].create_customer(&key, "1000").await;
@@ -185,8 +185,7 @@ fn a_server_that_only_reads_is_away_and_its_connections_are_opened_anew() {
     let Some((server, database)) = postgres::server() else { return };
     let way = TcpProxy::to(&database);
     let site = Site::new(way.url(), Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let node = site.serve();
         let token = node.create_customer(&key, "1000").await;
@@ -228,8 +227,7 @@ fn a_service_that_is_told_to_end_does_so_in_time_although_its_store_says_nothing
     let Some((server, database)) = postgres::server() else { return };
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let key = merchant_key(&site);
         let mut node = site.serve_with(&[("TOLLGATE_DRAIN_TIMEOUT_MS", "5000")]);
         let token = node.create_customer(&key, "1000").await;

@@ -32,6 +32,7 @@ use tokio::time::{sleep, timeout};
 use tollgate_domain::{Key, KeyKind};
 use tollgate_testkit::TestRequest;
 use tollgate_testkit::random::Random;
+use tollgate_testkit::store::block_on;
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, merchant_key};
 
@@ -45,8 +46,7 @@ fn run(test: impl AsyncFn(&Site)) {
     let most = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: most.maximum, ..most }).unwrap();
     let site = Site::new("sqlite:DIR/tollgate.db", None);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(test(&site));
+    block_on(test(&site));
 }
 
 /// A provider that streams as fast as its client reads. The name of the model sets the number of bytes,

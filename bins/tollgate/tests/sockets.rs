@@ -13,6 +13,7 @@ use base64::Engine;
 use serde_json::{Value, json};
 use tollgate_pricing::Amount;
 use tollgate_testkit::random::Random;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{SocketEvent, TestRequest, TestSocket, postgres};
 
 use crate::site::{ServiceProcess, Site, assert_audit_clean, each_site, merchant_key};
@@ -423,8 +424,7 @@ fn a_key_that_is_paused_on_one_node_closes_its_sockets_on_another() {
     let Some(database) = postgres::database() else { return };
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let (here, there) = (site.serve(), site.serve());
         let customer = customer(&site, &here, "1", &json!({})).await;
         let open = customer.open(Protocol::Responses, here.address, &USAGE);

@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use tollgate_testkit::postgres;
+use tollgate_testkit::store::block_on;
 
 use crate::site::{ServiceProcess, Site, merchant_key};
 
@@ -64,10 +65,6 @@ impl TlsSite {
     }
 }
 
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(test);
-}
-
 /// Sends raw bytes and reads until the other side closes.
 async fn exchange(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: &str) -> String {
     stream.write_all(bytes.as_bytes()).await.unwrap();
@@ -80,7 +77,7 @@ async fn exchange(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, bytes: 
 
 #[test]
 fn with_a_certificate_it_speaks_tls_and_nothing_else() {
-    run(async {
+    block_on(async {
         let scene = TlsSite::new();
         let key = merchant_key(&scene.site);
         let node = scene.serve();

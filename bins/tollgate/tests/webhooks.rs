@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::task::JoinSet;
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{TestRequest, TestResponse, postgres};
 
 use crate::site::{ServiceProcess, Site, each_site, merchant_key};
@@ -573,8 +574,7 @@ fn two_nodes_make_no_attempt_twice_and_one_goes_on_where_the_other_died() {
     let Some(database) = postgres::database() else { return };
     let url = database.url().to_owned();
     let site = Site::new(&url, Some(database));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let mut scene = WebhookSite::new(&site);
         let other = site.serve();
         let hook = scene.create_webhook("quick", &json!(["connection.created"])).await;

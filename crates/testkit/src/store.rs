@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -43,22 +44,37 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(1_200);
 
 /// Runs `test` on a fresh store of each database: SQLite, then PostgreSQL. Both end audited.
 pub fn each_store(test: impl AsyncFn(&TestStore)) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let mut databases = vec![None];
-    databases.extend(postgres::migrated_database(|url| migrate(&url.parse().unwrap())).map(Some));
-    for database in databases {
+    for database in databases() {
         let store = TestStore::open(database);
-        runtime.block_on(store.run(&test));
+        store.run(Box::pin(test(&store)));
     }
 }
 
 /// Runs `test` on a fresh store of a PostgreSQL server of its own. It ends audited.
 pub fn on_own_server(test: impl AsyncFn(&TestStore, &TestServer)) {
     let Some((server, database)) = postgres::server() else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     migrate(&database.url().parse().unwrap());
     let store = TestStore::open(Some(database));
-    runtime.block_on(store.run(async |store| test(store, &server).await));
+    store.run(Box::pin(test(&store, &server)));
+}
+
+/// SQLite, and a fresh database of PostgreSQL if that is installed.
+fn databases() -> impl Iterator<Item = Option<TestDatabase>> {
+    let postgres = postgres::migrated_database(|url| migrate(&url.parse().unwrap()));
+    [None].into_iter().chain(postgres.map(Some))
+}
+
+/// Waits for a test.
+pub fn block_on(test: impl Future<Output = ()>) {
+    wait_for(Box::pin(test));
+}
+
+/// All tests have one type here. Else the runtime is compiled for each of them.
+type AnyTest<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+fn wait_for(test: AnyTest<'_>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.unwrap().block_on(test);
 }
 
 impl TestStore {
@@ -78,12 +94,14 @@ impl TestStore {
         Self { store, clock, url, database, folder }
     }
 
-    async fn run(&self, test: impl AsyncFn(&Self)) {
-        self.store.renew_lease().await.unwrap();
-        let in_time = tokio::time::timeout(TEST_TIMEOUT, test(self)).await;
-        in_time.expect("the test ends in time");
-        self.assert_audited().await;
-        self.store.close().await.unwrap();
+    fn run(&self, test: AnyTest<'_>) {
+        block_on(async {
+            self.store.renew_lease().await.unwrap();
+            let in_time = tokio::time::timeout(TEST_TIMEOUT, test).await;
+            in_time.expect("the test ends in time");
+            self.assert_audited().await;
+            self.store.close().await.unwrap();
+        });
     }
 }
 

@@ -19,6 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollgate_simulator::{Behavior, Simulator};
+use tollgate_testkit::store::block_on;
 use tollgate_testkit::{TestDatabase, TestRequest, postgres};
 
 /// A configuration in its own folder, with a simulated provider.
@@ -37,8 +38,7 @@ pub fn each_site(test: impl AsyncFn(&Site)) {
         }
         let url = database.as_ref().map_or("sqlite:DIR/tollgate.db", TestDatabase::url).to_owned();
         let site = Site::new(&url, database);
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(test(&site));
+        block_on(test(&site));
     }
 }
 

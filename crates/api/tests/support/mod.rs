@@ -149,9 +149,7 @@ async fn run(
 ) {
     let gateway = Gateway::start(store, settings, clock, prices).await;
     test(&gateway).await;
-    gateway.calls.drain(Duration::from_secs(5)).await;
-    assert_eq!(gateway.calls.running(), 0);
-    assert_eq!(store.store.audit().await.unwrap().pending, 0, "every call is settled");
+    gateway.end().await;
 }
 
 impl<'a> Gateway<'a> {
@@ -208,6 +206,12 @@ impl<'a> Gateway<'a> {
             nobody: format!("{nobody}/chat/completions"),
             untrusted: format!("{untrusted}/chat/completions"),
         }
+    }
+
+    async fn end(self) {
+        self.calls.drain(Duration::from_secs(5)).await;
+        assert_eq!(self.calls.running(), 0);
+        assert_eq!(self.store.store.audit().await.unwrap().pending, 0, "every call is settled");
     }
 
     /// The merchant's secret key.
