@@ -369,7 +369,7 @@ impl Store {
             let lines = self.read(next).await?;
             let Some((last, _)) = lines.last() else { return Ok(true) };
             after = (last.wallet_id, last.number);
-            let leaving = lines.into_iter().filter(|(_, leaves)| *leaves == Some(true));
+            let leaving = lines.into_iter().filter(|(_, leaves)| *leaves);
             let leaving = leaving.map(|(line, _)| line).collect();
             self.delete_all(node_id, &mut pace, leaving, move |conn, some| {
                 transactions::replace(conn, ids, some)

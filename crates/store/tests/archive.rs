@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use diesel::RunQueryDsl;
 use diesel::connection::SimpleConnection;
+use diesel::pg::PgConnection;
 use diesel::sql_types::{BigInt, Bool};
 use tollgate_domain::admission::{Call, CallKey};
 use tollgate_domain::settlement::Ending;
@@ -461,6 +462,20 @@ async fn count(store: &Store, table: &'static str) -> i64 {
     number(store, format!("count(*) FROM {table}")).await
 }
 
+/// Waits until a statement waits for a table of PostgreSQL.
+fn wait_until_locked(conn: &mut PgConnection, table: &str) -> Result<(), StoreError> {
+    let waits = format!(
+        "EXISTS (SELECT 1 FROM pg_locks JOIN pg_database AS d ON d.oid = database \
+         WHERE datname = current_database() AND NOT granted AND relation = '{table}'::regclass)"
+    );
+    let begun = std::time::Instant::now();
+    while !diesel::select(diesel::dsl::sql::<Bool>(&waits)).get_result(conn)? {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no statement waits for {table}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// The identities of the partitions of these months, and 0 for one that is not there. SQLite has none.
 async fn partitions(store: &TestStore, months: [&str; 2]) -> Vec<i64> {
     let mut found = Vec::new();
@@ -881,15 +896,7 @@ fn a_line_that_is_written_while_its_month_leaves_postgres_is_kept() {
                  FROM transactions_2026_11 WHERE kind = 3 LIMIT 1",
             )?;
             written.send(()).unwrap();
-            let waits = "EXISTS (SELECT 1 FROM pg_locks JOIN pg_database AS d ON d.oid = database \
-                         WHERE datname = current_database() AND NOT granted \
-                         AND relation = 'transactions_2026_11'::regclass)";
-            let begun = std::time::Instant::now();
-            while !diesel::select(diesel::dsl::sql::<Bool>(waits)).get_result(conn)? {
-                assert!(begun.elapsed() < Duration::from_secs(60), "no statement waits for the partition");
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Ok::<_, StoreError>(())
+            wait_until_locked(conn, "transactions_2026_11")
         });
         let archive = async {
             is_written.await.unwrap();
@@ -907,6 +914,43 @@ fn a_line_that_is_written_while_its_month_leaves_postgres_is_kept() {
         assert!(count(&store.store, "transactions_2026_11").await < 50);
         assert_eq!(count(&store.store, "transactions WHERE description = 'late'").await, 1);
         execute(&store.store, "DELETE FROM transactions WHERE description = 'late'").await;
+        store.assert_audited().await;
+        assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
+        before.assert_same(&shop.answers(&store.store).await);
+    });
+}
+
+#[test]
+fn a_month_leaves_postgres_when_reports_of_its_lines_end() {
+    each_store(async |store| {
+        if store.database.is_none() {
+            return;
+        }
+        let mut random = Random(19);
+        let mut shop = Shop::of(store).await;
+        while store.clock.now() < START.plus_millis(55 * DAY) {
+            shop.step(store, &mut random).await;
+        }
+        let before = shop.answers(&store.store).await;
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let report = store.store.write(move |conn| {
+            let Conn::Postgres(conn) = conn else { return Ok(()) };
+            conn.batch_execute("LOCK TABLE transactions IN ACCESS SHARE MODE")?;
+            begun.send(()).unwrap();
+            // The first attempt ends after 100 ms, and the second one is a second later.
+            wait_until_locked(conn, "transactions")?;
+            std::thread::sleep(Duration::from_millis(500));
+            wait_until_locked(conn, "transactions")
+        });
+        let archive = async {
+            has_begun.await.unwrap();
+            store.store.archive_months(KEEP).await.unwrap()
+        };
+        let (report, archiving) = tokio::join!(report, archive);
+        report.unwrap();
+        assert_eq!(archiving.sealed.len(), 2, "{archiving:?}");
+        let leaving = store.store.archived_months().await.unwrap();
+        assert_eq!(leaving.iter().map(|month| month.leaving).collect::<Vec<_>>(), [false, false]);
         store.assert_audited().await;
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
         before.assert_same(&shop.answers(&store.store).await);

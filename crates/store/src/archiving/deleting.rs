@@ -1,16 +1,12 @@
 //! The deletion of the rows of a month that is in the archive.
 
-use std::collections::HashSet;
-use std::time::Duration;
-
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::{Binary, Bool};
-use serde::Serialize;
 use tollgate_domain::{Clock, Id as _, MerchantId, NodeId, RefusalId, RequestId};
 
 use super::lease;
-use super::month::MonthIds;
+use super::month::{MonthIds, RecordKey};
 use super::pace::ReadPace;
 use crate::archived::{self, RecordTimes};
 use crate::conn::Conn;
@@ -105,25 +101,40 @@ pub(super) fn drop_records(
 ) -> Result<(), StoreError> {
     // Records of a closed month do not change. Their entries in the index do.
     let staying = staying(conn, node_id, ids, clock)?;
-    let _ = drop_partitions(conn, node_id, ids, clock, |conn| {
-        let records = locked_partition(conn, partitions::REQUESTS, ids)?;
-        let entries = locked_partition(conn, partitions::REQUEST_INDEX, ids)?;
-        for keys in staying.chunks(STAYING_AT_ONCE) {
-            let index = entries_of_keys(conn, ids, keys)?;
-            let Conn::Postgres(conn) = conn else { return Ok(()) };
-            if let Some(records) = &records {
-                records.copy_to_rest(conn, "merchant_id, request_id", &keys)?;
-            }
-            if let Some(entries) = &entries {
-                entries.copy_to_rest(conn, "merchant_id, key, value, request_id", &index)?;
-            }
-        }
+    let replaced = partitions::until_unread(|| {
+        conn.write_short_wait(|conn| {
+            lease::extend(conn, node_id, clock.now())?;
+            replace_partitions(conn, ids, &staying)
+        })
+    });
+    if let Err(cause) = replaced {
+        log::warn!("records of {} are deleted one by one: {cause}", ids.month);
+    }
+    Ok(())
+}
+
+/// Puts the records that stay, and their entries, in the place of the partitions of a month.
+fn replace_partitions(
+    conn: &mut Conn,
+    ids: MonthIds,
+    staying: &[RecordKey],
+) -> Result<(), StoreError> {
+    let records = locked_partition(conn, partitions::REQUESTS, ids)?;
+    let entries = locked_partition(conn, partitions::REQUEST_INDEX, ids)?;
+    for keys in staying.chunks(STAYING_AT_ONCE) {
+        let index = entries_of_keys(conn, ids, keys)?;
         let Conn::Postgres(conn) = conn else { return Ok(()) };
-        for partition in [records, entries].into_iter().flatten() {
-            partition.replace_by_rest(conn)?;
+        if let Some(records) = &records {
+            records.copy_to_rest(conn, "merchant_id, request_id", &keys)?;
         }
-        Ok(())
-    })?;
+        if let Some(entries) = &entries {
+            entries.copy_to_rest(conn, "merchant_id, key, value, request_id", &index)?;
+        }
+    }
+    let Conn::Postgres(conn) = conn else { return Ok(()) };
+    for partition in [records, entries].into_iter().flatten() {
+        partition.replace_by_rest(conn)?;
+    }
     Ok(())
 }
 
@@ -142,45 +153,8 @@ fn locked_partition(
     Ok(partition)
 }
 
-/// Waits shortly for long reports. If they do not end, the partitions stay. Returns whether they are dropped.
-pub(super) fn drop_partitions(
-    conn: &mut Conn,
-    node_id: NodeId,
-    ids: MonthIds,
-    clock: &Clock,
-    drop: impl Fn(&mut Conn) -> Result<(), StoreError>,
-) -> Result<bool, StoreError> {
-    const ATTEMPTS: u32 = 10;
-    const PAUSE: Duration = Duration::from_secs(1);
-    for attempt in 1..=ATTEMPTS {
-        let dropped = conn.write_short_wait(|conn| {
-            lease::extend(conn, node_id, clock.now())?;
-            drop(conn)
-        });
-        match dropped {
-            Err(cause) if cause.is_lock_timeout() && attempt < ATTEMPTS => {
-                std::thread::sleep(PAUSE);
-            }
-            Err(cause) => {
-                let month = ids.month;
-                log::warn!("partitions of {month} are not dropped: {cause}");
-                return Ok(false);
-            }
-            Ok(()) => return Ok(true),
-        }
-    }
-    Ok(false)
-}
-
 /// The number of staying records that are copied at once.
 const STAYING_AT_ONCE: usize = 1_000;
-
-#[derive(Clone, Copy, Queryable, Selectable, Serialize)]
-#[diesel(table_name = requests)]
-struct RecordKey {
-    merchant_id: Id<MerchantId>,
-    request_id: Id<RequestId>,
-}
 
 /// The records of a month that stay in the database.
 fn staying(
@@ -224,16 +198,7 @@ fn entries_of_keys(
     ids: MonthIds,
     keys: &[RecordKey],
 ) -> Result<Vec<RequestIndexRow>, StoreError> {
-    let range = ids.requests();
-    let merchants: HashSet<_> = keys.iter().map(|key| key.merchant_id).collect();
-    let rows: Vec<RequestRow> = requests::table
-        .filter(requests::merchant_id.eq_any(merchants))
-        .filter(requests::request_id.eq_any(keys.iter().map(|key| key.request_id)))
-        // PostgreSQL then looks at the partition of the month alone.
-        .filter(requests::request_id.ge(range.start))
-        .filter(requests::request_id.lt(range.end))
-        .select(RequestRow::as_select())
-        .load(conn)?;
+    let rows: Vec<RequestRow> = ids.records(keys).select(RequestRow::as_select()).load(conn)?;
     let mut corrected = rows.clone();
     records::correct(conn, &mut corrected)?;
     let mut entries = Vec::new();

@@ -9,7 +9,6 @@ use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Text};
 use tollgate_domain::{Clock, NodeId};
 
-use super::deleting::drop_partitions;
 use super::lease;
 use super::month::MonthIds;
 use super::pace::ReadPace;
@@ -63,8 +62,8 @@ pub(super) fn replace(
         for (line, leaves) in &lines {
             after = (line.wallet_id, line.number);
             match leaves {
-                Some(true) => LineGroup::add_line(&mut groups, ids, line),
-                Some(false) | None => staying.push(line),
+                true => LineGroup::add_line(&mut groups, ids, line),
+                false => staying.push(line),
             }
         }
         // The next lines may go on with the last group.
@@ -80,9 +79,17 @@ pub(super) fn replace(
             break;
         }
     }
-    let replaced =
-        drop_partitions(conn, node_id, ids, clock, |conn| put_in_place(conn, &partition, &counts))?;
-    Ok(if replaced { LinePartition::Replaced } else { LinePartition::Busy })
+    let replaced = conn.write_short_wait(|conn| {
+        lease::extend(conn, node_id, clock.now())?;
+        put_in_place(conn, &partition, &counts)
+    });
+    Ok(match replaced {
+        Ok(()) => LinePartition::Replaced,
+        Err(cause) => {
+            log::warn!("ledger lines of {} have not left: {cause}", ids.month);
+            LinePartition::Busy
+        }
+    })
 }
 
 impl RowCounts {
@@ -146,5 +153,6 @@ fn put_in_place(
     conn.batch_execute(&format!(
         "INSERT INTO archived_transactions SELECT * FROM {SUMS}; DROP TABLE {SUMS}"
     ))?;
-    Ok(partition.replace_by_rest(conn)?)
+    // A savepoint: what is counted and inserted is kept.
+    partitions::until_unread(|| Ok(conn.transaction(|conn| partition.replace_by_rest(conn))?))
 }

@@ -1,8 +1,10 @@
 //! The rows of a month.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use diesel::prelude::*;
+use serde::Serialize;
 use tollgate_domain::{MerchantId, Month, RefusalId, RequestId, TimeZone, Timestamp};
 
 use crate::conn::Conn;
@@ -11,6 +13,14 @@ use crate::ids::Id;
 use crate::merchants;
 use crate::rows::RequestRow;
 use crate::schema::requests;
+
+/// The primary key of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Queryable, Selectable, Serialize)]
+#[diesel(table_name = requests)]
+pub(super) struct RecordKey {
+    pub(super) merchant_id: Id<MerchantId>,
+    pub(super) request_id: Id<RequestId>,
+}
 
 /// The ids of the calls and refusals of a month.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +63,22 @@ impl MonthIds {
             query = query.filter(requests::request_id.gt(after));
         }
         Ok(query.load(conn)?)
+    }
+
+    /// The records of these keys that are there.
+    pub(super) fn records<'a>(
+        &self,
+        keys: &'a [RecordKey],
+    ) -> requests::BoxedQuery<'a, <Conn as Connection>::Backend> {
+        let range = self.requests();
+        let merchants: HashSet<_> = keys.iter().map(|key| key.merchant_id).collect();
+        requests::table
+            .filter(requests::merchant_id.eq_any(merchants))
+            .filter(requests::request_id.eq_any(keys.iter().map(|key| key.request_id)))
+            // PostgreSQL then looks at the partition of the month alone.
+            .filter(requests::request_id.ge(range.start))
+            .filter(requests::request_id.lt(range.end))
+            .into_boxed()
     }
 
     pub(super) fn refusals(&self) -> Range<Id<RefusalId>> {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use diesel::dsl::{exists, not, sql};
+use diesel::dsl::{exists, sql};
 use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Binary, Bool};
 use tollgate_archive::{Manifest, MerchantSums, Sums, Table as _, decimal};
@@ -12,7 +12,7 @@ use tollgate_domain::{
     Id as _, LedgerAccount, MerchantId, RequestId, TransactionId, TransactionKind, WalletId,
 };
 
-use super::month::MonthIds;
+use super::month::{MonthIds, RecordKey};
 use super::pace::ReadPace;
 use crate::archived::{RecordArchive, quarter_hour};
 use crate::codes::EnumCode;
@@ -22,7 +22,7 @@ use crate::ids::Id;
 use crate::rows::{ArchivedLinesRow, TransactionRow, time};
 use crate::schema::{
     archived_months, archived_transactions, breaking_migrations, merchants as merchants_table,
-    requests, transactions, wallets,
+    transactions, wallets,
 };
 use crate::tables::merchants::present;
 
@@ -198,24 +198,28 @@ pub(super) fn lines_after(
     conn: &mut Conn,
     ids: MonthIds,
     after: LinePlace,
-) -> Result<Vec<(TransactionRow, Option<bool>)>, StoreError> {
-    let calls = ids.requests();
-    let record = requests::table
-        .filter(requests::merchant_id.eq(transactions::merchant_id))
-        .filter(requests::request_id.nullable().eq(transactions::request_id))
-        // PostgreSQL then looks at the partition of the month alone.
-        .filter(requests::request_id.ge(calls.start))
-        .filter(requests::request_id.lt(calls.end));
+) -> Result<Vec<(TransactionRow, bool)>, StoreError> {
     // A merchant that moves here has lines before it is here.
     let is_present = transactions::merchant_id
         .eq_any(merchants_table::table.select(merchants_table::merchant_id));
-    let leaves = is_usage_of!(ids).and(not(exists(record))).and(is_present);
-    Ok(lines_of!(ids)
+    let lines: Vec<(TransactionRow, Option<bool>)> = lines_of!(ids)
         .filter(is_after!(after))
         .order((transactions::wallet_id, transactions::number))
         .limit(CHUNK)
-        .select((TransactionRow::as_select(), leaves))
-        .load(conn)?)
+        .select((TransactionRow::as_select(), is_usage_of!(ids).and(is_present)))
+        .load(conn)?;
+    let key = |line: &TransactionRow| {
+        line.request_id.map(|request_id| RecordKey { merchant_id: line.merchant_id, request_id })
+    };
+    let of_usage = lines.iter().filter(|(_, is_usage)| *is_usage == Some(true));
+    let keys: Vec<RecordKey> = of_usage.filter_map(|(line, _)| key(line)).collect();
+    let found = ids.records(&keys).select(RecordKey::as_select()).load(conn)?;
+    let found: HashSet<RecordKey> = found.into_iter().collect();
+    let with_leaving = |(line, is_usage): (TransactionRow, Option<bool>)| {
+        let leaves = is_usage == Some(true) && key(&line).is_some_and(|key| !found.contains(&key));
+        (line, leaves)
+    };
+    Ok(lines.into_iter().map(with_leaving).collect())
 }
 
 /// Deletes lines that are in the archive, and writes their sums. The lines are in the order of wallets and numbers.
