@@ -106,7 +106,7 @@ test("no form makes anything twice", { concurrency: 4 }, async (t) => {
   }
   assert.ok(pages.length === 15 && forms.length > 25, `${forms.length} forms`);
   // A form that stands on several pages in the same way is tried once. In short, each page has one form.
-  const meant = process.env.FORMS_SHORT ? forms.filter((form) => form.index === 0) : forms;
+  const meant = process.env.BROWSER_SHORT ? forms.filter((form) => form.index === 0) : forms;
   const different = new Map(meant.map((form) => [form.action + form.fields, form]));
   const tried = [...different.values()].map(({ place, index, action }) =>
     t.test(action, async () => {
