@@ -370,7 +370,8 @@ def versions():
         environment = file.stem.removeprefix("requirements").removeprefix("-") or "python"
         for name, version in re.findall(r"^([\w.-]+)==(\S+)", file.read_text(), re.M):
             found[environment, name] = version
-    for name, version in json.loads((HERE / "package.json").read_text())["dependencies"].items():
+    package = json.loads((HERE / "package.json").read_text())
+    for name, version in (package["dependencies"] | package["devDependencies"]).items():
         found["node", name] = version
     return found
 
