@@ -123,16 +123,16 @@ fn make(conn: &mut PgConnection, partition: &Partition) -> Result<(), StoreError
     Ok(())
 }
 
-/// Repeats an attempt to replace partitions until no report reads them, for less than a minute.
+/// Repeats an attempt to replace partitions until no report reads them, ten times at most.
 ///
 /// # Errors
-/// The error of the last attempt, or the first one that no report is the reason of.
+/// The error of the last attempt, or the first one that is no lock timeout.
 pub(crate) fn until_unread(
     mut attempt: impl FnMut() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     const ATTEMPTS: u32 = 10;
     const PAUSE: Duration = Duration::from_secs(1);
-    // Calls wait for the report during an attempt.
+    // Calls wait for the report in an attempt, so the pauses grow.
     for attempts in 1..ATTEMPTS {
         match attempt() {
             Err(cause) if cause.is_lock_timeout() => std::thread::sleep(PAUSE * attempts),

@@ -79,9 +79,11 @@ pub(super) fn replace(
             break;
         }
     }
-    let replaced = conn.write_short_wait(|conn| {
-        lease::extend(conn, node_id, clock.now())?;
-        put_in_place(conn, &partition, &counts)
+    let replaced = partitions::until_unread(|| {
+        conn.write_short_wait(|conn| {
+            lease::extend(conn, node_id, clock.now())?;
+            put_in_place(conn, &partition, &counts)
+        })
     });
     Ok(match replaced {
         Ok(()) => LinePartition::Replaced,
@@ -153,6 +155,5 @@ fn put_in_place(
     conn.batch_execute(&format!(
         "INSERT INTO archived_transactions SELECT * FROM {SUMS}; DROP TABLE {SUMS}"
     ))?;
-    // A savepoint: what is counted and inserted is kept.
-    partitions::until_unread(|| Ok(conn.transaction(|conn| partition.replace_by_rest(conn))?))
+    Ok(partition.replace_by_rest(conn)?)
 }
