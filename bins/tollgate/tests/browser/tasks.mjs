@@ -13,14 +13,14 @@ const exact = (amount) => `$${amount.replace(/0+$/, "").replace(/\.(\d?)$/, (_, 
 
 const isVisible = async (found) => (await found.filter({ visible: true }).count()) > 0;
 
-const short = [
+const variants = process.env.BROWSER_SHORT ? [
   { width: 1400, scheme: "light", scripts: true },
   { width: 400, scheme: "dark", scripts: false },
-];
-const variants = process.env.BROWSER_SHORT ? short : [
-  ...short,
+] : [
+  { width: 1400, scheme: "light", scripts: true },
   { width: 1400, scheme: "dark", scripts: false },
-  { width: 400, scheme: "light", scripts: true },
+  { width: 400, scheme: "light", scripts: false },
+  { width: 400, scheme: "dark", scripts: true },
 ];
 
 for (const variant of variants) {
