@@ -730,6 +730,5 @@ diesel::allow_tables_to_appear_in_same_query!(subscription_configs, subscription
 diesel::allow_tables_to_appear_in_same_query!(meters, meter_versions);
 diesel::allow_tables_to_appear_in_same_query!(deliveries, events, webhooks);
 diesel::allow_tables_to_appear_in_same_query!(requests, reported_usage);
-diesel::allow_tables_to_appear_in_same_query!(requests, transactions);
 diesel::allow_tables_to_appear_in_same_query!(merchants, transactions);
 diesel::allow_tables_to_appear_in_same_query!(transaction_keys, transactions);
