@@ -3,8 +3,6 @@
 //! Writes then go to the tables and indexes of one month. Rows of a month without a partition are in the default
 //! partition, so no write depends on the creation of a partition in time.
 
-use std::time::Duration;
-
 use diesel::connection::SimpleConnection as _;
 use diesel::dsl::sql;
 use diesel::pg::PgConnection;
@@ -121,25 +119,6 @@ fn make(conn: &mut PgConnection, partition: &Partition) -> Result<(), StoreError
         diesel::sql_query(statement).execute(conn)?;
     }
     Ok(())
-}
-
-/// Repeats an attempt to replace partitions until no report reads them, ten times at most.
-///
-/// # Errors
-/// The error of the last attempt, or the first one that is no lock timeout.
-pub(crate) fn until_unread(
-    mut attempt: impl FnMut() -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    const ATTEMPTS: u32 = 10;
-    const PAUSE: Duration = Duration::from_secs(1);
-    // Calls wait for the report in an attempt, so the pauses grow.
-    for attempts in 1..ATTEMPTS {
-        match attempt() {
-            Err(cause) if cause.is_lock_timeout() => std::thread::sleep(PAUSE * attempts),
-            ended => return ended,
-        }
-    }
-    attempt()
 }
 
 /// A partition of a month.

@@ -1,5 +1,7 @@
 //! The deletion of the rows of a month that is in the archive.
 
+use std::time::Duration;
+
 use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::{Binary, Bool};
@@ -101,16 +103,40 @@ pub(super) fn drop_records(
 ) -> Result<(), StoreError> {
     // Records of a closed month do not change. Their entries in the index do.
     let staying = staying(conn, node_id, ids, clock)?;
-    let replaced = partitions::until_unread(|| {
-        conn.write_short_wait(|conn| {
-            lease::extend(conn, node_id, clock.now())?;
-            replace_partitions(conn, ids, &staying)
-        })
-    });
+    let replaced =
+        until_unread(conn, node_id, clock, |conn| replace_partitions(conn, ids, &staying));
     if let Err(cause) = replaced {
         log::warn!("records of {} are deleted one by one: {cause}", ids.month);
     }
     Ok(())
+}
+
+/// Replaces partitions in a transaction, and tries again until no report reads them, ten times at most.
+///
+/// # Errors
+/// The error of the last attempt, or the first one that is no lock timeout.
+pub(super) fn until_unread(
+    conn: &mut Conn,
+    node_id: NodeId,
+    clock: &Clock,
+    replace: impl Fn(&mut Conn) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    const ATTEMPTS: u32 = 10;
+    const PAUSE: Duration = Duration::from_secs(1);
+    let mut attempt = || {
+        conn.write_short_wait(|conn| {
+            lease::extend(conn, node_id, clock.now())?;
+            replace(conn)
+        })
+    };
+    // Calls wait for the report in an attempt, so the pauses grow.
+    for attempts in 1..ATTEMPTS {
+        match attempt() {
+            Err(cause) if cause.is_lock_timeout() => std::thread::sleep(PAUSE * attempts),
+            ended => return ended,
+        }
+    }
+    attempt()
 }
 
 /// Puts the records that stay, and their entries, in the place of the partitions of a month.

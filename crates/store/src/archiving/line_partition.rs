@@ -9,6 +9,7 @@ use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Text};
 use tollgate_domain::{Clock, NodeId};
 
+use super::deleting::until_unread;
 use super::lease;
 use super::month::MonthIds;
 use super::pace::ReadPace;
@@ -79,12 +80,8 @@ pub(super) fn replace(
             break;
         }
     }
-    let replaced = partitions::until_unread(|| {
-        conn.write_short_wait(|conn| {
-            lease::extend(conn, node_id, clock.now())?;
-            put_in_place(conn, &partition, &counts)
-        })
-    });
+    let replaced =
+        until_unread(conn, node_id, clock, |conn| put_in_place(conn, &partition, &counts));
     Ok(match replaced {
         Ok(()) => LinePartition::Replaced,
         Err(cause) => {
