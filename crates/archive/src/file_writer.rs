@@ -19,6 +19,11 @@ use crate::error::ArchiveError;
 
 /// The number of rows in a group. The bytes of a group are read at once.
 const GROUP: usize = 8_192;
+/// The number of rows in a page of a column. Pages without a wanted row are passed over.
+const PAGE: usize = 1_024;
+/// The most bytes of a column's dictionary in a group. It is read before the first value, so long texts that seldom repeat
+/// stand in the pages instead.
+const DICTIONARY: usize = 64 << 10;
 /// The bytes of an amount: 38 decimal digits need 16.
 const AMOUNT_BYTES: i32 = 16;
 
@@ -90,6 +95,8 @@ impl FileWriter {
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_created_by(concat!("tollgate ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_data_page_row_count_limit(PAGE)
+            .set_dictionary_page_size_limit(DICTIONARY)
             .set_offset_index_disabled(true)
             // Statistics of all columns would be as large as the rows of small groups.
             .set_statistics_enabled(EnabledStatistics::None);
