@@ -187,11 +187,15 @@ fn key<T: Table>(values: &[Value]) -> [String; 2] {
 impl Archive {
     /// Reads a table of a sealed month and compares its files and rows with the manifest.
     ///
-    /// Returns the sums of its rows.
+    /// Returns the sums of its rows. `pause` is called after each part of the work.
     ///
     /// # Errors
     /// [`ArchiveError::Damaged`] or [`ArchiveError::Missing`] with the path of the first file that differs.
-    pub fn verify<T: Table>(&self, manifest: &Manifest) -> Result<Sums, ArchiveError> {
+    pub fn verify<T: Table>(
+        &self,
+        manifest: &Manifest,
+        mut pause: impl FnMut(),
+    ) -> Result<Sums, ArchiveError> {
         for (path, length) in self.0.location.list(&manifest.folder(T::NAME))? {
             match manifest.files.iter().find(|file| file.path == path) {
                 Some(file) if file.bytes == length => {}
@@ -205,7 +209,7 @@ impl Archive {
         let mut sums = RunningSums::new::<T>();
         let mut last_key: Option<[String; 2]> = None;
         for file in manifest.files.iter().filter(|file| file.table == T::NAME) {
-            self.verify_digest(file)?;
+            self.verify_digest(file, &mut pause)?;
             let ArchivedFile { path, rows, .. } = file;
             let mut read = 0_u64;
             for cells in self.all_cells::<T>(file)? {
@@ -220,6 +224,9 @@ impl Archive {
                 sums.add(&key[0], amounts.into_iter());
                 last_key = Some(key);
                 read = read.saturating_add(1);
+                if read.is_multiple_of(1_000) {
+                    pause();
+                }
             }
             if read != *rows {
                 let why = format!("it has {read} rows, and not {rows}");
@@ -248,18 +255,23 @@ impl Archive {
         let selection = Selection::of(merchant.to_owned());
         let mut files = manifest.files.iter().filter(|file| file.table == T::NAME);
         files.try_for_each(|file| match file.may_have(&selection) {
-            true => self.verify_digest(file),
+            true => self.verify_digest(file, || {}),
             false => Ok(()),
         })
     }
 
-    fn verify_digest(&self, file: &ArchivedFile) -> Result<(), ArchiveError> {
+    fn verify_digest(
+        &self,
+        file: &ArchivedFile,
+        mut pause: impl FnMut(),
+    ) -> Result<(), ArchiveError> {
         let ArchivedFile { path, bytes, sha256, .. } = file;
         let (mut digest, mut at) = (Sha256::new(), 0);
         while at < *bytes {
             let next = bytes.min(&at.saturating_add(PART)).to_owned();
             digest.update(&self.0.location.get_range(path, at..next)?);
             at = next;
+            pause();
         }
         let found = hex(&digest.finalize());
         match found == *sha256 {
@@ -348,7 +360,7 @@ mod tests {
         let (manifest, _) = writer.seal::<ArchiveError>(|| Ok(())).unwrap();
         let rows: Vec<_> = manifest.files.iter().map(|file| file.rows).collect();
         assert_eq!(rows, [100, 100, 50]);
-        archive.verify::<Row>(&manifest).unwrap();
+        archive.verify::<Row>(&manifest, || {}).unwrap();
         let below = Some("row_0150".to_owned());
         let selection = Selection { below, ..Selection::of("mch_A".to_owned()) };
         let mut walk = archive.descending::<Row>(manifest, &selection);

@@ -111,7 +111,7 @@ fn rows_are_read_back_as_they_were_written() {
         archive.verify_files_of::<Row>(&manifest, merchant).unwrap();
     }
 
-    let sums = archive.verify::<Row>(&manifest).unwrap();
+    let sums = archive.verify::<Row>(&manifest, || {}).unwrap();
     for merchant in ["mch_A", "mch_B", "mch_C"] {
         let of_merchant: Vec<_> =
             rows().into_iter().filter(|row| row.merchant == merchant).collect();
@@ -220,13 +220,13 @@ fn an_attempt_that_did_not_end_leaves_no_file_behind() {
     assert!(!rest.exists());
     // A file that comes later is found.
     add();
-    let found = archive.verify::<Row>(&manifest).unwrap_err().to_string();
+    let found = archive.verify::<Row>(&manifest, || {}).unwrap_err().to_string();
     assert!(found.contains("00007.parquet"), "{found}");
     // A month that is written again is the same.
     let (_, first) = write(&archive, "2026-01", None);
     let (manifest, again) = write(&archive, "2026-01", None);
     assert_eq!(first, again);
-    archive.verify::<Row>(&manifest).unwrap();
+    archive.verify::<Row>(&manifest, || {}).unwrap();
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_writer_that_may_not_go_on_replaces_nothing() {
     late.write::<Row, ArchiveError>(few, stop).unwrap_err();
     late.seal::<ArchiveError>(stop).unwrap_err();
     assert_eq!(*archive.manifest("2026-01", &digest).unwrap(), *manifest);
-    archive.verify::<Row>(&manifest).unwrap();
+    archive.verify::<Row>(&manifest, || {}).unwrap();
 }
 
 #[test]

@@ -410,10 +410,10 @@ impl Store {
                     let files = archive.files()?;
                     let manifest = files.manifest(&row.month, &row.manifest)?;
                     files.verify_chain(&manifest, previous.as_deref())?;
-                    files.verify::<ArchivedRow>(&manifest)?;
-                    files.verify::<RefusalRow>(&manifest)?;
+                    files.verify::<ArchivedRow>(&manifest, || {})?;
+                    files.verify::<RefusalRow>(&manifest, || {})?;
                     if transactions::are_in(&manifest) {
-                        files.verify::<TransactionRow>(&manifest)?;
+                        files.verify::<TransactionRow>(&manifest, || {})?;
                     }
                     return Ok(());
                 }

@@ -94,7 +94,8 @@ impl<'a> LeavingLines<'a> {
         Self { ids, staying, wallets: Vec::new() }
     }
 
-    /// The next lines of a merchant after a place, and the place of the last one. `None` at the end.
+    /// The next lines of a merchant after a place, and the place of the last one. There are none at the end of each wallet.
+    /// The place is `None` at the end.
     pub(super) fn next(
         &mut self,
         conn: &mut Conn,
@@ -108,23 +109,21 @@ impl<'a> LeavingLines<'a> {
                 .select(wallets::wallet_id)
                 .load(conn)?;
         }
-        while let Some(wallet_id) = self.wallets.last().copied() {
-            let after = after.filter(|(of, _)| *of == wallet_id).map_or(0, |(_, number)| number);
-            let mut lines: Vec<TransactionRow> = usage_of!(self.ids)
-                .filter(transactions::wallet_id.eq(wallet_id))
-                .filter(transactions::number.gt(after))
-                .order(transactions::number)
-                .limit(CHUNK)
-                .select(TransactionRow::as_select())
-                .load(conn)?;
-            let Some(last) = lines.last().map(|line| (wallet_id, line.number)) else {
-                self.wallets.pop();
-                continue;
-            };
-            lines.retain(|line| line.request_id.is_none_or(|id| !self.staying.contains(&id)));
-            return Ok((lines, Some(last)));
+        let Some(wallet_id) = self.wallets.last().copied() else { return Ok((Vec::new(), None)) };
+        let after = after.filter(|(of, _)| *of == wallet_id).map_or(0, |(_, number)| number);
+        let mut lines: Vec<TransactionRow> = usage_of!(self.ids)
+            .filter(transactions::wallet_id.eq(wallet_id))
+            .filter(transactions::number.gt(after))
+            .order(transactions::number)
+            .limit(CHUNK)
+            .select(TransactionRow::as_select())
+            .load(conn)?;
+        let last = lines.last().map(|line| line.number);
+        if last.is_none() {
+            self.wallets.pop();
         }
-        Ok((Vec::new(), None))
+        lines.retain(|line| line.request_id.is_none_or(|id| !self.staying.contains(&id)));
+        Ok((lines, Some((wallet_id, last.unwrap_or(after)))))
     }
 
     /// Whether the lines of the database have these sums.

@@ -80,9 +80,9 @@ pub(super) fn write(
     writer.write::<TransactionRow, StoreError>(Rows::new(of(), read), may_write)?;
     let (manifest, digest) = writer.seal(may_write)?;
     let conn = shared.into_inner();
-    let records = files.verify::<ArchivedRow>(&manifest)?;
-    files.verify::<RefusalRow>(&manifest)?;
-    let booked = files.verify::<TransactionRow>(&manifest)?;
+    let records = files.verify::<ArchivedRow>(&manifest, || pace.pause())?;
+    files.verify::<RefusalRow>(&manifest, || pace.pause())?;
+    let booked = files.verify::<TransactionRow>(&manifest, || pace.pause())?;
     if !have_sums(conn, ids, &merchants, &records)? || !lines.have_sums(conn, &booked)? {
         let why = "its sums are not those of the database";
         return Err(ArchiveError::damaged(format!("manifests/{month}.json"), why).into());
