@@ -162,20 +162,39 @@ impl FileReader {
     }
 
     /// The least and the greatest text of a column in a group. `None` if the file does not have them.
-    pub(crate) fn range(
+    pub(crate) fn texts(
         &self,
         group: usize,
         name: &str,
     ) -> Result<Option<RangeInclusive<String>>, ArchiveError> {
-        let column = self.metadata(group)?.columns().get(self.place(name)?);
         let text = |bytes: &ByteArray| String::from_utf8_lossy(bytes.data()).into_owned();
-        Ok(match column.and_then(|column| column.statistics()) {
+        Ok(match self.statistics(group, name)? {
             Some(Statistics::ByteArray(found)) => {
                 let (least, greatest) = (found.min_opt(), found.max_opt());
                 least.zip(greatest).map(|(least, greatest)| text(least)..=text(greatest))
             }
             _ => None,
         })
+    }
+
+    /// The least and the greatest number of a column in a group. `None` if the file does not have them.
+    pub(crate) fn numbers(
+        &self,
+        group: usize,
+        name: &str,
+    ) -> Result<Option<RangeInclusive<i64>>, ArchiveError> {
+        Ok(match self.statistics(group, name)? {
+            Some(Statistics::Int64(found)) => {
+                let (least, greatest) = (found.min_opt(), found.max_opt());
+                least.zip(greatest).map(|(least, greatest)| *least..=*greatest)
+            }
+            _ => None,
+        })
+    }
+
+    fn statistics(&self, group: usize, name: &str) -> Result<Option<&Statistics>, ArchiveError> {
+        let column = self.metadata(group)?.columns().get(self.place(name)?);
+        Ok(column.and_then(|column| column.statistics()))
     }
 
     /// Reads the bytes of a group. `read` reads a range of the file.

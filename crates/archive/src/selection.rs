@@ -1,34 +1,74 @@
 //! The choice of rows of a month.
 
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeInclusive};
 
 use crate::column::Value;
 
 /// A condition on the value of a column.
 pub struct Condition<'a> {
     /// The name of the column.
-    pub column: &'static str,
-    /// Whether a value meets it.
-    pub is_met: Box<dyn Fn(&Value) -> bool + 'a>,
+    pub(crate) column: &'static str,
+    test: Test<'a>,
 }
 
+enum Test<'a> {
+    Any(Box<dyn Fn(&Value) -> bool + 'a>),
+    /// The value is a number of one of these ranges.
+    Integer(Ranges),
+}
+
+/// Ranges of numbers, which ascend and do not overlap.
+pub(crate) struct Ranges(Vec<Range<i64>>);
+
 impl<'a> Condition<'a> {
+    /// The value passes a test.
+    pub fn new(column: &'static str, is_met: impl Fn(&Value) -> bool + 'a) -> Self {
+        Self { column, test: Test::Any(Box::new(is_met)) }
+    }
+
     /// The value is this text.
     pub fn text(column: &'static str, wanted: String) -> Self {
-        let is_met = move |value: &Value| matches!(value, Value::Text(text) if *text == wanted);
-        Self { column, is_met: Box::new(is_met) }
+        Self::new(column, move |value| matches!(value, Value::Text(text) if *text == wanted))
     }
 
-    /// The value is a number, or an instant, of a range.
-    pub fn integer(column: &'static str, wanted: impl RangeBounds<i64> + 'a) -> Self {
-        let is_met =
-            move |value: &Value| matches!(value, Value::Integer(number) if wanted.contains(number));
-        Self { column, is_met: Box::new(is_met) }
+    /// The value is a number, or an instant, of a range. A group of rows is not read if the file has statistics of the column, and
+    /// they say that the group has no such value.
+    pub fn integer(column: &'static str, wanted: Range<i64>) -> Self {
+        Self::integers(column, std::iter::once(wanted).collect())
     }
 
-    /// The value is this one, or absent. A row whose value is missing is then read, which is an error.
+    /// As [`Self::integer`], of one of these ranges. They ascend and do not overlap.
+    pub const fn integers(column: &'static str, wanted: Vec<Range<i64>>) -> Self {
+        Self { column, test: Test::Integer(Ranges(wanted)) }
+    }
+
+    /// The value is this one, or absent.
     pub fn boolean(column: &'static str, wanted: bool) -> Self {
-        Self { column, is_met: Box::new(move |value| *value != Value::Boolean(!wanted)) }
+        Self::new(column, move |value| *value != Value::Boolean(!wanted))
+    }
+
+    pub(crate) fn is_met(&self, value: &Value) -> bool {
+        match (&self.test, value) {
+            (Test::Any(is_met), value) => is_met(value),
+            (Test::Integer(wanted), Value::Integer(number)) => wanted.overlap(&(*number..=*number)),
+            (Test::Integer(_), _) => false,
+        }
+    }
+
+    /// The numbers that meet the condition. `None` if it is not about numbers.
+    pub(crate) const fn numbers(&self) -> Option<&Ranges> {
+        match &self.test {
+            Test::Integer(wanted) => Some(wanted),
+            Test::Any(_) => None,
+        }
+    }
+}
+
+impl Ranges {
+    /// Whether one of them has a number of the other range.
+    pub(crate) fn overlap(&self, other: &RangeInclusive<i64>) -> bool {
+        let first = self.0.partition_point(|range| range.end <= *other.start());
+        self.0.get(first).is_some_and(|range| range.start <= *other.end())
     }
 }
 

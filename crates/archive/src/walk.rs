@@ -127,7 +127,7 @@ struct OpenGroup {
 pub struct Part<T> {
     /// The rows that meet the conditions, the greatest id first.
     pub rows: Vec<T>,
-    /// The number of rows that were looked at: those of the merchant within the bounds.
+    /// The number of rows that were looked at: those of the merchant within the bounds, in the groups that were read.
     pub passed: usize,
     /// The least id that was looked at.
     pub last: String,
@@ -179,7 +179,7 @@ impl OpenGroup {
         selection: &Selection<'_>,
     ) -> Result<Self, ArchiveError> {
         let mut rows = rows_of(file, &group, &selection.merchant)?;
-        let ids = file.range(group.number, T::ID)?;
+        let ids = file.texts(group.number, T::ID)?;
         if !ids.is_some_and(|ids| selection.has_id(ids.start()) && selection.has_id(ids.end())) {
             let ids = keys(file, &group, T::ID, &rows)?;
             rows = keep(rows, &ids, |id| selection.has_id(id));
@@ -190,7 +190,7 @@ impl OpenGroup {
                 break;
             }
             let values = file.values(&group, condition.column, &selected)?;
-            selected = keep(selected, &values, &condition.is_met);
+            selected = keep(selected, &values, |value| condition.is_met(value));
         }
         Ok(Self { group, rows, selected })
     }
@@ -221,9 +221,20 @@ fn may_have<T: Table>(
     group: usize,
     selection: &Selection<'_>,
 ) -> Result<bool, ArchiveError> {
-    let (merchants, ids) = (file.range(group, MERCHANT)?, file.range(group, T::ID)?);
-    Ok(merchants.is_none_or(|merchants| merchants.contains(&selection.merchant))
-        && ids.is_none_or(|ids| selection.may_be_between(Some(ids.start()), Some(ids.end()))))
+    let (merchants, ids) = (file.texts(group, MERCHANT)?, file.texts(group, T::ID)?);
+    if merchants.is_some_and(|merchants| !merchants.contains(&selection.merchant))
+        || ids.is_some_and(|ids| !selection.may_be_between(Some(ids.start()), Some(ids.end())))
+    {
+        return Ok(false);
+    }
+    for condition in &selection.conditions {
+        let Some(wanted) = condition.numbers() else { continue };
+        let numbers = file.numbers(group, condition.column)?;
+        if numbers.is_some_and(|numbers| !wanted.overlap(&numbers)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The rows of a group that are of a merchant.
@@ -233,7 +244,7 @@ fn rows_of(
     merchant: &str,
 ) -> Result<Vec<usize>, ArchiveError> {
     let rows = file.all_rows(group)?;
-    let merchants = file.range(group.number, MERCHANT)?;
+    let merchants = file.texts(group.number, MERCHANT)?;
     if merchants.is_some_and(|range| range.start() == merchant && range.end() == merchant) {
         return Ok(rows);
     }

@@ -17,7 +17,7 @@ struct Row {
     note: Option<String>,
     count: Option<i64>,
     is_odd: bool,
-    at: i64,
+    created_at: i64,
     cost: Amount,
 }
 
@@ -40,11 +40,15 @@ impl Table for Row {
             kind: ColumnType::Boolean,
             value: |row| Value::Boolean(row.is_odd),
         },
-        Column { name: "at", kind: ColumnType::Time, value: |row| Value::Integer(row.at) },
+        Column {
+            name: "created_at",
+            kind: ColumnType::Time,
+            value: |row| Value::Integer(row.created_at),
+        },
         Column { name: "cost", kind: ColumnType::Amount, value: |row| Value::Amount(row.cost) },
     ];
     const READ: &'static [&'static str] =
-        &["merchant_id", "row_id", "note", "count", "is_odd", "at", "cost"];
+        &["merchant_id", "row_id", "note", "count", "is_odd", "created_at", "cost"];
 
     fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
         Ok(Self {
@@ -53,7 +57,7 @@ impl Table for Row {
             note: cells.optional_text("note")?,
             count: cells.optional_integer("count")?,
             is_odd: cells.boolean("is_odd")?,
-            at: cells.integer("at")?,
+            created_at: cells.integer("created_at")?,
             cost: cells.amount("cost")?,
         })
     }
@@ -70,7 +74,7 @@ fn rows() -> Vec<Row> {
                 note: (number % 3 > 0).then(|| format!("note {}", number % 11)),
                 count: (number % 5 > 0).then_some(i64::MAX - number),
                 is_odd: number % 2 == 1,
-                at: 1_700_000_000_000_000 + number,
+                created_at: 1_700_000_000_000_000 + number,
                 cost: Amount::from_units(number * 12_345_678_901 - 7),
             });
         }
@@ -202,8 +206,37 @@ fn rows_that_meet_conditions_are_found_and_the_others_are_counted() {
     }
 }
 
+/// The statistics of a group tell that none of its rows was made at a wanted time.
+#[test]
+fn groups_without_a_wanted_number_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let (manifest, _) = write(&archive, "2026-01", None);
+    let at = |number: i64| 1_700_000_000_000_000 + number;
+    let walk = |wanted: &[(i64, i64)]| {
+        let wanted = wanted.iter().map(|(first, past)| at(*first)..at(*past)).collect();
+        let conditions = vec![Condition::integers("created_at", wanted)];
+        let selection = Selection { conditions, ..Selection::of("mch_B".to_owned()) };
+        let mut walk = archive.descending::<Row>(Arc::clone(&manifest), &selection);
+        let (mut found, mut passed) = (Vec::new(), 0);
+        while let Some(part) = walk.next_part(100_000)? {
+            passed += part.passed;
+            found.extend(part.rows.into_iter().map(|row| row.created_at - at(0)));
+        }
+        Ok::<_, ArchiveError>((found, passed))
+    };
+    // The merchant has 8,189 rows of the first group, 8,192 of the second, and the first ones of the third. The rest of that is
+    // another merchant's, which were made from the beginning on.
+    assert_eq!(walk(&[]).unwrap(), (vec![], 0));
+    assert_eq!(walk(&[(-10, 0), (20_000, 30_000)]).unwrap(), (vec![], 0));
+    assert_eq!(walk(&[(5, 8)]).unwrap(), (vec![7, 6, 5], 8_189 + 3_619));
+    assert_eq!(walk(&[(8_189, 8_190)]).unwrap(), (vec![8_189], 8_192 + 3_619));
+    let all = walk(&[(-2, 1), (3, 4), (8_188, 8_190), (19_998, 20_001)]).unwrap();
+    assert_eq!(all, (vec![19_999, 19_998, 8_189, 8_188, 3, 0], 20_000));
+}
+
 fn condition(column: &'static str, is_met: fn(&Value) -> bool) -> Condition<'static> {
-    Condition { column, is_met: Box::new(is_met) }
+    Condition::new(column, is_met)
 }
 
 #[test]

@@ -16,6 +16,7 @@ use tollgate_domain::{
 mod columns;
 pub(crate) mod transactions;
 
+use columns::ArchivedCall;
 pub(crate) use columns::{ArchivedRefusal, ArchivedRequest, ArchivedRow};
 
 use crate::conn::Conn;
@@ -306,15 +307,27 @@ pub(crate) struct ArchiveWalk<'a, I> {
 impl ArchiveWalk<'_, RequestId> {
     /// Calls `each` with the records that are not in the database too, in parts, until it returns false.
     pub(crate) fn requests(
-        mut self,
+        self,
         conn: &mut Conn,
         archive: &RecordArchive,
         mut each: impl FnMut(&mut Conn, Part<RequestRow>) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        self.conditions.insert(0, Condition::boolean(columns::IN_DATABASE, false));
         self.rows(conn, archive, |conn, Part { rows, passed, last }| {
-            let rows = rows.into_iter().map(|ArchivedRow { row, .. }| row).collect();
-            each(conn, Part { rows, passed, last })
+            let rows = rows.into_iter().filter(|one: &ArchivedRow| !one.stays);
+            each(conn, Part { rows: rows.map(|one| one.row).collect(), passed, last })
+        })
+    }
+
+    /// Calls `each` with the records that are not in the database too, with [what sums need](ArchivedCall) of them.
+    pub(crate) fn calls(
+        self,
+        conn: &mut Conn,
+        archive: &RecordArchive,
+        mut each: impl FnMut(&RequestRow) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.rows(conn, archive, |_, Part { rows, .. }| {
+            let mut rows = rows.iter().filter(|one: &&ArchivedCall| !one.stays);
+            rows.try_for_each(|one| each(&one.row)).map(|()| true)
         })
     }
 }

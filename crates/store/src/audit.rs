@@ -613,7 +613,7 @@ fn add_requests(
         count(conn, &call, row.counted_units, periods, sums)?;
         // The meter's terms do not affect the sums.
         let record = row.to_record(None)?;
-        let queued = QueuedCall::settled(&row.settled_call(None)?, call.created_at);
+        let queued = QueuedCall::of_record(&row)?;
         sums.rollups.add(&queued, sums.archived.as_ref().map(|sums| sums.until));
         let cost = record.quote.total_request_cost;
         match &mut owners {

@@ -160,8 +160,8 @@ impl RefusalFilter {
             ("run_id", run_id.as_ref().map(|id| id.as_str().to_owned())),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some(Condition::text(name, text?)));
-        let start = start.map(|at| Condition::integer("last_at", at.unix_micros()..));
-        let end = end.map(|at| Condition::integer("first_at", ..at.unix_micros()));
+        let start = start.map(|at| Condition::integer("last_at", at.unix_micros()..i64::MAX));
+        let end = end.map(|at| Condition::integer("first_at", i64::MIN..at.unix_micros()));
         texts.chain(start).chain(end).collect()
     }
 }

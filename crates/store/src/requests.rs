@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use diesel::prelude::*;
+use tollgate_archive::Condition;
 use tollgate_domain::{
     FeeModel, MerchantId, MeterVersion, PendingRecord, RequestId, RequestRecord, RequestStatus,
     Timestamp,
@@ -28,7 +29,7 @@ use crate::rollups::{
     CONNECTION, FAILURE, IN_BUDGET, METER, MODEL, PROVIDER, QueuedCall, RUN, SOCKET, SPEND_KEY,
     WOULD_REFUSE,
 };
-use crate::rows::{OpenCallRow, RequestRow, time};
+use crate::rows::{OpenCallRow, RequestRow};
 use crate::schema::{open_calls, reported_usage};
 use crate::{dialect, jobs, meters, records, rollups};
 
@@ -397,47 +398,60 @@ const PATIENCE: [i64; 3] = [200, 2_000, 20_000];
 const FEW: i64 = 500;
 /// The number of records of the database that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
-/// Calls `each` with every settled record of a span that passes the filter, and with some of a day before and after it.
-/// The records are given in parts, as they were settled first, without corrections. Call it in a snapshot.
-pub(crate) fn for_each_settled(
+
+/// Calls `each` with every settled call of the archive that passes the filter and was made at one of these times of a span. They
+/// ascend. Call it in a snapshot.
+pub(crate) fn each_archived(
     conn: &mut Conn,
     archive: &RecordArchive,
     merchant_id: MerchantId,
     filter: &RequestFilter,
-    span: Range<Timestamp>,
-    mut each: impl FnMut(&mut Conn, Vec<RequestRow>) -> Result<(), StoreError>,
+    (span, times): (&Range<Timestamp>, &[Range<Timestamp>]),
+    mut each: impl FnMut(&QueuedCall),
 ) -> Result<(), StoreError> {
-    // An id begins with the time at which its call was made. It is ahead of the record when a clock was set back within
-    // an hour, and behind it when the last call of the spend key was later by the clock of another node.
-    let from = span.start.plus_millis(-CLOCK_DIFFERENCE_MS);
-    let past = span.end.plus_millis(CLOCK_DIFFERENCE_MS);
-    let [from, past] = [from, past].map(|at| Id(RequestId::least(at)));
-    let until = archived::until(conn)?;
-    if until.is_some_and(|until| from < until.id) {
-        let walk = ArchiveWalk {
-            merchant_id,
-            below: Some(past),
-            oldest: Some(from),
-            conditions: filter.archive_conditions(),
-            at_once: usize::MAX,
-        };
-        walk.requests(conn, archive, |conn, part| {
-            // The columns have what the API shows, and sums are of what is indexed.
-            let mut rows = Vec::with_capacity(part.rows.len());
-            for row in part.rows {
-                let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-                if call.passes(merchant_id, filter) {
-                    rows.push(row);
-                }
-            }
-            each(conn, rows).map(|()| true)
-        })?;
+    if times.is_empty() {
+        return Ok(());
     }
+    let [from, past] = ids_around(span);
+    let micros = |time: &Range<Timestamp>| time.start.unix_micros()..time.end.unix_micros();
+    let times = Condition::integers("created_at", times.iter().map(micros).collect());
+    let walk = ArchiveWalk {
+        merchant_id,
+        below: Some(past),
+        oldest: Some(from),
+        conditions: [times].into_iter().chain(filter.archive_conditions()).collect(),
+        at_once: usize::MAX,
+    };
+    walk.calls(conn, archive, |row| {
+        let call = QueuedCall::of_record(row)?;
+        // The columns have what the API shows, and sums are of what is indexed.
+        if call.passes(merchant_id, filter) {
+            each(&call);
+        }
+        Ok(())
+    })
+}
+
+/// Calls `each` with every settled call of a span that passes the filter and is not in the archive, and with some of a day
+/// before and after it. Call it in a snapshot.
+pub(crate) fn each_settled(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    filter: &RequestFilter,
+    span: &Range<Timestamp>,
+    mut each: impl FnMut(&QueuedCall),
+) -> Result<(), StoreError> {
+    let [from, past] = ids_around(span);
+    let until = archived::until(conn)?;
     let mut read = |conn: &mut Conn, ids: &[Id<RequestId>]| {
         let mut rows = dialect::requests(conn, merchant_id, ids, RowLock::No)?;
-        // Rows that are about to be deleted were read from the archive.
+        // Rows that are about to be deleted are read from the archive.
         rows.retain(|row| until.is_none_or(|until| !until.is_leaving(row)));
-        each(conn, rows)
+        records::correct(conn, &mut rows)?;
+        for row in rows {
+            each(&QueuedCall::of_record(&row)?);
+        }
+        Ok::<_, StoreError>(())
     };
     let queued = rollups::queued(conn)?.into_iter();
     let queued = queued.filter(|call| call.passes(merchant_id, filter));
@@ -466,6 +480,16 @@ pub(crate) fn for_each_settled(
             return Ok(());
         }
     }
+}
+
+/// The ids between which the records of a span are.
+///
+/// An id begins with the time at which its call was made. It is ahead of the record when a clock was set back within an
+/// hour, and behind it when the last call of the spend key was later by the clock of another node.
+fn ids_around(span: &Range<Timestamp>) -> [Id<RequestId>; 2] {
+    let from = span.start.plus_millis(-CLOCK_DIFFERENCE_MS);
+    let past = span.end.plus_millis(CLOCK_DIFFERENCE_MS);
+    [from, past].map(|at| Id(RequestId::least(at)))
 }
 
 /// Whether few records of a span have a pair of the filter. The archive is not asked: those that are there count as many.

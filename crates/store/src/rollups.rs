@@ -284,7 +284,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         let mut entries = BTreeSet::new();
         let mut calls = Vec::with_capacity(rows.len());
         for row in &rows {
-            let call = QueuedCall::settled(&row.settled_call(None)?, now);
+            let call = QueuedCall::of_record(row)?;
             rollups.add(&call);
             let [gained, _] = call.index_rows();
             entries.extend(gained);

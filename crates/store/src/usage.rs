@@ -7,24 +7,25 @@
 mod periods;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use tollgate_domain::{
     BudgetId, ConnectionId, Id as _, MerchantId, MeterId, RequestStatus, SpendKeyId, TimeSpan,
     Timestamp,
 };
 
-use crate::archived::RecordArchive;
+use crate::archived::{self, RecordArchive};
 use crate::codes::CodedEnum;
 use crate::conn::Conn;
 use crate::dialect::{BoundValue, SeriesColumn, SummedCalls, UsageQuery};
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::refusals;
 use crate::requests::{self, RequestFilter};
 use crate::rollups::{
     self, HighCardinalityKeys, QueuedCall, SET_WIDTHS, key_with, slot, widths_of,
 };
 use crate::rows::{time, word};
-use crate::{records, refusals};
 
 use periods::Periods;
 
@@ -495,24 +496,54 @@ impl UsageReader<'_> {
     }
 
     /// Adds the sums of a query about several keys of metadata, record by record.
-    fn read_records(&mut self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
-        let (start, end) = (self.periods.start, self.periods.end);
+    fn read_records(&self, conn: &mut Conn, found: &mut GroupedSums) -> Result<(), StoreError> {
         let (merchant_id, filter) = (self.merchant_id, self.filter);
-        requests::for_each_settled(
-            conn,
-            self.archive,
-            merchant_id,
-            filter,
-            start_of(start)..start_of(end),
-            |conn, mut rows| {
-                records::correct(conn, &mut rows)?;
-                for row in rows {
-                    let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-                    self.add_call(found, &call);
-                }
-                Ok(())
-            },
-        )
+        let span = start_of(self.periods.start)..start_of(self.periods.end);
+        let mut add = |call: &QueuedCall| self.add_call(found, call);
+        let times = self.archived_times(conn)?;
+        let archived = (&span, &*times);
+        requests::each_archived(conn, self.archive, merchant_id, filter, archived, &mut add)?;
+        requests::each_settled(conn, merchant_id, filter, &span, &mut add)
+    }
+
+    /// The times at which the archived records of the filter were made: the quarter hours that have calls with the rarest of its
+    /// pairs that meet the other conditions.
+    fn archived_times(&self, conn: &mut Conn) -> Result<Vec<Range<Timestamp>>, StoreError> {
+        let Some(until) = archived::until(conn)? else { return Ok(Vec::new()) };
+        let Some(span) = self.periods.before(slot(until.at.unix_micros())) else {
+            return Ok(Vec::new());
+        };
+        let (mut rarest, mut least) = (self.filter.clone(), i128::MAX);
+        for pair in &self.filter.metadata {
+            let filter = RequestFilter { metadata: vec![pair.clone()], ..self.filter.clone() };
+            let calls = self.calls_of(conn, &filter, span.clone())?;
+            let calls = calls.into_values().map(|sums| sums.requests).sum();
+            if calls < least {
+                (rarest, least) = (filter, calls);
+            }
+        }
+        let quarters = span.quarters();
+        let found = self.calls_of(conn, &rarest, quarters.clone())?;
+        let found = found.into_keys().filter_map(|period| quarters.starts.get(period).copied());
+        let found: Vec<i64> = found.collect();
+        let runs = found.chunk_by(|one, next| one + 1 == *next);
+        let times = runs.filter_map(|run| Some(start_of(*run.first()?)..start_of(run.last()? + 1)));
+        Ok(times.collect())
+    }
+
+    /// The numbers of folded calls that pass a filter with one pair of metadata at most, by the number of the period.
+    fn calls_of(
+        &self,
+        conn: &mut Conn,
+        filter: &RequestFilter,
+        periods: Periods,
+    ) -> Result<BTreeMap<usize, RollupSums>, StoreError> {
+        let only = &["requests"];
+        let reader = UsageReader { filter, group_by: &[], periods, among: None, only, ..*self };
+        let key = filter.metadata.first().map(|(key, _)| key.as_str());
+        let mut found = GroupedSums::new();
+        reader.read_series(conn, key, MOST_SUMS + 1, &mut found)?;
+        Ok(found.into_values().next().unwrap_or_default())
     }
 
     fn add_call(&self, found: &mut GroupedSums, call: &QueuedCall) {

@@ -379,10 +379,18 @@ impl Shop {
         let all = RequestFilter::default();
         let by = [vec![], vec![Dimension::Connection], keys(&["env"]), keys(&["env", "user"])];
         let mut asked: Vec<_> = by.map(|by| (all.clone(), by)).into();
-        // These sums read records.
-        let filters = self.filters().into_iter().step_by(3);
-        let of = filters.map(|filter| (filter.calls, keys(&["env", "user"])));
+        let filters: Vec<_> = self.filters().into_iter().map(|filter| filter.calls).collect();
+        let of = filters.iter().step_by(3).map(|filter| (filter.clone(), keys(&["env", "user"])));
         asked.extend(of);
+        // Sets have no other dimensions, so these sums read records.
+        for filter in filters.iter().filter(|filter| filter.metadata.len() < 2) {
+            let connection_id = Some(self.customers[1].connection_id);
+            let mut of_customer = RequestFilter { connection_id, ..filter.clone() };
+            asked.push((of_customer.clone(), keys(&["env", "user"])));
+            of_customer.metadata.extend([("user".to_owned(), "user-5".to_owned())]);
+            asked.push((of_customer, keys(&["env"])));
+        }
+        asked.push((filters[12].clone(), vec![Dimension::Model]));
         for (filter, by) in asked {
             let (archive, merchant_id) = (node.archive(), self.merchant_id);
             let end = START.plus_millis(100 * DAY);
@@ -568,6 +576,52 @@ fn lists_sums_and_single_records_are_the_same_before_and_after_their_months_leav
         assert_eq!(store.store.audit_with_archive().await.unwrap().differences, []);
         let archiving = store.store.archive_months(KEEP).await.unwrap();
         assert_eq!(archiving.sealed, []);
+    });
+}
+
+/// A sum that reads records reads the groups of rows with the times at which the rarest pair has calls.
+#[test]
+fn a_sum_of_few_calls_does_not_read_the_archive_of_other_times() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        // One user has calls in the first and in the last month.
+        for user in ["a", "b", "a"] {
+            for _ in 0..3 {
+                let mut call = store.call(shop.merchant_id, shop.secret_key_id);
+                let pairs = format!(r#"{{"env":"prod","user":"{user}"}}"#);
+                call.forwarded.metadata = Metadata::parse(&pairs).unwrap();
+                store.forward(call, 1_000, "0.25").await.unwrap();
+                store.clock.advance_millis(DAY);
+            }
+            store.clock.advance_millis(27 * DAY);
+        }
+        store.store.fold().await.unwrap();
+        assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 3);
+        // The rows of this month cannot be read any more. The statistics stand at the end of the file.
+        let file = store.archive().join("requests/month=2026-12/00001.parquet");
+        let mut content = fs::read(&file).unwrap();
+        content[4..2_000].fill(0);
+        fs::write(&file, content).unwrap();
+        let sum = async |user: &str| {
+            let pairs = [("env", "prod"), ("user", user)];
+            let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let filter = RequestFilter { metadata: pairs.into(), ..RequestFilter::default() };
+            let (archive, merchant_id) = (store.store.archive(), shop.merchant_id);
+            let end = START.plus_millis(100 * DAY);
+            let span = TimeSpan::new(START, end, TimeZone::UTC, Interval::None).unwrap();
+            let by = [Dimension::Provider];
+            let read = move |conn: &mut Conn| {
+                usage::sums(conn, &archive, merchant_id, &filter, &by, &span)
+            };
+            let found = store.store.read_snapshot(read).await;
+            found.map(|found| {
+                found.unwrap().values().flat_map(BTreeMap::values).map(|sums| sums.requests).sum()
+            })
+        };
+        let found: Result<i128, _> = sum("a").await;
+        assert_eq!(found.unwrap(), 6);
+        assert_eq!(sum("nobody").await.unwrap(), 0);
+        assert!(matches!(sum("b").await, Err(StoreError::Unavailable(_))));
     });
 }
 

@@ -17,7 +17,7 @@ use crate::ids::Id;
 use crate::partitions::{self, Partition, PartitionedTable};
 use crate::records;
 use crate::rollups::QueuedCall;
-use crate::rows::{RequestIndexRow, RequestRow, time};
+use crate::rows::{RequestIndexRow, RequestRow};
 use crate::schema::{refusals, requests};
 
 /// Some records of a merchant that leave.
@@ -238,7 +238,6 @@ fn entries_of_keys(
 
 /// The entries of a record in the index.
 fn entries_of(row: &RequestRow) -> Result<Vec<RequestIndexRow>, StoreError> {
-    let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
-    let [entries, _] = call.index_rows();
+    let [entries, _] = QueuedCall::of_record(row)?.index_rows();
     Ok(entries)
 }

@@ -72,7 +72,7 @@ impl MonthsOfMerchant {
                 if stays {
                     return Ok(());
                 }
-                let call = QueuedCall::settled(&row.settled_call(None)?, time(row.created_at));
+                let call = QueuedCall::of_record(&row)?;
                 let [gained, _] = call.index_rows();
                 gained.iter().try_for_each(|entry| entries.push(to, to_json(entry)))?;
                 records.push(to, to_json(&row))

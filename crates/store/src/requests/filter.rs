@@ -89,8 +89,8 @@ impl RequestFilter {
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some(Condition::text(name, text?)));
         // The column is a list of ids as JSON.
-        let budget = budget_id.map(|id| contains("budget_ids", to_json(&id)));
-        let pairs = metadata.iter().map(has_pair);
+        let budget = budget_id.map(|id| contains("budget_ids", vec![to_json(&id)]));
+        let pairs = (!metadata.is_empty()).then(|| has_pairs(metadata));
         texts.chain(budget).chain(pairs).collect()
     }
 }
@@ -161,26 +161,32 @@ impl ListFilter {
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some(Condition::text(name, text?)));
         let status = self.provider_status.map(i64::from);
-        let status = status.map(|status| Condition::integer("provider_status", status..=status));
-        let start = self.start.map(|at| Condition::integer("created_at", at.unix_micros()..));
-        let end = self.end.map(|at| Condition::integer("created_at", ..at.unix_micros()));
+        let status = status.map(|status| Condition::integer("provider_status", status..status + 1));
+        let start = self.start.map(Timestamp::unix_micros);
+        let end = self.end.map(Timestamp::unix_micros);
+        let times = (start.is_some() || end.is_some())
+            .then(|| start.unwrap_or(i64::MIN)..end.unwrap_or(i64::MAX))
+            .map(|times| Condition::integer("created_at", times));
         let would_refuse = self.would_refuse.then(|| Condition::boolean("would_refuse", true));
-        let min_cost = self.min_cost.map(|least| Condition {
-            column: "total_request_cost",
-            is_met: Box::new(move |cost| matches!(cost, Value::Amount(cost) if *cost >= least)),
+        let min_cost = self.min_cost.map(|least| {
+            Condition::new(
+                "total_request_cost",
+                move |cost| matches!(cost, Value::Amount(cost) if *cost >= least),
+            )
         });
-        let others = [status, start, end, would_refuse, min_cost].into_iter().flatten();
+        let others = [status, times, would_refuse, min_cost].into_iter().flatten();
         texts.chain(others).chain(self.calls.archive_conditions()).collect()
     }
 }
 
-/// The metadata has a pair. The JSON is searched for its text, because to parse it takes longer than to read the column. The
-/// text of a pair is nowhere else: in a value its quotes are escaped, and a key has letters, digits and underscores.
-fn has_pair<'a>((key, value): &(String, String)) -> Condition<'a> {
-    contains("metadata", format!("{}:{}", to_json(key), to_json(value)))
+/// The metadata has all pairs. The JSON is searched for their texts, because to parse it takes longer than to read the column.
+/// The text of a pair is nowhere else: in a value its quotes are escaped, and a key has letters, digits and underscores.
+fn has_pairs<'a>(pairs: &[(String, String)]) -> Condition<'a> {
+    let text = |(key, value): &(String, String)| format!("{}:{}", to_json(key), to_json(value));
+    contains("metadata", pairs.iter().map(text).collect())
 }
 
-fn contains<'a>(column: &'static str, part: String) -> Condition<'a> {
-    let is_met = move |value: &Value| matches!(value, Value::Text(text) if text.contains(&part));
-    Condition { column, is_met: Box::new(is_met) }
+fn contains<'a>(column: &'static str, parts: Vec<String>) -> Condition<'a> {
+    let has_all = move |text: &String| parts.iter().all(|part| text.contains(part));
+    Condition::new(column, move |value| matches!(value, Value::Text(text) if has_all(text)))
 }

@@ -11,7 +11,7 @@ use super::sums::RollupSums;
 use crate::conn::Conn;
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::rows::{EventRow, RequestIndexRow, from_json, time};
+use crate::rows::{EventRow, RequestIndexRow, RequestRow, from_json, time};
 use crate::schema::rollup_queue;
 use crate::settled_call::SettledCall;
 
@@ -124,6 +124,11 @@ impl QueuedCall {
             is_suspicious: record.suspicious,
             missing_price: missing_price.clone(),
         }
+    }
+
+    /// The call of a settled record, with its correction if the row has it.
+    pub(crate) fn of_record(row: &RequestRow) -> Result<Self, StoreError> {
+        Ok(Self::settled(&row.settled_call(None)?, time(row.created_at)))
     }
 
     /// The sweeper's record of a call, to be subtracted, and the corrected one.

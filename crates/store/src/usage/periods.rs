@@ -36,6 +36,17 @@ impl Periods {
         Self { start: first, end: last.saturating_add(96), starts }
     }
 
+    /// The span before a slot, as one period. `None` if it is empty.
+    pub(super) fn before(&self, slot: i64) -> Option<Self> {
+        let (start, end) = (self.start, self.end.min(slot));
+        (start < end).then(|| Self { start, end, starts: vec![start] })
+    }
+
+    /// The quarter hours of the span.
+    pub(super) fn quarters(&self) -> Self {
+        Self { starts: (self.start..self.end).collect(), ..*self }
+    }
+
     /// The number of the period that contains a slot.
     pub(super) fn of_slot(&self, slot: i64) -> Option<usize> {
         let is_within = (self.start..self.end).contains(&slot);
