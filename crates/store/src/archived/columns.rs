@@ -3,8 +3,7 @@
 
 use tollgate_archive::{ArchiveError, Cells, Column, ColumnType, Table, Value};
 use tollgate_domain::{
-    CallFailure, Id as DomainId, RefusedCall, RequestId, RequestRecord, RequestStatus, Timestamp,
-    WalletId,
+    CallFailure, Id as DomainId, RefusedCall, RequestId, RequestRecord, Timestamp, WalletId,
 };
 use tollgate_pricing::Amount;
 
@@ -216,33 +215,23 @@ impl Table for ArchivedRow {
     ];
 
     fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
+        let ArchivedCall { row, stays } = ArchivedCall::read(cells)?;
         let row = RequestRow {
-            merchant_id: required_id(cells, "merchant_id")?,
             request_id: required_id(cells, "request_id")?,
             sequence: cells.integer("sequence")?,
             reference_id: cells.optional_text("reference_id")?,
-            connection_id: optional_id(cells, "connection_id")?,
-            spend_key_id: optional_id(cells, "spend_key_id")?,
             wallet_id: optional_id(cells, "wallet_id")?,
             merchant_wallet_id: required_id(cells, "merchant_wallet_id")?,
-            meter_id: optional_id(cells, "meter_id")?,
-            meter_version: meter_version(cells)?,
             disable_billing: cells.boolean("disable_billing")?,
-            status: status(cells)?,
             credit_cycle: cells.optional_integer("credit_cycle")?,
             wallet_cost: cells.amount("booked_wallet_cost")?.units(),
             merchant_cost: cells.amount("booked_merchant_cost")?.units(),
             counted_units: cells.integer("counted_units")?,
-            // One that the sweeper ended stays in the database.
-            swept: false,
-            forwarded: cells.text("forwarded")?,
-            outcome: cells.text("outcome")?,
-            created_at: cells.integer("created_at")?,
             settled_at: cells.optional_integer("timings_settled_at")?,
-            budgets: cells.optional_text("budgets")?,
             run_id: cells.optional_text("run_id")?,
+            ..row
         };
-        Ok(Self { row, stays: cells.boolean(IN_DATABASE)? })
+        Ok(Self { row, stays })
     }
 }
 
@@ -268,6 +257,8 @@ impl Table for ArchivedCall {
     ];
 
     fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
+        let status = from_word("status", &cells.text("status")?);
+        let meter_version = cells.optional_integer("meter_version")?.map(i32::try_from);
         let row = RequestRow {
             merchant_id: required_id(cells, "merchant_id")?,
             request_id: Id(RequestId::from_bytes([0; 16])),
@@ -278,13 +269,14 @@ impl Table for ArchivedCall {
             wallet_id: None,
             merchant_wallet_id: Id(WalletId::from_bytes([0; 16])),
             meter_id: optional_id(cells, "meter_id")?,
-            meter_version: meter_version(cells)?,
+            meter_version: meter_version.transpose().map_err(|_| cells.damaged("meter_version"))?,
             disable_billing: false,
-            status: status(cells)?,
+            status: EnumCode(status.map_err(|_| cells.damaged("status"))?),
             credit_cycle: None,
             wallet_cost: 0,
             merchant_cost: 0,
             counted_units: 0,
+            // One that the sweeper ended stays in the database.
             swept: false,
             forwarded: cells.text("forwarded")?,
             outcome: cells.text("outcome")?,
@@ -446,16 +438,6 @@ impl Table for TransactionRow {
             created_at: cells.integer("created_at")?,
         })
     }
-}
-
-fn status(cells: &mut Cells) -> Result<EnumCode<RequestStatus>, ArchiveError> {
-    let status = from_word("status", &cells.text("status")?);
-    status.map(EnumCode).map_err(|_| cells.damaged("status"))
-}
-
-fn meter_version(cells: &mut Cells) -> Result<Option<i32>, ArchiveError> {
-    let version = cells.optional_integer("meter_version")?.map(i32::try_from);
-    version.transpose().map_err(|_| cells.damaged("meter_version"))
 }
 
 fn optional_id<T: std::str::FromStr>(
