@@ -10,7 +10,7 @@ use tollgate_api::operations::{
 };
 use tollgate_domain::{Clock, ConnectionId, MerchantId, Month, RequestId, TimeSpan, TimeZone};
 use tollgate_store::subscriptions::RenewalScope;
-use tollgate_store::{Conn, Page, refusals};
+use tollgate_store::{Conn, Page, RecordArchive, refusals};
 
 use crate::config::TollgateConfig;
 use crate::database::store_of;
@@ -166,9 +166,10 @@ pub(crate) async fn usage(
     let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
     let query = Query::new(pairs);
     let now = Clock::system().now();
-    let archive = store.archive();
-    let read = move |conn: &mut Conn| UsageReport::read(conn, &archive, merchant, &query, now);
-    let report = store.read_snapshot(read).await.map_err(with_issues)?;
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        UsageReport::read(conn, archive, merchant, &query, now)
+    };
+    let report = store.read_records(read).await.map_err(with_issues)?;
     if args.report.csv {
         return print_bytes(&report.to_csv().map_err(with_issues)?);
     }
@@ -221,10 +222,11 @@ pub(crate) async fn requests(
     loop {
         let page = Page { after, limit: if args.report.csv { 500 } else { left.min(500) } };
         let query = Query::new(pairs.clone());
-        let archive = store.archive();
-        let read = move |conn: &mut Conn| list_requests(conn, &archive, merchant, &query, &page);
+        let read = move |conn: &mut Conn, archive: &RecordArchive| {
+            list_requests(conn, archive, merchant, &query, &page)
+        };
         let (records, next): (Vec<_>, Option<RequestId>) =
-            store.read(read).await.map_err(with_issues)?;
+            store.read_records(read).await.map_err(with_issues)?;
         if args.report.csv {
             let text = requests_to_csv(&records).map_err(with_issues)?;
             print_csv(&text, is_first)?;
@@ -279,9 +281,10 @@ pub(crate) async fn refusals(
     // CSV has all of them, and each row is read once.
     let limit = if args.report.csv { u32::MAX - 1 } else { args.limit };
     let page = Page { after: None, limit };
-    let archive = store.archive();
-    let read = move |conn: &mut Conn| refusals::list(conn, &archive, merchant, &filter, &page);
-    let mut found = store.read(read).await?;
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        refusals::list(conn, archive, merchant, &filter, &page)
+    };
+    let mut found = store.read_records(read).await?;
     found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     if args.report.csv {
         return print_bytes(&refusals_to_csv(&found).map_err(with_issues)?);

@@ -501,11 +501,10 @@ pub(crate) async fn list(
     let (from, merchant_id, clock) =
         (Cursor::of(&query), visitor.merchant_id(), visitor.clock.clone());
     app.store.flush_refusals().await;
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| {
-        CallRows::read(conn, &archive, merchant_id, filters.as_ref(), from, &clock)
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        CallRows::read(conn, archive, merchant_id, filters.as_ref(), from, &clock)
     };
-    let rows = app.store.read_snapshot(read).await?;
+    let rows = app.store.read_records(read).await?;
     let counts = rows.counts.into_iter().chain([None]);
     let facets = STATES.iter().zip(counts).map(|((state, label), count)| {
         let filter =

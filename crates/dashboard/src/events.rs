@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{Event, EventId};
-use tollgate_store::{Conn, StoreError, events};
+use tollgate_store::{Conn, RecordArchive, StoreError, events};
 
 use crate::answer::{PageError, respond};
 use crate::clock::{Moment, PageClock};
@@ -70,13 +70,12 @@ pub(crate) async fn show(
         || PageError::from(ApiError::new(ErrorCode::RouteNotFound, "There is no such event."));
     let id: EventId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| {
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
         let Some(event) = events::find(conn, merchant_id, id)? else { return Ok(None) };
-        let resources = EventResources::read(conn, &archive, &event)?;
+        let resources = EventResources::read(conn, archive, &event)?;
         Ok::<_, StoreError>(Some((event, resources)))
     };
-    let (event, resources) = app.store.read(read).await?.ok_or_else(not_found)?;
+    let (event, resources) = app.store.read_records(read).await?.ok_or_else(not_found)?;
     let message = event_text(&event, &resources, app.settings.shape);
     respond(&EventPage {
         shell: Shell::new(&visitor, DashboardSection::Developers, event.payload.kind().as_str()),

@@ -3,7 +3,7 @@
 use actix_web::{HttpResponse, web};
 use askama::Template;
 use tollgate_domain::{LimitQuantity, RefusalId, RefusalRecord};
-use tollgate_store::{Conn, StoreError, connections, refusals, spend_keys};
+use tollgate_store::{Conn, RecordArchive, StoreError, connections, refusals, spend_keys};
 
 use crate::answer::{PageError, respond};
 use crate::page::{DashboardSection, Fact, Shell};
@@ -75,9 +75,8 @@ pub(crate) async fn show(
     let id: RefusalId = id.parse().map_err(|_| not_found())?;
     let merchant_id = visitor.merchant_id();
     app.store.flush_refusals().await;
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| {
-        let Some(refusal) = refusals::find(conn, &archive, merchant_id, id)? else {
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        let Some(refusal) = refusals::find(conn, archive, merchant_id, id)? else {
             return Ok(None);
         };
         let key = match refusal.spend_key_id {
@@ -90,7 +89,7 @@ pub(crate) async fn show(
         };
         Ok::<_, StoreError>(Some((refusal, key, customer)))
     };
-    let (refusal, key, customer) = app.store.read(read).await?.ok_or_else(not_found)?;
+    let (refusal, key, customer) = app.store.read_records(read).await?.ok_or_else(not_found)?;
     let call = &refusal.call;
     let mut facts = vec![Fact::new("Id", refusal.refusal_id.to_string())];
     facts.push(Fact::new("Time", visitor.clock.time(refusal.first_at)));

@@ -7,7 +7,7 @@ use askama::Template;
 use serde_json::json;
 use tollgate_domain::{ProviderKeyType, RequestRecord, RequestStatus, Timestamp, UsageSource};
 use tollgate_pricing::{Amount, PriceSource};
-use tollgate_store::{Conn, budgets, connections, meters, spend_keys};
+use tollgate_store::{Conn, RecordArchive, budgets, connections, meters, spend_keys};
 
 use crate::answer::{PageError, respond};
 use crate::clock::{Moment, PageClock};
@@ -198,9 +198,8 @@ pub(crate) async fn show(
     id: web::Path<String>,
 ) -> Result<HttpResponse, PageError> {
     let merchant_id = visitor.merchant_id();
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| {
-        let record = find_request(conn, &archive, merchant_id, &id)?;
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        let record = find_request(conn, archive, merchant_id, &id)?;
         let connection = match record.connection_id {
             Some(id) => connections::find(conn, merchant_id, id)?,
             None => None,
@@ -219,7 +218,7 @@ pub(crate) async fn show(
         }
         Ok::<_, ApiError>((record, connection, spend_key, meter, named))
     };
-    let (record, connection, spend_key, meter, budgets) = app.store.read(read).await?;
+    let (record, connection, spend_key, meter, budgets) = app.store.read_records(read).await?;
     let mut facts = vec![
         Fact::new("Endpoint", record.endpoint.clone()),
         Fact::new("Model", model(&record.provider, record.model.as_deref())),

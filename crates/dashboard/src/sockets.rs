@@ -5,9 +5,9 @@ use askama::Template;
 use tollgate_api::{ApiError, App, ErrorCode};
 use tollgate_domain::{RequestId, RequestRecord, SocketId};
 use tollgate_pricing::Amount;
-use tollgate_store::Conn;
 use tollgate_store::requests::{self, ListFilter};
 use tollgate_store::spend_keys;
+use tollgate_store::{Conn, RecordArchive};
 
 use crate::answer::{PageError, respond};
 use crate::clock::Moment;
@@ -44,15 +44,14 @@ pub(crate) async fn show(
     let socket_id: SocketId = id.parse().map_err(|_| not_found())?;
     let (page, merchant_id) = (page_of::<RequestId>(&http), visitor.merchant_id());
     let filter = ListFilter { socket_id: Some(socket_id), ..ListFilter::default() };
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| {
-        let found = requests::list(conn, &archive, merchant_id, &filter, &page)?.records;
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        let found = requests::list(conn, archive, merchant_id, &filter, &page)?.records;
         // All responses of a socket have its key, but one that the merchant pays.
         let key_id = found.iter().find_map(|record| record.spend_key_id);
         let key = key_id.map(|id| spend_keys::find(conn, merchant_id, id)).transpose()?.flatten();
         Ok::<_, ApiError>((found, key_id, key))
     };
-    let (mut found, key_id, key) = app.store.read(read).await?;
+    let (mut found, key_id, key) = app.store.read_records(read).await?;
     let pager = Pager::cut(&http, &page, &mut found, |record| record.request_id.to_string());
     let (Some(newest), Some(oldest)) = (found.first(), found.last()) else {
         return Err(not_found());

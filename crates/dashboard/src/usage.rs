@@ -8,7 +8,7 @@ use askama::Template;
 use tollgate_domain::{BudgetId, ConnectionId, MeterId, SpendKeyId};
 use tollgate_store::requests::RequestFilter;
 use tollgate_store::usage::{Dimension, GroupMembers, RollupSums};
-use tollgate_store::{Conn, StoreError};
+use tollgate_store::{Conn, RecordArchive, StoreError};
 
 use crate::answer::{PageError, respond};
 use crate::chart::{COLORS, Chart, ChartUnit, GREY};
@@ -358,11 +358,11 @@ pub(crate) async fn show(
     let (merchant_id, filter) = (visitor.merchant_id(), asked.filter()?);
     let (span, before) =
         (asked.range.span(&visitor.clock), asked.range.span_before(&visitor.clock));
-    let (question, archive) = (asked.clone(), app.store.archive());
-    let read = move |conn: &mut Conn| {
+    let question = asked.clone();
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
         let by = (&*question.dimension, question.measure().3);
-        let mut trend = Trend::read(conn, &archive, merchant_id, &filter, by, &span)?;
-        let before = total(conn, &archive, merchant_id, &filter, &before)?;
+        let mut trend = Trend::read(conn, archive, merchant_id, &filter, by, &span)?;
+        let before = total(conn, archive, merchant_id, &filter, &before)?;
         let members = table_members(&trend, &question);
         if question.has_names() {
             trend.read_names(conn, merchant_id, &members)?;
@@ -375,7 +375,7 @@ pub(crate) async fn show(
         let latency = Latency::read(conn, merchant_id, filter.into())?;
         Ok::<_, StoreError>((trend, before, members, latency))
     };
-    let (trend, before, members, latency) = app.store.read_snapshot(read).await?;
+    let (trend, before, members, latency) = app.store.read_records(read).await?;
     let (_, label, unit, measure) = asked.measure();
     let layers = trend.layers(|members| asked.of_member(members));
     let sums = sum_up(&trend.total);
@@ -544,9 +544,10 @@ pub(crate) async fn csv(
     ];
     query.extend(asked.filters.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     let query = Query::new(query);
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| UsageReport::read(conn, &archive, merchant_id, &query, now);
-    let report = app.store.read_snapshot(read).await?;
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        UsageReport::read(conn, archive, merchant_id, &query, now)
+    };
+    let report = app.store.read_records(read).await?;
     let by = asked.by.split('.').next().unwrap_or_default();
     let name = format!("attachment; filename=\"usage-{}-{by}.csv\"", asked.range.name);
     Ok(HttpResponse::Ok()

@@ -142,12 +142,14 @@ pub(crate) async fn show(
     };
     let clock = &visitor.clock;
     let (wallet, connection) = app.store.read(read).await?;
-    let list = |archive: RecordArchive| {
-        let read = move |conn: &mut Conn| wallets::list_transactions(conn, &archive, id, &page);
-        app.store.read_snapshot(read)
+    let list = move |conn: &mut Conn, archive: &RecordArchive| {
+        wallets::list_transactions(conn, archive, id, &page)
     };
-    let (mut found, is_whole) = match list(app.store.archive()).await {
-        Err(StoreError::Unavailable(_)) => (list(RecordArchive::left_out()).await?, false),
+    let (mut found, is_whole) = match app.store.read_records(list).await {
+        Err(StoreError::Unavailable(_)) => {
+            let list = move |conn: &mut Conn| list(conn, &RecordArchive::left_out());
+            (app.store.read_snapshot(list).await?, false)
+        }
         found => (found?, true),
     };
     let pager = Pager::cut(&http, &page, &mut found, |one| one.number.to_string());

@@ -26,6 +26,9 @@ use crate::rows::{ArchivedMonthRow, RequestRow, time};
 use crate::schema::{archived_months, requests};
 
 /// The archive of a store's records, for reads. Clones share it.
+///
+/// [`Store::read_records`](crate::Store::read_records) hands it out together with a snapshot. A record is in one of the
+/// two: reads of two states of the database would miss a record that moves meanwhile, or find it twice.
 #[derive(Clone, Debug, Default)]
 pub struct RecordArchive(Access);
 

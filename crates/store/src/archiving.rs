@@ -383,8 +383,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when the database or the archive fails.
     pub async fn archived_months(&self) -> Result<Vec<SealedMonth>, StoreError> {
-        let archive = self.archive();
-        self.read(move |conn| {
+        self.read_records(|conn, archive| {
             let months = archived::months(conn)?.into_iter().rev();
             let may_leave = transactions::may_leave(conn)?;
             let sealed = months.map(|row| {

@@ -99,6 +99,28 @@ impl Store {
         self.read(|conn| conn.snapshot(work)).await
     }
 
+    /// As [`Store::read_snapshot`], with the archive of the records. A record that moves to the archive meanwhile is in one
+    /// of the two throughout.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn read_records<T, E>(
+        &self,
+        work: impl FnOnce(&mut Conn, &RecordArchive) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let archive = self.archive();
+        self.read_snapshot(move |conn| work(conn, &archive)).await
+    }
+
+    /// The archive of the records.
+    pub(crate) fn archive(&self) -> RecordArchive {
+        self.0.context.archive.clone()
+    }
+
     /// Runs `work` in a write transaction of its own. `Err` rolls it back.
     ///
     /// # Errors
@@ -250,14 +272,10 @@ impl Store {
         merchant_id: MerchantId,
         reported: ReportedUsage,
     ) -> Result<Option<ReportOutcome>, StoreError> {
-        let archive = self.archive();
-        self.read(move |conn| ledger::find_archived_report(conn, &archive, merchant_id, &reported))
-            .await
-    }
-
-    /// The archive of the records, for the functions that read them.
-    pub fn archive(&self) -> RecordArchive {
-        self.0.context.archive.clone()
+        self.read_records(move |conn, archive| {
+            ledger::find_archived_report(conn, archive, merchant_id, &reported)
+        })
+        .await
     }
 
     /// Settles a call for a caller that cannot wait.
@@ -644,8 +662,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when the database or the archive fails.
     pub async fn audit_with_archive(&self) -> Result<audit::Audit, StoreError> {
-        let archive = self.archive();
-        self.read_snapshot(move |conn| audit::run(conn, Some(&archive))).await
+        self.read_records(|conn, archive| audit::run(conn, Some(archive))).await
     }
 
     /// The metrics of the ledger.

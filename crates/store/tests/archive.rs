@@ -6,6 +6,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -193,12 +194,12 @@ impl Shop {
         let (mut all, mut after) = (Vec::new(), None);
         let mut pages = 0;
         loop {
-            let (archive, filter, merchant_id) =
-                (store.archive(), filter.clone(), self.merchant_id);
+            let (merchant_id, filter) = (self.merchant_id, filter.clone());
             let page = Page { after, limit };
-            let read =
-                move |conn: &mut Conn| requests::list(conn, &archive, merchant_id, &filter, &page);
-            let found = store.read_snapshot(read).await.unwrap();
+            let read = store.read_records(move |conn, archive| {
+                requests::list(conn, archive, merchant_id, &filter, &page)
+            });
+            let found = read.await.unwrap();
             assert!(found.records.len() <= usize::try_from(limit).unwrap());
             all.extend(found.records);
             after = found.next;
@@ -213,12 +214,12 @@ impl Shop {
     async fn refused(&self, store: &Store, filter: &RefusalFilter) -> Vec<RefusalRecord> {
         let (mut all, mut after): (Vec<RefusalRecord>, _) = (Vec::new(), None);
         loop {
-            let (archive, filter, merchant_id) =
-                (store.archive(), filter.clone(), self.merchant_id);
+            let (merchant_id, filter) = (self.merchant_id, filter.clone());
             let page = Page { after, limit: 3 };
-            let read =
-                move |conn: &mut Conn| refusals::list(conn, &archive, merchant_id, &filter, &page);
-            let mut found = store.read(read).await.unwrap();
+            let read = store.read_records(move |conn, archive| {
+                refusals::list(conn, archive, merchant_id, &filter, &page)
+            });
+            let mut found = read.await.unwrap();
             let has_more = found.len() > 3;
             found.truncate(3);
             after = found.last().map(|one| one.refusal_id);
@@ -237,11 +238,11 @@ impl Shop {
         for (wallet_id, limit) in wallet_ids.into_iter().zip([3, 7, 50]) {
             let (mut lines, mut after): (Vec<Transaction>, _) = (Vec::new(), None);
             loop {
-                let (archive, page) = (store.archive(), Page { after, limit });
-                let read = move |conn: &mut Conn| {
-                    wallets::list_transactions(conn, &archive, wallet_id, &page)
-                };
-                let mut found = store.read_snapshot(read).await.unwrap();
+                let page = Page { after, limit };
+                let read = store.read_records(move |conn, archive| {
+                    wallets::list_transactions(conn, archive, wallet_id, &page)
+                });
+                let mut found = read.await.unwrap();
                 let limit = usize::try_from(limit).unwrap();
                 let has_more = found.len() > limit;
                 found.truncate(limit);
@@ -271,12 +272,12 @@ impl Shop {
         let files = store.archive().join("transactions/month=2026-11");
         let away = files.with_file_name("away");
         fs::rename(&files, &away).unwrap();
-        let (archive, page) =
-            (store.store.archive(), Page { after: Some(next.number + 1), limit: 1 });
+        let page = Page { after: Some(next.number + 1), limit: 1 };
         let wallet_id = self.customers[0].wallet_id;
-        let read =
-            move |conn: &mut Conn| wallets::list_transactions(conn, &archive, wallet_id, &page);
-        let found = store.store.read_snapshot(read).await.unwrap();
+        let read = store.store.read_records(move |conn, archive| {
+            wallets::list_transactions(conn, archive, wallet_id, &page)
+        });
+        let found = read.await.unwrap();
         assert_eq!(found, [next.clone(), last.clone()]);
         fs::rename(&away, &files).unwrap();
     }
@@ -344,18 +345,19 @@ impl Shop {
         }
         let mut found = Vec::new();
         for record in &lists[0] {
-            let (archive, merchant_id, id) = (node.archive(), self.merchant_id, record.request_id);
-            let read = move |conn: &mut Conn| requests::find(conn, &archive, merchant_id, id);
-            found.push(node.read(read).await.unwrap().unwrap());
+            let (merchant_id, id) = (self.merchant_id, record.request_id);
+            let find = node
+                .read_records(move |conn, archive| requests::find(conn, archive, merchant_id, id));
+            found.push(find.await.unwrap().unwrap());
         }
         assert_eq!(found, lists[0]);
         let mut referenced = Vec::new();
         for reference in self.references.clone() {
-            let (archive, merchant_id) = (node.archive(), self.merchant_id);
-            let read = move |conn: &mut Conn| {
-                requests::find_by_reference(conn, &archive, merchant_id, &reference)
-            };
-            referenced.push(node.read(read).await.unwrap().unwrap());
+            let merchant_id = self.merchant_id;
+            let find = node.read_records(move |conn, archive| {
+                requests::find_by_reference(conn, archive, merchant_id, &reference)
+            });
+            referenced.push(find.await.unwrap().unwrap());
         }
         let code = Some("rate_limited".to_owned());
         let connection_id = Some(self.customers[0].connection_id);
@@ -392,13 +394,13 @@ impl Shop {
         }
         asked.push((filters[12].clone(), vec![Dimension::Model]));
         for (filter, by) in asked {
-            let (archive, merchant_id) = (node.archive(), self.merchant_id);
+            let merchant_id = self.merchant_id;
             let end = START.plus_millis(100 * DAY);
             let span = TimeSpan::new(START, end, TimeZone::UTC, Interval::Day).unwrap();
-            let read = move |conn: &mut Conn| {
-                usage::sums(conn, &archive, merchant_id, &filter, &by, &span)
-            };
-            sums.push(node.read_snapshot(read).await.unwrap().unwrap());
+            let read = node.read_records(move |conn, archive| {
+                usage::sums(conn, archive, merchant_id, &filter, &by, &span)
+            });
+            sums.push(read.await.unwrap().unwrap());
         }
         let (lines, statements) = (self.lines(node).await, self.statements(node).await);
         Answers { lists, referenced, refused, sums, lines, statements }
@@ -606,15 +608,14 @@ fn a_sum_of_few_calls_does_not_read_the_archive_of_other_times() {
             let pairs = [("env", "prod"), ("user", user)];
             let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
             let filter = RequestFilter { metadata: pairs.into(), ..RequestFilter::default() };
-            let (archive, merchant_id) = (store.store.archive(), shop.merchant_id);
+            let merchant_id = shop.merchant_id;
             let end = START.plus_millis(100 * DAY);
             let span = TimeSpan::new(START, end, TimeZone::UTC, Interval::None).unwrap();
             let by = [Dimension::Provider];
-            let read = move |conn: &mut Conn| {
-                usage::sums(conn, &archive, merchant_id, &filter, &by, &span)
-            };
-            let found = store.store.read_snapshot(read).await;
-            found.map(|found| {
+            let read = store.store.read_records(move |conn, archive| {
+                usage::sums(conn, archive, merchant_id, &filter, &by, &span)
+            });
+            read.await.map(|found| {
                 found.unwrap().values().flat_map(BTreeMap::values).map(|sums| sums.requests).sum()
             })
         };
@@ -698,6 +699,52 @@ fn reads_are_the_same_while_the_rows_of_a_month_are_still_here() {
         assert_eq!(count(&store.store, "requests").await, left);
         assert_eq!(count(&store.store, "transactions").await, lines);
         before.assert_same(&shop.answers(&store.store).await);
+    });
+}
+
+#[test]
+fn lists_are_whole_while_months_leave() {
+    each_store(async |store| {
+        let shop = Shop::of(store).await;
+        for _ in 0..40 {
+            let call = store.call(shop.merchant_id, shop.secret_key_id);
+            store.forward(call, 1_000, "0.25").await.unwrap();
+            let cause = RefusalCause {
+                merchant_id: shop.merchant_id,
+                key: CallKey::Secret(shop.secret_key_id),
+                connection_id: None,
+                model: Some("large"),
+                run_id: None,
+                code: "rate_limited",
+                at: store.clock.now(),
+            };
+            store.store.record_refusal(&cause, RefusedCall::default);
+            store.store.write_refusals().await.unwrap();
+            store.clock.advance_millis(15 * DAY);
+        }
+        store.store.fold().await.unwrap();
+        let (all, none) = (ListFilter::default(), RefusalFilter::default());
+        let lists = async || {
+            (shop.list(&store.store, &all, 100).await, shop.refused(&store.store, &none).await)
+        };
+        let before = lists().await;
+        assert_eq!((before.0.len(), before.1.len()), (40, 40));
+        let is_done = Cell::new(false);
+        let archiving = async {
+            let archiving = store.store.archive_months(KEEP).await.unwrap();
+            assert!(archiving.sealed.len() > 15, "{archiving:?}");
+            is_done.set(true);
+        };
+        let reading = async {
+            let mut times = 0;
+            while !is_done.get() {
+                assert!(lists().await == before, "a record is missing or twice");
+                times += 1;
+            }
+            times
+        };
+        let ((), times) = tokio::join!(archiving, reading);
+        assert!(times > 20, "{times} times");
     });
 }
 
@@ -819,20 +866,22 @@ fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
 
         let elsewhere = folder.with_extension("elsewhere");
         let find = async || {
-            let (archive, merchant_id) = (store.store.archive(), shop.merchant_id);
-            let read = move |conn: &mut Conn| requests::find(conn, &archive, merchant_id, id);
-            store.store.read(read).await
+            let merchant_id = shop.merchant_id;
+            let find = store
+                .store
+                .read_records(move |conn, archive| requests::find(conn, archive, merchant_id, id));
+            find.await
         };
         assert!(find().await.unwrap().is_some());
         fs::rename(&folder, &elsewhere).unwrap();
         let found = find().await;
         assert!(matches!(found, Err(StoreError::Unavailable(_))), "{found:?}");
         let filter = ListFilter::default();
-        let (archive, merchant_id) = (store.store.archive(), shop.merchant_id);
-        let page = Page { after: None, limit: 10 };
-        let read =
-            move |conn: &mut Conn| requests::list(conn, &archive, merchant_id, &filter, &page);
-        assert!(store.store.read(read).await.is_err());
+        let (merchant_id, page) = (shop.merchant_id, Page { after: None, limit: 10 });
+        let list = store.store.read_records(move |conn, archive| {
+            requests::list(conn, archive, merchant_id, &filter, &page)
+        });
+        assert!(list.await.is_err());
         // The plain audit needs no archive.
         store.assert_audited().await;
         assert!(store.store.audit_with_archive().await.is_err());

@@ -89,10 +89,9 @@ impl RepricingShop {
 
     async fn lines(&self, store: &TestStore, wallet_id: WalletId) -> Vec<Transaction> {
         let page = Page { after: None, limit: 1_000 };
-        let archive = store.store.archive();
-        let lines = store
-            .store
-            .read(move |conn| wallets::list_transactions(conn, &archive, wallet_id, &page));
+        let lines = store.store.read_records(move |conn, archive| {
+            wallets::list_transactions(conn, archive, wallet_id, &page)
+        });
         lines.await.unwrap()
     }
 }

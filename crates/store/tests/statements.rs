@@ -239,9 +239,10 @@ impl<'a> Shop<'a> {
 
     async fn lines(&self, customer: &Connection) -> Vec<Transaction> {
         let (wallet_id, page) = (customer.wallet_id, Page { after: None, limit: ALL });
-        let archive = self.node.archive();
-        let read = move |conn: &mut _| wallets::list_transactions(conn, &archive, wallet_id, &page);
-        self.node.read(read).await.unwrap()
+        let lines = self.node.read_records(move |conn, archive| {
+            wallets::list_transactions(conn, archive, wallet_id, &page)
+        });
+        lines.await.unwrap()
     }
 
     async fn records(&self, customer: &Connection) -> Vec<RequestRecord> {
@@ -250,14 +251,13 @@ impl<'a> Shop<'a> {
             ..RequestFilter::default()
         };
         let (merchant_id, filter) = (self.merchant_id, ListFilter::from(filter));
-        let archive = self.node.archive();
         let (mut records, mut after) = (Vec::new(), None);
         loop {
-            let (filter, archive) = (filter.clone(), archive.clone());
-            let page = Page { after, limit: ALL };
-            let read =
-                move |conn: &mut _| requests::list(conn, &archive, merchant_id, &filter, &page);
-            let found = self.node.read(read).await.unwrap();
+            let (filter, page) = (filter.clone(), Page { after, limit: ALL });
+            let found = self.node.read_records(move |conn, archive| {
+                requests::list(conn, archive, merchant_id, &filter, &page)
+            });
+            let found = found.await.unwrap();
             records.extend(found.records);
             after = found.next;
             if after.is_none() {

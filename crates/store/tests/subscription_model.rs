@@ -627,11 +627,12 @@ impl<'a> ModelledCustomer<'a> {
         self.compare().await?;
         let wallet_id = self.connection.wallet_id;
         let page = Page { after: None, limit: 1_000_000 };
-        let archive = self.store.store.archive();
         let lines = self
             .store
             .store
-            .read(move |conn| wallets::list_transactions(conn, &archive, wallet_id, &page))
+            .read_records(move |conn, archive| {
+                wallets::list_transactions(conn, archive, wallet_id, &page)
+            })
             .await
             .unwrap();
         let line = |line: &Transaction| {

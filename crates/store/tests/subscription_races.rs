@@ -259,11 +259,12 @@ impl<'a> RaceShop<'a> {
     async fn books(&self, customer: &RaceCustomer) -> CreditTotals {
         let wallet_id = customer.wallet_id;
         let page = Page { after: None, limit: 10_000 };
-        let archive = self.store.store.archive();
         let lines = self
             .store
             .store
-            .read(move |conn| wallets::list_transactions(conn, &archive, wallet_id, &page))
+            .read_records(move |conn, archive| {
+                wallets::list_transactions(conn, archive, wallet_id, &page)
+            })
             .await
             .unwrap();
         let mut books = CreditTotals::default();

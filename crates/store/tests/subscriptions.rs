@@ -106,11 +106,12 @@ impl<'a> SubscribedCustomer<'a> {
     async fn lines(&self) -> Vec<Transaction> {
         let wallet_id = self.connection.wallet_id;
         let page = Page { after: None, limit: 100 };
-        let archive = self.store.store.archive();
         let mut lines = self
             .store
             .store
-            .read(move |conn| wallets::list_transactions(conn, &archive, wallet_id, &page))
+            .read_records(move |conn, archive| {
+                wallets::list_transactions(conn, archive, wallet_id, &page)
+            })
             .await
             .unwrap();
         lines.reverse();

@@ -330,9 +330,10 @@ pub(super) async fn render_body(
     app: &App,
     claimed: &ClaimedDelivery,
 ) -> Result<Option<Bytes>, StoreError> {
-    let (event, archive) = (claimed.event.clone(), app.store.archive());
-    let read = move |conn: &mut Conn| EventResources::read(conn, &archive, &event);
-    let resources = app.store.read(read).await?;
+    let event = claimed.event.clone();
+    let read =
+        move |conn: &mut Conn, archive: &RecordArchive| EventResources::read(conn, archive, &event);
+    let resources = app.store.read_records(read).await?;
     let (event, sequence) = (&claimed.event, claimed.sequence);
     let message = EventMessage::of(event, sequence, &resources, app.settings.shape);
     Ok(message.and_then(|message| serde_json::to_vec(&message).ok()).map(Bytes::from))

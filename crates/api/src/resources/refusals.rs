@@ -9,7 +9,7 @@ use tollgate_domain::{
     RefusalRecord, RunId, SecretKeyId, SpendKeyId, Timestamp,
 };
 use tollgate_store::refusals::{self, RefusalFilter};
-use tollgate_store::{Conn, Page};
+use tollgate_store::{Conn, Page, RecordArchive};
 use utoipa::{IntoParams, ToSchema};
 
 use super::requests::{name_filter, run_filter};
@@ -253,23 +253,24 @@ pub(crate) async fn list(
     }
     app.store.flush_refusals().await;
     let merchant_id = caller.merchant_id;
-    let archive = app.store.archive();
     let read = move |filter: RefusalFilter, page: Page<RefusalId>| {
-        let archive = archive.clone();
-        move |conn: &mut Conn| refusals::list(conn, &archive, merchant_id, &filter, &page)
+        move |conn: &mut Conn, archive: &RecordArchive| {
+            refusals::list(conn, archive, merchant_id, &filter, &page)
+        }
     };
     if format == AnswerFormat::Csv {
         let pages = move |after| {
             let (app, read) = (app.clone(), read(filter.clone(), Page { after, limit: csv::PAGE }));
             async move {
-                let (found, next) = csv::cut(app.store.read(read).await?, |one| one.refusal_id);
+                let found = app.store.read_records(read).await?;
+                let (found, next) = csv::cut(found, |one| one.refusal_id);
                 Ok((found.iter().map(RefusalView::of).collect(), next))
             }
         };
         return Ok(csv::respond_pages("refusals.csv", COLUMNS, page.after, pages));
     }
     let limit = page.limit;
-    let found = app.store.read(read(filter, page)).await?;
+    let found = app.store.read_records(read(filter, page)).await?;
     Ok(respond(found, limit, |one| one.refusal_id.to_string(), RefusalView::of))
 }
 
@@ -292,8 +293,9 @@ pub(crate) async fn get(
     let not_found = || ApiError::not_found(ErrorCode::RefusalNotFound, "refusal");
     let id: RefusalId = id.parse().map_err(|_| not_found())?;
     app.store.flush_refusals().await;
-    let archive = app.store.archive();
-    let find = move |conn: &mut Conn| refusals::find(conn, &archive, caller.merchant_id, id);
-    let refusal = app.store.read(find).await?.ok_or_else(not_found)?;
+    let find = move |conn: &mut Conn, archive: &RecordArchive| {
+        refusals::find(conn, archive, caller.merchant_id, id)
+    };
+    let refusal = app.store.read_records(find).await?.ok_or_else(not_found)?;
     Ok(HttpResponse::Ok().json(RefusalView::of(&refusal)))
 }

@@ -198,9 +198,10 @@ pub(crate) async fn get(
         return Err(ApiError::invalid(issues));
     };
     app.store.flush_refusals().await;
-    let archive = app.store.archive();
-    let read = move |conn: &mut Conn| request.read(conn, &archive, caller.merchant_id);
-    let report = app.store.read_snapshot(read).await?;
+    let read = move |conn: &mut Conn, archive: &RecordArchive| {
+        request.read(conn, archive, caller.merchant_id)
+    };
+    let report = app.store.read_records(read).await?;
     if format == AnswerFormat::Csv {
         return csv::respond("usage.csv", &report.columns, &report.view.items);
     }

@@ -10,7 +10,7 @@ use tollgate_domain::{
 use tollgate_pricing::Amount;
 use tollgate_store::subscriptions::RenewalScope;
 use tollgate_store::wallets::{self, MovementOutcome, WalletMovement};
-use tollgate_store::{Conn, Page};
+use tollgate_store::{Conn, Page, RecordArchive};
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -315,28 +315,26 @@ pub(crate) async fn list_transactions(
         return Err(ApiError::invalid(issues));
     }
     app.store.renew(RenewalScope::Wallet(id)).await?;
-    let archive = app.store.archive();
     let read = move |page: Page<i64>| {
-        let archive = archive.clone();
-        move |conn: &mut Conn| {
+        move |conn: &mut Conn, archive: &RecordArchive| {
             wallets::find(conn, caller.merchant_id, id)?.ok_or_else(not_found)?;
-            Ok::<_, ApiError>(wallets::list_transactions(conn, &archive, id, &page)?)
+            Ok::<_, ApiError>(wallets::list_transactions(conn, archive, id, &page)?)
         }
     };
     if format == AnswerFormat::Csv {
         // A wallet that does not exist is an error, and not a file.
-        app.store.read_snapshot(read(Page { after: None, limit: 1 })).await?;
+        app.store.read_records(read(Page { after: None, limit: 1 })).await?;
         let pages = move |after| {
             let (app, read) = (app.clone(), read(Page { after, limit: csv::PAGE }));
             async move {
-                let (found, next) =
-                    csv::cut(app.store.read_snapshot(read).await?, |one| one.number);
+                let found = app.store.read_records(read).await?;
+                let (found, next) = csv::cut(found, |one| one.number);
                 Ok((found.iter().map(TransactionView::of).collect(), next))
             }
         };
         return Ok(csv::respond_pages("transactions.csv", COLUMNS, page.after, pages));
     }
     let limit = page.limit;
-    let found = app.store.read_snapshot(read(page)).await?;
+    let found = app.store.read_records(read(page)).await?;
     Ok(respond(found, limit, |one| one.number.to_string(), TransactionView::of))
 }

@@ -117,36 +117,17 @@ fn main() -> Result<()> {
         anyhow::Ok(())
     })?;
     let shops = runtime.block_on(store.read(shops))?;
-    let (records, months) = (store.archive(), runtime.block_on(store.archived_months()));
-    drop(store);
-    match has("fill") {
-        true => Ok(()),
-        false => {
-            let cold = months?.last().map(|last| last.month.parse::<Month>()).transpose();
-            let cold = cold.map_err(|_| anyhow::anyhow!("it is no month"))?;
-            measure(
-                &mut connect(&url)?,
-                &shops,
-                &records,
-                cold.map(|month| month.range(&TimeZone::UTC).end),
-            )
-        }
+    if has("fill") {
+        return Ok(());
     }
-}
-
-fn connect(url: &DatabaseUrl) -> Result<Conn> {
-    Ok(match url {
-        DatabaseUrl::Sqlite(path) => {
-            let path = path.to_str().context("a path of text")?;
-            Conn::Sqlite(SqliteConnection::establish(path)?)
-        }
-        DatabaseUrl::Postgres(url) => {
-            let mut conn = PgConnection::establish(url)?;
-            conn.batch_execute("VACUUM (ANALYZE)")?;
-            Conn::Postgres(conn)
-        }
-        DatabaseUrl::SqliteTemporary => bail!("name a file"),
-    })
+    if let DatabaseUrl::Postgres(url) = &url {
+        PgConnection::establish(url)?.batch_execute("VACUUM (ANALYZE)")?;
+    }
+    let months = runtime.block_on(store.archived_months())?;
+    let cold = months.last().map(|last| last.month.parse::<Month>()).transpose();
+    let cold = cold.map_err(|_| anyhow::anyhow!("it is no month"))?;
+    let cold = cold.map(|month| month.range(&TimeZone::UTC).end);
+    runtime.block_on(store.read_records(move |conn, archive| measure(conn, &shops, archive, cold)))
 }
 
 async fn set_up(store: &Store, merchants: usize) -> Result<()> {
@@ -420,7 +401,7 @@ fn measure(
                 let span = TimeSpan::new(start, end.instant(), end.zone(), Interval::Day);
                 let span = span.ok().context("a span")?;
                 let began = Instant::now();
-                conn.snapshot(|conn| usage::sums(conn, archive, id, &filter, &[], &span))?;
+                usage::sums(conn, archive, id, &filter, &[], &span)?;
                 columns[column].push(began.elapsed());
             }
         }

@@ -51,9 +51,10 @@ pub(crate) async fn get(
     caller: Caller,
     id: web::Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    let archive = app.store.archive();
-    let find = move |conn: &mut Conn| find(conn, &archive, caller.merchant_id, &id);
-    let record = app.store.read(find).await?;
+    let find = move |conn: &mut Conn, archive: &RecordArchive| {
+        find(conn, archive, caller.merchant_id, &id)
+    };
+    let record = app.store.read_records(find).await?;
     Ok(HttpResponse::Ok().json(RecordView::of(&record, app.settings.shape)))
 }
 
@@ -173,18 +174,18 @@ struct RecordPages {
 impl RecordPages {
     async fn page(&self, page: Page<RequestId>) -> Result<RequestList, ApiError> {
         let (merchant_id, filter) = (self.merchant_id, self.filter.clone());
-        let (reference, archive) = (self.reference.clone(), self.app.store.archive());
-        let read = move |conn: &mut Conn| match reference {
-            None => requests::list(conn, &archive, merchant_id, &filter, &page),
+        let reference = self.reference.clone();
+        let read = move |conn: &mut Conn, archive: &RecordArchive| match reference {
+            None => requests::list(conn, archive, merchant_id, &filter, &page),
             Some(reference) if reference.contains('\0') => Ok(RequestList::default()),
             Some(reference) => {
-                let record = requests::find_by_reference(conn, &archive, merchant_id, &reference)?;
+                let record = requests::find_by_reference(conn, archive, merchant_id, &reference)?;
                 let after = |id| page.after.is_none_or(|after| id < after);
                 let record = record.filter(|one| filter.passes(one) && after(one.request_id));
                 Ok(RequestList { records: record.into_iter().collect(), next: None })
             }
         };
-        Ok(self.app.store.read(read).await?)
+        Ok(self.app.store.read_records(read).await?)
     }
 }
 
