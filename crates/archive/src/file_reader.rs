@@ -20,30 +20,31 @@ use tollgate_pricing::Amount;
 use crate::column::{Cells, Value};
 use crate::error::ArchiveError;
 
-/// A part of a file that was read.
-struct FilePart {
-    start: u64,
-    content: Bytes,
+/// Parts of a file that were read.
+struct FileParts {
+    /// Each with its start, ascending.
+    parts: Vec<(u64, Bytes)>,
     length: u64,
 }
 
-impl Length for FilePart {
+impl Length for FileParts {
     fn len(&self) -> u64 {
         self.length
     }
 }
 
-impl FilePart {
+impl FileParts {
     fn from(&self, start: u64) -> Result<Bytes, ParquetError> {
-        let skipped =
-            start.checked_sub(self.start).and_then(|skipped| usize::try_from(skipped).ok());
-        let skipped = skipped.filter(|skipped| *skipped <= self.content.len());
-        let outside = || ParquetError::EOF("a column lies outside of its group".to_owned());
-        Ok(self.content.slice(skipped.ok_or_else(outside)?..))
+        let found = self.parts.iter().rfind(|(first, _)| *first <= start);
+        let rest = found.and_then(|(first, content)| {
+            let skipped = usize::try_from(start.checked_sub(*first)?).ok()?;
+            (skipped <= content.len()).then(|| content.slice(skipped..))
+        });
+        rest.ok_or_else(|| ParquetError::EOF("a column lies outside of what was read".to_owned()))
     }
 }
 
-impl ChunkReader for FilePart {
+impl ChunkReader for FileParts {
     type T = bytes::buf::Reader<Bytes>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
@@ -108,9 +109,9 @@ fn read_metadata(
     let mut tail = length.min(256 << 10);
     loop {
         let start = length.saturating_sub(tail);
-        let part = FilePart { start, content: read(start..length)?, length };
+        let parts = FileParts { parts: vec![(start, read(start..length)?)], length };
         let mut reader = ParquetMetaDataReader::new();
-        match reader.try_parse(&part) {
+        match reader.try_parse(&parts) {
             Ok(()) => return reader.finish().map_err(damaged),
             Err(_) if tail < length => tail = length,
             Err(cause) => return Err(damaged(cause)),
@@ -125,10 +126,13 @@ pub(crate) struct FileReader {
     metadata: Arc<ParquetMetaData>,
 }
 
-/// The bytes of a group of rows.
+/// The values of columns in some rows of a group.
+pub(crate) type KnownValues = Vec<(&'static str, Vec<Value>)>;
+
+/// The bytes of some columns of a group of rows.
 pub(crate) struct RowGroup {
     pub(crate) number: usize,
-    part: Arc<FilePart>,
+    columns: Arc<FileParts>,
 }
 
 impl FileReader {
@@ -197,19 +201,27 @@ impl FileReader {
         Ok(column.and_then(|column| column.statistics()))
     }
 
-    /// Reads the bytes of a group. `read` reads a range of the file.
-    pub(crate) fn group(
+    /// Reads the bytes of some columns of a group. `read` reads ranges of the file.
+    pub(crate) fn group<'a>(
         &self,
         number: usize,
-        read: impl FnOnce(Range<u64>) -> Result<Bytes, ArchiveError>,
+        names: impl IntoIterator<Item = &'a str>,
+        read: impl FnOnce(&[Range<u64>]) -> Result<Vec<Bytes>, ArchiveError>,
     ) -> Result<RowGroup, ArchiveError> {
         let columns = self.metadata(number)?.columns();
-        let chunks = || columns.iter().map(|column| column.byte_range());
-        let start = chunks().map(|(start, _)| start).min().unwrap_or_default();
-        let end = chunks().map(|(start, length)| start.saturating_add(length)).max();
-        let content = read(start..end.unwrap_or_default().min(self.length))?;
-        let part = Arc::new(FilePart { start, content, length: self.length });
-        Ok(RowGroup { number, part })
+        let mut ranges = Vec::new();
+        for name in names {
+            let column = columns.get(self.place(name)?);
+            let column = column.ok_or_else(|| self.damaged("a column is missing"))?;
+            let (start, length) = column.byte_range();
+            ranges.push(start..start.saturating_add(length).min(self.length));
+        }
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup();
+        let starts = ranges.iter().map(|range| range.start);
+        let parts = starts.zip(read(&ranges)?).collect();
+        let columns = Arc::new(FileParts { parts, length: self.length });
+        Ok(RowGroup { number, columns })
     }
 
     /// The places of all rows of a group.
@@ -233,18 +245,19 @@ impl FileReader {
         let properties = Arc::new(ReaderProperties::builder().build());
         let page_index = RowGroupPageIndex::new(group.number, None);
         let metadata = self.metadata(group.number)?;
-        let part = Arc::clone(&group.part);
-        let reader = SerializedRowGroupReader::new(part, metadata, page_index, properties);
+        let columns = Arc::clone(&group.columns);
+        let reader = SerializedRowGroupReader::new(columns, metadata, page_index, properties);
         let reader = reader.map_err(damaged)?;
         let mut column = reader.get_column_reader(self.place(name)?).map_err(damaged)?;
         read_column(&mut column, rows).map_err(damaged)
     }
 
-    /// The values of several columns in some rows of a group. The places of the rows ascend.
+    /// The values of several columns in some rows of a group. The places of the rows ascend. Columns of `known` are not read.
     pub(crate) fn cells(
         &self,
         group: &RowGroup,
         names: impl IntoIterator<Item = &'static str>,
+        mut known: KnownValues,
         rows: &[usize],
     ) -> Result<Vec<Cells>, ArchiveError> {
         let mut places = HashMap::new();
@@ -254,7 +267,11 @@ impl FileReader {
                 continue;
             }
             places.insert(name, places.len());
-            let values = self.values(group, name, rows)?;
+            let known = known.iter_mut().find(|(one, _)| *one == name);
+            let values = match known {
+                Some((_, values)) => std::mem::take(values),
+                None => self.values(group, name, rows)?,
+            };
             found.iter_mut().zip(values).for_each(|(row, value)| row.push(value));
         }
         let places = Arc::new(places);

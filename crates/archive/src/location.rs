@@ -198,6 +198,16 @@ impl Location {
         self.read(path, async { store.get_range(&at, range).await })
     }
 
+    /// Parts of a file. S3 is asked once for those that are close together.
+    pub(crate) fn get_ranges(
+        &self,
+        path: &str,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Bytes>, ArchiveError> {
+        let (at, store) = (Path::from(path), self.store()?);
+        self.read(path, async { store.get_ranges(&at, ranges).await })
+    }
+
     /// Writes a small file at once, and replaces one that is there.
     pub(crate) fn put(&self, path: &str, content: Bytes) -> Result<(), ArchiveError> {
         let (at, store) = (Path::from(path), self.store()?);

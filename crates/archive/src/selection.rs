@@ -2,7 +2,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use crate::column::Value;
+use crate::column::{MERCHANT, Table, Value};
 
 /// A condition on the value of a column.
 pub struct Condition<'a> {
@@ -82,12 +82,21 @@ pub struct Selection<'a> {
     pub below: Option<String>,
     /// The conditions. All must be met. Columns of later ones are decoded only for rows that meet the earlier ones.
     pub conditions: Vec<Condition<'a>>,
+    /// The columns that are not read. Their values are absent.
+    pub unread: Vec<&'static str>,
 }
 
 impl Selection<'_> {
     /// All rows of a merchant.
     pub const fn of(merchant: String) -> Self {
-        Self { merchant, from: None, below: None, conditions: Vec::new() }
+        Self { merchant, from: None, below: None, conditions: Vec::new(), unread: Vec::new() }
+    }
+
+    /// The columns that a walk needs.
+    pub(crate) fn columns<T: Table>(&self) -> impl Iterator<Item = &'static str> {
+        let read = T::READ.iter().filter(|name| !self.unread.contains(*name)).copied();
+        let conditions = self.conditions.iter().map(|condition| condition.column);
+        read.chain(conditions).chain([MERCHANT, T::ID])
     }
 
     pub(crate) fn has_id(&self, id: &str) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::archive::Archive;
 use crate::column::{Cells, MERCHANT, Table, Value};
 use crate::error::ArchiveError;
-use crate::file_reader::{FileReader, RowGroup};
+use crate::file_reader::{FileReader, KnownValues, RowGroup};
 use crate::manifest::{ArchivedFile, Manifest, amount_columns};
 use crate::selection::Selection;
 
@@ -19,8 +19,13 @@ impl Archive {
         Ok(FileReader::new(path, file.bytes, metadata))
     }
 
-    fn group(&self, file: &FileReader, number: usize) -> Result<RowGroup, ArchiveError> {
-        file.group(number, |range| self.0.location.get_range(file.path(), range))
+    fn group<'a>(
+        &self,
+        file: &FileReader,
+        number: usize,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<RowGroup, ArchiveError> {
+        file.group(number, names, |ranges| self.0.location.get_ranges(file.path(), ranges))
     }
 
     /// The keys and amounts of a file, in its order.
@@ -30,10 +35,10 @@ impl Archive {
     ) -> Result<impl Iterator<Item = Result<Cells, ArchiveError>> + 'a, ArchiveError> {
         let file = self.open(file)?;
         Ok((0..file.groups()).flat_map(move |number| {
-            let names = [MERCHANT, T::ID].into_iter().chain(amount_columns::<T>());
-            let cells = self.group(&file, number).and_then(|group| {
+            let names = || [MERCHANT, T::ID].into_iter().chain(amount_columns::<T>());
+            let cells = self.group(&file, number, names()).and_then(|group| {
                 let rows = file.all_rows(&group)?;
-                file.cells(&group, names, &rows)
+                file.cells(&group, names(), KnownValues::new(), &rows)
             });
             let (cells, failure) = match cells {
                 Ok(cells) => (cells, None),
@@ -120,6 +125,8 @@ struct OpenGroup {
     rows: Vec<usize>,
     /// The rows that meet the conditions, too.
     selected: Vec<usize>,
+    /// The values of the columns of the conditions in these rows.
+    tested: KnownValues,
 }
 
 /// The next rows of a walk.
@@ -129,8 +136,8 @@ pub struct Part<T> {
     pub rows: Vec<T>,
     /// The number of rows that were looked at: those of the merchant within the bounds, in the groups that were read.
     pub passed: usize,
-    /// The least id that was looked at.
-    pub last: String,
+    /// The least id that was looked at. `None` for a table that does not read its ids.
+    pub last: Option<String>,
 }
 
 impl<T: Table> Descending<'_, T> {
@@ -152,7 +159,7 @@ impl<T: Table> Descending<'_, T> {
                 continue;
             };
             if let Some(group) = open {
-                let part = group.next_part(file, most)?;
+                let part = group.next_part(file, most, &self.selection.unread)?;
                 if group.rows.is_empty() {
                     *open = None;
                 }
@@ -164,7 +171,7 @@ impl<T: Table> Descending<'_, T> {
             };
             *rest = number;
             if may_have::<T>(file, number, self.selection)? {
-                let group = self.archive.group(file, number)?;
+                let group = self.archive.group(file, number, self.selection.columns::<T>())?;
                 let group = OpenGroup::new::<T>(file, group, self.selection)?;
                 *open = Some(group).filter(|group| !group.rows.is_empty());
             }
@@ -182,34 +189,39 @@ impl OpenGroup {
         let ids = file.texts(group.number, T::ID)?;
         if !ids.is_some_and(|ids| selection.has_id(ids.start()) && selection.has_id(ids.end())) {
             let ids = keys(file, &group, T::ID, &rows)?;
-            rows = keep(rows, &ids, |id| selection.has_id(id));
+            keep(&mut rows, ids.iter().map(|id| selection.has_id(id)));
         }
-        let mut selected = rows.clone();
+        let (mut selected, mut tested) = (rows.clone(), KnownValues::new());
         for condition in &selection.conditions {
-            if selected.is_empty() {
-                break;
-            }
             let values = file.values(&group, condition.column, &selected)?;
-            selected = keep(selected, &values, |value| condition.is_met(value));
+            let are_met: Vec<bool> = values.iter().map(|value| condition.is_met(value)).collect();
+            tested.push((condition.column, values));
+            keep(&mut selected, are_met.iter().copied());
+            tested.iter_mut().for_each(|(_, values)| keep(values, are_met.iter().copied()));
         }
-        Ok(Self { group, rows, selected })
+        Ok(Self { group, rows, selected, tested })
     }
 
     fn next_part<T: Table>(
         &mut self,
         file: &FileReader,
         most: usize,
+        unread: &[&'static str],
     ) -> Result<Part<T>, ArchiveError> {
-        let read = self.selected.split_off(self.selected.len().saturating_sub(most.max(1)));
+        let rest = self.selected.len().saturating_sub(most.max(1));
+        let read = self.selected.split_off(rest);
+        let tested = self.tested.iter_mut().map(|(name, values)| (*name, values.split_off(rest)));
+        let absent = unread.iter().map(|name| (*name, vec![Value::Absent; read.len()]));
+        let known = tested.chain(absent).collect();
         // The walk stands at the last row that is read, or at the end of the group if no further one is selected.
         let stands_at = read.first().filter(|_| !self.selected.is_empty());
         let passed = match stands_at {
             Some(first) => self.rows.split_off(self.rows.partition_point(|row| row < first)),
             None => std::mem::take(&mut self.rows),
         };
-        let first = passed.get(..1).unwrap_or_default();
-        let last = keys(file, &self.group, T::ID, first)?.pop().unwrap_or_default();
-        let cells = file.cells(&self.group, T::READ.iter().copied(), &read)?;
+        let first = passed.get(..1).filter(|_| T::READ.contains(&T::ID)).unwrap_or_default();
+        let last = keys(file, &self.group, T::ID, first)?.pop();
+        let cells = file.cells(&self.group, T::READ.iter().copied(), known, &read)?;
         let rows = cells.into_iter().rev().map(|mut cells| T::read(&mut cells));
         Ok(Part { rows: rows.collect::<Result<_, _>>()?, passed: passed.len(), last })
     }
@@ -243,13 +255,14 @@ fn rows_of(
     group: &RowGroup,
     merchant: &str,
 ) -> Result<Vec<usize>, ArchiveError> {
-    let rows = file.all_rows(group)?;
+    let mut rows = file.all_rows(group)?;
     let merchants = file.texts(group.number, MERCHANT)?;
     if merchants.is_some_and(|range| range.start() == merchant && range.end() == merchant) {
         return Ok(rows);
     }
     let merchants = keys(file, group, MERCHANT, &rows)?;
-    Ok(keep(rows, &merchants, |one| one == merchant))
+    keep(&mut rows, merchants.iter().map(|one| one == merchant));
+    Ok(rows)
 }
 
 /// The texts of a column of keys in some rows of a group. Every row has one.
@@ -267,9 +280,9 @@ fn keys(
     texts.collect()
 }
 
-/// The rows whose values meet a condition.
-fn keep<V>(rows: Vec<usize>, values: &[V], is_met: impl Fn(&V) -> bool) -> Vec<usize> {
-    rows.into_iter().zip(values).filter(|(_, value)| is_met(value)).map(|(row, _)| row).collect()
+/// Keeps some of the items.
+fn keep<T>(items: &mut Vec<T>, mut are_kept: impl Iterator<Item = bool>) {
+    items.retain(|_| are_kept.next().unwrap_or_default());
 }
 
 /// A walk through the rows of a month.
@@ -308,15 +321,18 @@ impl<T: Table> Ascending<'_, T> {
             }
             let number = *next;
             *next += 1;
+            let columns = || T::READ.iter().copied().chain([MERCHANT]);
             let group = match &self.selection {
                 Some(selection) if !may_have::<T>(file, number, selection)? => continue,
-                _ => self.archive.group(file, number)?,
+                _ => self.archive.group(file, number, columns())?,
             };
             let rows = match &self.selection {
                 Some(selection) => rows_of(file, &group, &selection.merchant)?,
                 None => file.all_rows(&group)?,
             };
-            for mut cells in file.cells(&group, T::READ.iter().copied(), &rows)? {
+            for mut cells in
+                file.cells(&group, T::READ.iter().copied(), KnownValues::new(), &rows)?
+            {
                 self.rows.push_back(T::read(&mut cells)?);
             }
         }

@@ -305,6 +305,8 @@ pub(crate) struct ArchiveWalk<'a, I> {
     pub(crate) conditions: Vec<Condition<'a>>,
     /// The most rows of a part.
     pub(crate) at_once: usize,
+    /// The columns that are not read.
+    pub(crate) unread: Vec<&'static str>,
 }
 
 impl ArchiveWalk<'_, RequestId> {
@@ -328,9 +330,11 @@ impl ArchiveWalk<'_, RequestId> {
         archive: &RecordArchive,
         mut each: impl FnMut(&RequestRow) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        let merchant_id = Id(self.merchant_id);
         self.rows(conn, archive, |_, Part { rows, .. }| {
-            let mut rows = rows.iter().filter(|one: &&ArchivedCall| !one.stays);
-            rows.try_for_each(|one| each(&one.row)).map(|()| true)
+            let rows = rows.into_iter().filter(|one: &ArchivedCall| !one.stays);
+            let mut rows = rows.map(|one| RequestRow { merchant_id, ..one.row });
+            rows.try_for_each(|row| each(&row)).map(|()| true)
         })
     }
 }
@@ -343,7 +347,7 @@ impl<I: DomainId + ToString + Copy> ArchiveWalk<'_, I> {
         archive: &RecordArchive,
         mut each: impl FnMut(&mut Conn, Part<T>) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
-        let Self { merchant_id, below, oldest, conditions, at_once } = self;
+        let Self { merchant_id, below, oldest, conditions, at_once, unread } = self;
         let mut months = months(conn)?;
         let first = oldest.map(|oldest| month_of(oldest.get()).to_string());
         let last = below.map(|below| month_of(below.get()).to_string());
@@ -355,7 +359,8 @@ impl<I: DomainId + ToString + Copy> ArchiveWalk<'_, I> {
         let Some(SharedArchive { archive, turns }) = archive.shared()? else { return Ok(()) };
         let _turn = turns.take()?;
         let [from, below] = [oldest, below].map(|id| id.map(|id| id.get().to_string()));
-        let selection = Selection { merchant: merchant_id.to_string(), from, below, conditions };
+        let merchant = merchant_id.to_string();
+        let selection = Selection { merchant, from, below, conditions, unread };
         for month in months {
             let manifest = archive.manifest(&month.month, &month.manifest)?;
             let mut walk = archive.descending::<T>(manifest, &selection);

@@ -135,6 +135,7 @@ pub fn list(
             oldest,
             conditions: filter.conditions(),
             at_once: most,
+            unread: Vec::new(),
         };
         let mut archived = Vec::new();
         walk.rows(conn, archive, |_, part: Part<RefusalRow>| {

@@ -273,14 +273,15 @@ fn next_archived(
         oldest: filter.oldest(),
         conditions: filter.archive_conditions(),
         at_once: most,
+        unread: Vec::new(),
     };
     let mut found = NextRecords { passed, ..NextRecords::default() };
     let mut is_full = false;
     walk.requests(conn, archive, |conn, part| {
         found.passed = found.passed.saturating_add(part.passed.div_ceil(ARCHIVED_AS_ONE));
         let what = "request_id";
-        let last = part.last.parse();
-        found.last = Some(last.map_err(|_| StoreError::Corrupt { what, value: part.last })?);
+        let last = part.last.unwrap_or_default();
+        found.last = Some(last.parse().map_err(|_| StoreError::Corrupt { what, value: last })?);
         found.records.extend(to_records(conn, part.rows)?);
         is_full = found.records.len() >= most || found.passed >= PASSED_OVER;
         Ok(!is_full)
@@ -399,37 +400,50 @@ const FEW: i64 = 500;
 /// The number of records of the database that are read at once for a sum.
 const RECORDS_AT_ONCE: i64 = 1_000;
 
-/// Calls `each` with every settled call of the archive that passes the filter and was made at one of these times of a span. They
-/// ascend. Call it in a snapshot.
-pub(crate) fn each_archived(
-    conn: &mut Conn,
-    archive: &RecordArchive,
-    merchant_id: MerchantId,
-    filter: &RequestFilter,
-    (span, times): (&Range<Timestamp>, &[Range<Timestamp>]),
-    mut each: impl FnMut(&QueuedCall),
-) -> Result<(), StoreError> {
-    if times.is_empty() {
-        return Ok(());
-    }
-    let [from, past] = ids_around(span);
-    let micros = |time: &Range<Timestamp>| time.start.unix_micros()..time.end.unix_micros();
-    let times = Condition::integers("created_at", times.iter().map(micros).collect());
-    let walk = ArchiveWalk {
-        merchant_id,
-        below: Some(past),
-        oldest: Some(from),
-        conditions: [times].into_iter().chain(filter.archive_conditions()).collect(),
-        at_once: usize::MAX,
-    };
-    walk.calls(conn, archive, |row| {
-        let call = QueuedCall::of_record(row)?;
-        // The columns have what the API shows, and sums are of what is indexed.
-        if call.passes(merchant_id, filter) {
-            each(&call);
+/// The settled calls of the archive that a sum adds up.
+pub(crate) struct ArchivedCalls<'a> {
+    pub(crate) merchant_id: MerchantId,
+    pub(crate) filter: &'a RequestFilter,
+    /// The span in which they were made.
+    pub(crate) span: &'a Range<Timestamp>,
+    /// The times of the span at which they were made, which ascend.
+    pub(crate) times: &'a [Range<Timestamp>],
+    /// The columns that are not read. The calls do not have their values.
+    pub(crate) unread: Vec<&'static str>,
+}
+
+impl ArchivedCalls<'_> {
+    /// Calls `each` with every call. Call it in a snapshot.
+    pub(crate) fn each(
+        self,
+        conn: &mut Conn,
+        archive: &RecordArchive,
+        mut each: impl FnMut(&QueuedCall),
+    ) -> Result<(), StoreError> {
+        let Self { merchant_id, filter, span, times, unread } = self;
+        if times.is_empty() {
+            return Ok(());
         }
-        Ok(())
-    })
+        let [from, past] = ids_around(span);
+        let micros = |time: &Range<Timestamp>| time.start.unix_micros()..time.end.unix_micros();
+        let times = Condition::integers("created_at", times.iter().map(micros).collect());
+        let walk = ArchiveWalk {
+            merchant_id,
+            below: Some(past),
+            oldest: Some(from),
+            conditions: [times].into_iter().chain(filter.archive_conditions()).collect(),
+            at_once: usize::MAX,
+            unread,
+        };
+        walk.calls(conn, archive, |row| {
+            let call = QueuedCall::of_record(row)?;
+            // The columns have what the API shows, and sums are of what is indexed.
+            if call.passes(merchant_id, filter) {
+                each(&call);
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Calls `each` with every settled call of a span that passes the filter and is not in the archive, and with some of a day

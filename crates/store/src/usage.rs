@@ -21,7 +21,7 @@ use crate::dialect::{BoundValue, SeriesColumn, SummedCalls, UsageQuery};
 use crate::error::StoreError;
 use crate::ids::Id;
 use crate::refusals;
-use crate::requests::{self, RequestFilter};
+use crate::requests::{self, ArchivedCalls, RequestFilter};
 use crate::rollups::{
     self, HighCardinalityKeys, QueuedCall, SET_WIDTHS, key_with, slot, widths_of,
 };
@@ -500,10 +500,26 @@ impl UsageReader<'_> {
         let (merchant_id, filter) = (self.merchant_id, self.filter);
         let span = start_of(self.periods.start)..start_of(self.periods.end);
         let mut add = |call: &QueuedCall| self.add_call(found, call);
-        let times = self.archived_times(conn)?;
-        let archived = (&span, &*times);
-        requests::each_archived(conn, self.archive, merchant_id, filter, archived, &mut add)?;
+        let (times, unread) = (self.archived_times(conn)?, self.unread_columns());
+        let archived = ArchivedCalls { merchant_id, filter, span: &span, times: &times, unread };
+        archived.each(conn, self.archive, &mut add)?;
         requests::each_settled(conn, merchant_id, filter, &span, &mut add)
+    }
+
+    /// The columns of archived records that neither the filter nor a group needs. Revenue needs the customer.
+    fn unread_columns(&self) -> Vec<&'static str> {
+        let RequestFilter { spend_key_id, budget_id, meter_id, .. } = self.filter;
+        let needed = |is_filtered: bool, dimension: Dimension| {
+            is_filtered || self.group_by.contains(&dimension)
+        };
+        let by_meter = needed(meter_id.is_some(), Dimension::Meter);
+        let columns = [
+            ("spend_key_id", needed(spend_key_id.is_some(), Dimension::SpendKey)),
+            ("budgets", needed(budget_id.is_some(), Dimension::Budget)),
+            ("meter_id", by_meter),
+            ("meter_version", by_meter),
+        ];
+        columns.into_iter().filter(|(_, is_needed)| !is_needed).map(|(name, _)| name).collect()
     }
 
     /// The times at which the archived records of the filter were made: the quarter hours that have calls with the rarest of its

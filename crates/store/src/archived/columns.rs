@@ -3,7 +3,8 @@
 
 use tollgate_archive::{ArchiveError, Cells, Column, ColumnType, Table, Value};
 use tollgate_domain::{
-    CallFailure, Id as DomainId, RefusedCall, RequestId, RequestRecord, Timestamp, WalletId,
+    CallFailure, Id as DomainId, MerchantId, RefusedCall, RequestId, RequestRecord, Timestamp,
+    WalletId,
 };
 use tollgate_pricing::Amount;
 
@@ -30,7 +31,7 @@ pub(crate) struct ArchivedRow {
 
 /// A record as sums read it from the archive.
 pub(crate) struct ArchivedCall {
-    /// The row, without what no sum needs: ids, amounts that were booked and the like.
+    /// The row, without what no sum needs: ids, also that of the merchant, amounts that were booked and the like.
     pub(crate) row: RequestRow,
     /// As [`ArchivedRow::stays`].
     pub(crate) stays: bool,
@@ -217,6 +218,7 @@ impl Table for ArchivedRow {
     fn read(cells: &mut Cells) -> Result<Self, ArchiveError> {
         let ArchivedCall { row, stays } = ArchivedCall::read(cells)?;
         let row = RequestRow {
+            merchant_id: required_id(cells, "merchant_id")?,
             request_id: required_id(cells, "request_id")?,
             sequence: cells.integer("sequence")?,
             reference_id: cells.optional_text("reference_id")?,
@@ -243,7 +245,6 @@ impl Table for ArchivedCall {
     const ID: &'static str = ArchivedRow::ID;
     const COLUMNS: &'static [Column<ArchivedRequest>] = ArchivedRow::COLUMNS;
     const READ: &'static [&'static str] = &[
-        "merchant_id",
         "created_at",
         "status",
         "connection_id",
@@ -260,7 +261,7 @@ impl Table for ArchivedCall {
         let status = from_word("status", &cells.text("status")?);
         let meter_version = cells.optional_integer("meter_version")?.map(i32::try_from);
         let row = RequestRow {
-            merchant_id: required_id(cells, "merchant_id")?,
+            merchant_id: Id(MerchantId::from_bytes([0; 16])),
             request_id: Id(RequestId::from_bytes([0; 16])),
             sequence: 0,
             reference_id: None,
