@@ -8,7 +8,7 @@ use anyhow::Result;
 use tollgate_domain::Timestamp;
 use tollgate_store::Store;
 
-use crate::{BenchShop, Dice, END, MERCHANTS, call};
+use crate::{BenchShop, Dice, END, call};
 
 /// The interval of calls.
 const EVERY: Duration = Duration::from_millis(2);
@@ -31,7 +31,7 @@ struct AdmissionTimes([Mutex<Vec<Duration>>; PHASES.len()]);
 /// Archives the months that are older than some days, for `limit` at most, and prints the times of admissions meanwhile.
 pub(crate) async fn run(
     store: &Store,
-    shops: &[BenchShop],
+    (shops, shares): (&[BenchShop], &[u64]),
     keep_days: u32,
     limit: Duration,
 ) -> Result<()> {
@@ -43,7 +43,7 @@ pub(crate) async fn run(
         loop {
             ticks.tick().await;
             let at = Timestamp::from_unix_micros(END);
-            let (call, report) = call(shops, MERCHANTS, &mut dice, at);
+            let (call, report) = call(shops, shares, &mut dice, at);
             let (store, phase) = (store.clone(), phase.load(Ordering::Relaxed));
             running.spawn(async move {
                 let (request_id, began) = (call.request_id, Instant::now());

@@ -4,7 +4,8 @@
 //! empty database at URL, folds them, and measures. The table is in microseconds. With RECORDS 0, a database
 //! that was filled before is measured again. With `fill` as a further argument, nothing is measured. With `one`,
 //! all records are of one merchant. With `archive FOLDER DAYS`, months that are older than DAYS days are archived there first,
-//! while calls are made, and deep pages begin in the archive. A last word such as `300s` ends the archiving after that time.
+//! while calls are made, and deep pages begin in the archive. With `quiet`, no calls are made meanwhile. A last word such as
+//! `300s` ends the archiving after that time.
 
 #![expect(
     clippy::indexing_slicing,
@@ -78,7 +79,7 @@ impl Dice {
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let (Some(url), Some(count)) = (arguments.next(), arguments.next()) else {
-        bail!("lists URL RECORDS [fill] [one] [archive FOLDER DAYS [LIMITs]]");
+        bail!("lists URL RECORDS [fill] [one] [quiet] [archive FOLDER DAYS [LIMITs]]");
     };
     let words: Vec<_> = arguments.collect();
     let has = |word: &str| words.iter().any(|one| one == word);
@@ -111,7 +112,10 @@ fn main() -> Result<()> {
             clock.advance_millis(DAYS * DAY / 1_000);
             let limit = words.last().and_then(|last| last.strip_suffix('s')?.parse().ok());
             let limit = Duration::from_secs(limit.unwrap_or(u64::from(u32::MAX)));
-            archiving::run(&store, &shops, days.parse()?, limit).await?;
+            match has("quiet") {
+                true => drop(store.archive_months(days.parse()?).await?),
+                false => archiving::run(&store, (&shops, shares), days.parse()?, limit).await?,
+            }
         }
         store.close().await?;
         anyhow::Ok(())
