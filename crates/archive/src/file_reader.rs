@@ -214,7 +214,11 @@ impl FileReader {
             let column = columns.get(self.place(name)?);
             let column = column.ok_or_else(|| self.damaged("a column is missing"))?;
             let (start, length) = column.byte_range();
-            ranges.push(start..start.saturating_add(length).min(self.length));
+            let end = start.saturating_add(length);
+            if end > self.length {
+                return Err(self.damaged(format!("the column {name} lies outside of the file")));
+            }
+            ranges.push(start..end);
         }
         ranges.sort_unstable_by_key(|range| range.start);
         ranges.dedup();

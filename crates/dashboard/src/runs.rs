@@ -184,7 +184,8 @@ pub(crate) async fn show(
         let refused = refused_calls(conn, &run)?;
         Ok::<_, StoreError>(Some((NamedRun::of(conn, merchant_id, run)?, calls, refused)))
     };
-    let (named, (calls, is_cut), refused) = app.store.read(read).await?.ok_or_else(not_found)?;
+    let found = app.store.read_snapshot(read).await?;
+    let (named, (calls, is_cut), refused) = found.ok_or_else(not_found)?;
     let (clock, run) = (&visitor.clock, &named.run);
     let counters = &run.counters;
     respond(&RunPage {

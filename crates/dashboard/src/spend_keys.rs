@@ -366,7 +366,7 @@ pub(crate) async fn show(
         Ok::<_, ApiError>((key, meter, spent, refused, budgets))
     };
     app.store.flush_refusals().await;
-    let (key, meter, spent, refused, budgets) = app.store.read(read).await?;
+    let (key, meter, spent, refused, budgets) = app.store.read_snapshot(read).await?;
     let rules = &key.rules;
     let list = |names: &Option<Vec<String>>| match names {
         None => "all".to_owned(),

@@ -272,10 +272,10 @@ impl Store {
         merchant_id: MerchantId,
         reported: ReportedUsage,
     ) -> Result<Option<ReportOutcome>, StoreError> {
-        self.read_records(move |conn, archive| {
-            ledger::find_archived_report(conn, archive, merchant_id, &reported)
-        })
-        .await
+        // A single record is found without a snapshot, and this is part of each report.
+        let archive = self.archive();
+        self.read(move |conn| ledger::find_archived_report(conn, &archive, merchant_id, &reported))
+            .await
     }
 
     /// Settles a call for a caller that cannot wait.

@@ -392,7 +392,9 @@ impl Shop {
             of_customer.metadata.extend([("user".to_owned(), "user-5".to_owned())]);
             asked.push((of_customer, keys(&["env"])));
         }
-        asked.push((filters[12].clone(), vec![Dimension::Model]));
+        for by in [Dimension::Model, Dimension::SpendKey, Dimension::Budget, Dimension::Meter] {
+            asked.push((filters[12].clone(), vec![by]));
+        }
         for (filter, by) in asked {
             let merchant_id = self.merchant_id;
             let end = START.plus_millis(100 * DAY);
@@ -744,7 +746,7 @@ fn lists_are_whole_while_months_leave() {
             times
         };
         let ((), times) = tokio::join!(archiving, reading);
-        assert!(times > 20, "{times} times");
+        assert!(times > 5, "{times} times");
     });
 }
 

@@ -4,8 +4,8 @@
 //! empty database at URL, folds them, and measures. The table is in microseconds. With RECORDS 0, a database
 //! that was filled before is measured again. With `fill` as a further argument, nothing is measured. With `one`,
 //! all records are of one merchant. With `archive FOLDER DAYS`, months that are older than DAYS days are archived there first,
-//! while calls are made, and deep pages begin in the archive. With `quiet`, no calls are made meanwhile. A last word such as
-//! `300s` ends the archiving after that time.
+//! while calls are made, and deep pages begin in the archive. A last word such as `300s` ends the
+//! archiving after that time. With `quiet`, no calls are made meanwhile, and nothing ends it.
 
 #![expect(
     clippy::indexing_slicing,
