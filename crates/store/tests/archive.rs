@@ -160,6 +160,21 @@ impl Shop {
         store.clock.advance_millis(random.between(0, DAY / 3));
     }
 
+    /// Records a refusal.
+    async fn refuse(&self, store: &TestStore) {
+        let cause = RefusalCause {
+            merchant_id: self.merchant_id,
+            key: CallKey::Secret(self.secret_key_id),
+            connection_id: None,
+            model: Some("large"),
+            run_id: None,
+            code: "rate_limited",
+            at: store.clock.now(),
+        };
+        store.store.record_refusal(&cause, RefusedCall::default);
+        store.store.write_refusals().await.unwrap();
+    }
+
     async fn report(&self, store: &TestStore, reference: &str) -> ReportOutcome {
         let reported = ReportedUsage {
             reference_id: reference.to_owned(),
@@ -711,17 +726,7 @@ fn lists_are_whole_while_months_leave() {
         for _ in 0..40 {
             let call = store.call(shop.merchant_id, shop.secret_key_id);
             store.forward(call, 1_000, "0.25").await.unwrap();
-            let cause = RefusalCause {
-                merchant_id: shop.merchant_id,
-                key: CallKey::Secret(shop.secret_key_id),
-                connection_id: None,
-                model: Some("large"),
-                run_id: None,
-                code: "rate_limited",
-                at: store.clock.now(),
-            };
-            store.store.record_refusal(&cause, RefusedCall::default);
-            store.store.write_refusals().await.unwrap();
+            shop.refuse(store).await;
             store.clock.advance_millis(15 * DAY);
         }
         store.store.fold().await.unwrap();
@@ -1154,17 +1159,7 @@ fn refusals_of_a_month_without_records_leave_and_are_listed() {
     each_store(async |store| {
         let shop = Shop::of(store).await;
         for month in 0..4 {
-            let cause = RefusalCause {
-                merchant_id: shop.merchant_id,
-                key: CallKey::Secret(shop.secret_key_id),
-                connection_id: None,
-                model: Some("large"),
-                run_id: None,
-                code: "rate_limited",
-                at: store.clock.now(),
-            };
-            store.store.record_refusal(&cause, RefusedCall::default);
-            store.store.write_refusals().await.unwrap();
+            shop.refuse(store).await;
             if month == 2 {
                 let call = store.call(shop.merchant_id, shop.secret_key_id);
                 store.forward(call, 1_000, "0.25").await.unwrap();
