@@ -184,6 +184,8 @@ fn a_process_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice()
         set_archive(site, 20);
         let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
         let before = records(site, merchant_id);
+        // The header, and two pages of what is read at once.
+        assert_eq!(before.lines().count(), 1 + 10 * MONTHS as usize);
         let (used, audited) = (
             site.json(&["usage", "--merchant", &merchant_id.to_string()]),
             assert_audit_clean(site),
@@ -287,6 +289,11 @@ fn a_service_archives_by_itself_and_answers_from_the_archive() {
         let found = service.call("GET", &path, key).send().await.expect(200);
         assert_eq!(found, *oldest);
 
+        // A month that is being written would make the folder anew.
+        while site.json(&["archive", "run"])["waits"] != Value::Null {
+            assert!(Instant::now() < deadline, "the service archives for a minute");
+            std::thread::sleep(Duration::from_millis(200));
+        }
         // Without the archive, what is here is still answered.
         let folder = site.path().join("archive");
         std::fs::rename(&folder, folder.with_extension("away")).unwrap();
