@@ -105,7 +105,7 @@ class Streams(unittest.TestCase):
         return encoder.encode([hpack.NeverIndexedHeaderTuple(*one) for one in fields])
 
     def connect(self):
-        """A connection that takes not a byte of any answer, and does not keep to a number of streams."""
+        """A connection for HTTP/2, and the bytes that begin it. It takes not a byte of any answer."""
         parts = urlsplit(self.program.url)
         plain = socket.create_connection((parts.hostname, parts.port), timeout=10)
         one = self.context.wrap_socket(plain, server_hostname="127.0.0.1")
@@ -113,15 +113,14 @@ class Streams(unittest.TestCase):
         self.assertEqual(one.selected_alpn_protocol(), "h2")
         no_window = struct.pack(">HI", 4, 0)
         settings = self.frame(self.SETTINGS, 0, 0, no_window) + self.frame(self.SETTINGS, self.ACKNOWLEDGED, 0)
-        one.sendall(self.PREFACE + settings)
-        return one
+        return one, self.PREFACE + settings
 
     def attack(self, frames, streams=STREAMS):
         """Sends the frames of as many streams; answers whether the other side let all of them come."""
-        one = self.connect()
+        one, unsent = self.connect()
         one.setblocking(False)
         end = time.monotonic() + 15
-        at, unsent = 0, b""
+        at = 0
         while at < streams or unsent:
             if not unsent:
                 batch = range(at, min(at + 200, streams))
