@@ -44,10 +44,12 @@ pub(super) fn write(
     let last = archived::months(conn)?.into_iter().next();
     let mut writer =
         files.begin(&month, &database, last.as_ref().map(|last| last.manifest.as_str()))?;
-    if let Some(last) = last {
-        // A folder that is not mounted, or another place, has no earlier month.
-        files.verify_manifest(&last.month, &last.manifest)?;
-    }
+    // A folder that is not mounted, or another place, has no earlier month.
+    let verify_place = || match &last {
+        Some(last) => files.verify_manifest(&last.month, &last.manifest),
+        None => Ok(()),
+    };
+    verify_place()?;
     if let Some(earlier) = files.earlier_manifest(&month, &database)? {
         // An attempt that did not end had the same rows. An older database must not replace a whole month.
         let sums = earlier.sums.get(ArchivedRow::NAME).cloned().unwrap_or_default();
@@ -87,6 +89,8 @@ pub(super) fn write(
         let why = "its sums are not those of the database";
         return Err(ArchiveError::damaged(format!("manifests/{month}.json"), why).into());
     }
+    // The folder may have been unmounted meanwhile.
+    verify_place()?;
     Ok((manifest, digest, sums.rows()))
 }
 
