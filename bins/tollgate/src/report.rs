@@ -1,22 +1,28 @@
 //! `tollgate usage`, `requests`, `refusals` and `statement`: the reports of a merchant, as the API answers with them.
 
+use actix_web::web::Bytes;
 use anyhow::{anyhow, bail};
 use clap::Args;
+use serde::Serialize;
 use serde_json::Value;
-use tollgate_api::Query;
 use tollgate_api::operations::{
-    StatementDocument, UsageReport, list_requests, refusal_filter, refusals_to_csv,
-    refusals_to_json, requests_to_csv,
+    StatementDocument, UsageReport, list_refusals, list_requests, refusals_to_csv, requests_to_csv,
 };
-use tollgate_domain::{Clock, ConnectionId, MerchantId, Month, RequestId, TimeSpan, TimeZone};
+use tollgate_api::{ApiError, Query};
+use tollgate_domain::{
+    Clock, ConnectionId, MerchantId, Month, RefusalId, RequestId, TimeSpan, TimeZone,
+};
 use tollgate_store::subscriptions::RenewalScope;
-use tollgate_store::{Conn, Page, RecordArchive, refusals};
+use tollgate_store::{Conn, Page, RecordArchive};
 
 use crate::config::TollgateConfig;
 use crate::database::store_of;
 use crate::output::{
     print_bytes, print_csv, print_line, print_lines, printable, table, with_issues,
 };
+
+/// The number of items that are read at once.
+const PAGE: u32 = 500;
 
 /// The merchant, the calls and the form of a report.
 #[derive(Args)]
@@ -205,6 +211,55 @@ pub(crate) async fn usage(
     print_lines(&table(&rows, 1 + groups.len()))
 }
 
+/// The form in which a list is printed, newest first.
+struct ListForm<View> {
+    csv: bool,
+    json: bool,
+    /// The most items that are printed; CSV has all of them.
+    limit: u32,
+    /// The columns of the table: the title, and the JSON Pointer of the value in an item.
+    columns: &'static [(&'static str, &'static str)],
+    /// The number of columns before those with figures.
+    texts: usize,
+    to_csv: fn(&[View]) -> Result<Bytes, ApiError>,
+}
+
+impl<View: Serialize> ListForm<View> {
+    /// Prints a list. `read` returns a page, and the id after which the list continues.
+    async fn print<Id>(
+        &self,
+        read: impl AsyncFn(Page<Id>) -> Result<(Vec<View>, Option<Id>), ApiError>,
+    ) -> anyhow::Result<()> {
+        let titles = self.columns.iter().map(|(title, _)| (*title).to_owned());
+        let mut rows = vec![titles.collect::<Vec<_>>()];
+        let (mut after, mut left, mut is_first) = (None, self.limit, true);
+        loop {
+            let limit = if self.csv { PAGE } else { left.min(PAGE) };
+            let (items, next) = read(Page { after, limit }).await.map_err(with_issues)?;
+            if self.csv {
+                print_csv(&(self.to_csv)(&items).map_err(with_issues)?, is_first)?;
+                is_first = false;
+            } else {
+                left = left.saturating_sub(u32::try_from(items.len()).unwrap_or(u32::MAX));
+                for item in &items {
+                    let item = serde_json::to_value(item)?;
+                    if self.json {
+                        print_line(&item)?;
+                    } else {
+                        let cells = self.columns.iter().map(|(_, path)| shown(item.pointer(path)));
+                        rows.push(cells.collect());
+                    }
+                }
+            }
+            after = next;
+            if after.is_none() || (!self.csv && left == 0) {
+                break;
+            }
+        }
+        if self.csv || self.json { Ok(()) } else { print_lines(&table(&rows, self.texts)) }
+    }
+}
+
 /// Prints records, newest first.
 pub(crate) async fn requests(
     config: &TollgateConfig,
@@ -214,54 +269,31 @@ pub(crate) async fn requests(
     let mut pairs = args.report.query()?;
     pairs.extend(args.status.map(|status| ("status".to_owned(), status)));
     let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
-    let (mut after, mut left) = (None, args.limit);
-    let mut rows = vec![
-        ["TIME", "ID", "STATUS", "PROVIDER", "MODEL", "TOKENS", "COST"].map(str::to_owned).to_vec(),
-    ];
-    let mut is_first = true;
-    loop {
-        let page = Page { after, limit: if args.report.csv { 500 } else { left.min(500) } };
-        let query = Query::new(pairs.clone());
+    let form = ListForm {
+        csv: args.report.csv,
+        json,
+        limit: args.limit,
+        columns: &[
+            ("TIME", "/created_at"),
+            ("ID", "/request_id"),
+            ("STATUS", "/status"),
+            ("PROVIDER", "/provider"),
+            ("MODEL", "/model"),
+            ("TOKENS", "/model_usage/total_tokens"),
+            ("COST", "/total_request_cost"),
+        ],
+        texts: 5,
+        to_csv: requests_to_csv,
+    };
+    let query = Query::new(pairs);
+    let read = async |page: Page<RequestId>| {
+        let query = query.clone();
         let read = move |conn: &mut Conn, archive: &RecordArchive| {
             list_requests(conn, archive, merchant, &query, &page)
         };
-        let (records, next): (Vec<_>, Option<RequestId>) =
-            store.read_records(read).await.map_err(with_issues)?;
-        if args.report.csv {
-            let text = requests_to_csv(&records).map_err(with_issues)?;
-            print_csv(&text, is_first)?;
-            is_first = false;
-        } else {
-            left = left.saturating_sub(u32::try_from(records.len()).unwrap_or(u32::MAX));
-            for record in &records {
-                let record = serde_json::to_value(record)?;
-                match json {
-                    true => print_line(&record)?,
-                    false => rows.push(row_of(&record)),
-                }
-            }
-        }
-        after = next;
-        if after.is_none() || (!args.report.csv && left == 0) {
-            break;
-        }
-    }
-    if json || args.report.csv { Ok(()) } else { print_lines(&table(&rows, 5)) }
-}
-
-/// The row of a record in the table.
-fn row_of(record: &Value) -> Vec<String> {
-    let at = |path: &str| shown(record.pointer(path));
-    let paths = [
-        "/created_at",
-        "/request_id",
-        "/status",
-        "/provider",
-        "/model",
-        "/model_usage/total_tokens",
-        "/total_request_cost",
-    ];
-    paths.map(at).to_vec()
+        store.read_records(read).await
+    };
+    form.print(read).await
 }
 
 /// Prints refused calls, newest first.
@@ -275,30 +307,31 @@ pub(crate) async fn refusals(
         bail!("refused calls cannot be chosen by provider or budget");
     }
     pairs.extend(args.code.map(|code| ("code".to_owned(), code)));
-    let filter = refusal_filter(&Query::new(pairs)).map_err(with_issues)?;
-    let store = store_of(config, args.report.merchant).await?;
-    let merchant = args.report.merchant;
-    // CSV has all of them, and each row is read once.
-    let limit = if args.report.csv { u32::MAX - 1 } else { args.limit };
-    let page = Page { after: None, limit };
-    let read = move |conn: &mut Conn, archive: &RecordArchive| {
-        refusals::list(conn, archive, merchant, &filter, &page)
+    let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
+    let form = ListForm {
+        csv: args.report.csv,
+        json,
+        limit: args.limit,
+        columns: &[
+            ("TIME", "/at"),
+            ("ID", "/refusal_id"),
+            ("CALLS", "/count"),
+            ("CODE", "/code"),
+            ("MODEL", "/model"),
+            ("MESSAGE", "/message"),
+        ],
+        texts: 6,
+        to_csv: refusals_to_csv,
     };
-    let mut found = store.read_records(read).await?;
-    found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    if args.report.csv {
-        return print_bytes(&refusals_to_csv(&found).map_err(with_issues)?);
-    }
-    let titles = ["TIME", "ID", "CALLS", "CODE", "MODEL", "MESSAGE"];
-    let fields = ["at", "refusal_id", "count", "code", "model", "message"];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
-    for refusal in refusals_to_json(&found) {
-        match json {
-            true => print_line(&refusal)?,
-            false => rows.push(fields.map(|name| shown(refusal.get(name))).to_vec()),
-        }
-    }
-    if json { Ok(()) } else { print_lines(&table(&rows, 6)) }
+    let query = Query::new(pairs);
+    let read = async |page: Page<RefusalId>| {
+        let query = query.clone();
+        let read = move |conn: &mut Conn, archive: &RecordArchive| {
+            list_refusals(conn, archive, merchant, &query, &page)
+        };
+        store.read_records(read).await
+    };
+    form.print(read).await
 }
 
 /// Prints the statement of a customer for a month.

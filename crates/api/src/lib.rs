@@ -67,7 +67,7 @@ pub mod operations {
     pub use crate::resources::meters::not_found as meter_not_found;
     pub use crate::resources::quote::{QuotedUsage, quote_usage};
     pub use crate::resources::refusals::{
-        filter_of as refusal_filter, to_csv as refusals_to_csv, to_json as refusals_to_json,
+        RefusalView, list_page as list_refusals, to_csv as refusals_to_csv,
     };
     pub use crate::resources::requests::{
         RecordView, find as find_request, list_page as list_requests, to_csv as requests_to_csv,

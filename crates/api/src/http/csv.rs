@@ -106,15 +106,6 @@ where
 /// The number of items of a page that is read for CSV.
 pub(crate) const PAGE: u32 = 500;
 
-/// Cuts what was read to a page, and returns the id after which the list continues.
-pub(crate) fn cut<T, Id>(mut items: Vec<T>, id: impl Fn(&T) -> Id) -> (Vec<T>, Option<Id>) {
-    let limit = usize::try_from(PAGE).unwrap_or(usize::MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let next = items.last().filter(|_| has_more).map(id);
-    (items, next)
-}
-
 /// The line with the names of the columns.
 fn header(columns: &[String]) -> Result<Bytes, ApiError> {
     to_text(std::iter::once(columns.to_vec()))

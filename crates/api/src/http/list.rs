@@ -23,6 +23,7 @@ pub(crate) fn page<Id: FromStr>(http: &HttpRequest) -> Result<Page<Id>, ApiError
 }
 
 /// The decoded pairs of a request's query.
+#[derive(Clone)]
 pub struct Query(pub(super) Vec<(String, String)>);
 
 impl Query {
@@ -102,15 +103,12 @@ pub(crate) struct ListView<T> {
 
 /// Answers with a page. `items` has one more than `limit` when there are more.
 pub(crate) fn respond<T, View: Serialize>(
-    mut items: Vec<T>,
+    items: Vec<T>,
     limit: u32,
     id: impl Fn(&T) -> String,
     view: impl Fn(&T) -> View,
 ) -> HttpResponse {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let next = items.last().filter(|_| has_more).map(id);
+    let (items, next) = Page { after: None, limit }.cut(items, id);
     respond_page(items.iter().map(view).collect(), next)
 }
 

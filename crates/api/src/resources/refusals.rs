@@ -3,10 +3,9 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::Value;
 use tollgate_domain::{
-    BudgetId, ConnectionId, Issue, LimitQuantity, LocalTime, Metadata, MeterId, RefusalId,
-    RefusalRecord, RunId, SecretKeyId, SpendKeyId, Timestamp,
+    BudgetId, ConnectionId, Issue, LimitQuantity, LocalTime, MerchantId, Metadata, MeterId,
+    RefusalId, RefusalRecord, RunId, SecretKeyId, SpendKeyId, Timestamp,
 };
 use tollgate_store::refusals::{self, RefusalFilter};
 use tollgate_store::{Conn, Page, RecordArchive};
@@ -23,9 +22,10 @@ use crate::openapi::fields::MetadataSchema;
 use crate::openapi::marks::refused;
 use crate::openapi::types::*;
 
+/// The view of a refusal.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Refusal)]
-struct RefusalView {
+pub struct RefusalView {
     /// The refusal. The error of the call has it, too.
     refusal_id: RefusalId,
     /// The time of the call, or of the first of them.
@@ -156,30 +156,35 @@ impl RefusalView {
     }
 }
 
-/// The filter that a query asks for.
+/// A page of a merchant's refusals, as `GET /v1/refusals` answers with them: their JSON or their CSV, and the id after which the
+/// list continues.
 ///
 /// # Errors
-/// All issues of the query.
-pub fn filter_of(query: &Query) -> Result<RefusalFilter, ApiError> {
+/// The error of a query that is not valid, or of the store.
+pub fn list_page(
+    conn: &mut Conn,
+    archive: &RecordArchive,
+    merchant_id: MerchantId,
+    query: &Query,
+    page: &Page<RefusalId>,
+) -> Result<(Vec<RefusalView>, Option<RefusalId>), ApiError> {
     let mut issues = Vec::new();
     let filter = filter(query, &mut issues);
-    if issues.is_empty() { Ok(filter) } else { Err(ApiError::invalid(issues)) }
-}
-
-/// Refusals as the API answers with them.
-pub fn to_json(refusals: &[RefusalRecord]) -> Vec<Value> {
-    let views = refusals.iter().map(RefusalView::of);
-    views.map(|view| serde_json::to_value(view).unwrap_or_default()).collect()
+    if !issues.is_empty() {
+        return Err(ApiError::invalid(issues));
+    }
+    let found = refusals::list(conn, archive, merchant_id, &filter, page)?;
+    let (found, next) = page.cut(found, |one| one.refusal_id);
+    Ok((found.iter().map(RefusalView::of).collect(), next))
 }
 
 /// Refusals as CSV, with a header.
 ///
 /// # Errors
 /// [`ApiError`] for a row that cannot be written.
-pub fn to_csv(refusals: &[RefusalRecord]) -> Result<Bytes, ApiError> {
-    let views: Vec<_> = refusals.iter().map(RefusalView::of).collect();
+pub fn to_csv(refusals: &[RefusalView]) -> Result<Bytes, ApiError> {
     let columns: Vec<_> = COLUMNS.iter().map(|name| (*name).to_owned()).collect();
-    csv::text(&columns, &views)
+    csv::text(&columns, refusals)
 }
 
 /// The filters of the list, as documents have them; [`filter`] reads them.
@@ -260,10 +265,11 @@ pub(crate) async fn list(
     };
     if format == AnswerFormat::Csv {
         let pages = move |after| {
-            let (app, read) = (app.clone(), read(filter.clone(), Page { after, limit: csv::PAGE }));
+            let page = Page { after, limit: csv::PAGE };
+            let (app, read) = (app.clone(), read(filter.clone(), page));
             async move {
                 let found = app.store.read_records(read).await?;
-                let (found, next) = csv::cut(found, |one| one.refusal_id);
+                let (found, next) = page.cut(found, |one| one.refusal_id);
                 Ok((found.iter().map(RefusalView::of).collect(), next))
             }
         };

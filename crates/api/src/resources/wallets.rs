@@ -325,10 +325,11 @@ pub(crate) async fn list_transactions(
         // A wallet that does not exist is an error, and not a file.
         app.store.read_records(read(Page { after: None, limit: 1 })).await?;
         let pages = move |after| {
-            let (app, read) = (app.clone(), read(Page { after, limit: csv::PAGE }));
+            let page = Page { after, limit: csv::PAGE };
+            let (app, read) = (app.clone(), read(page));
             async move {
                 let found = app.store.read_records(read).await?;
-                let (found, next) = csv::cut(found, |one| one.number);
+                let (found, next) = page.cut(found, |one| one.number);
                 Ok((found.iter().map(TransactionView::of).collect(), next))
             }
         };
