@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -172,6 +172,20 @@ fn kill_after(site: &Site, steps: &Steps, number: usize) -> Option<String> {
     last.filter(|_| !status.success())
 }
 
+/// The files of uploads that were killed.
+fn partial_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(partial_files(&path));
+        } else if path.to_str().unwrap().contains('#') {
+            found.push(path);
+        }
+    }
+    found
+}
+
 #[test]
 fn a_process_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice() {
     const MONTHS: u32 = 60;
@@ -227,6 +241,7 @@ fn a_process_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice()
         let here = assert_audit_clean(site)["requests"].as_i64().unwrap();
         assert!(here * 8 < audited["requests"].as_i64().unwrap(), "{here} records are left");
         assert_eq!(site.json(&["archive", "run"])["sealed"], json!([]));
+        assert_eq!(partial_files(&site.path().join("archive")), Vec::<PathBuf>::new());
     });
 }
 

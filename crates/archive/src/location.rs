@@ -1,10 +1,10 @@
 //! The place of an archive: a folder or a bucket, by object_store.
 
 use std::fmt;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -216,9 +216,8 @@ impl Location {
     }
 
     /// Uploads a file of this machine. It appears as a whole.
-    pub(crate) fn upload(&self, path: &str, file: &FilePath) -> Result<(), ArchiveError> {
+    pub(crate) fn upload(&self, path: &str, mut file: impl Read) -> Result<(), ArchiveError> {
         let (at, store) = (Path::from(path), self.store()?);
-        let mut file = std::fs::File::open(file)?;
         let upload = self.run(path, store.put_multipart(&at), REQUEST_TIMEOUT)?;
         let mut upload = WriteMultipart::new_with_chunk_size(upload, PART);
         let mut part = vec![0; PART];
@@ -245,6 +244,23 @@ impl Location {
         let list = store.list(Some(&at));
         let list = list.map_ok(|found| (found.location.to_string(), found.size)).try_collect();
         self.run(folder, list, REQUEST_TIMEOUT)
+    }
+
+    /// Deletes what uploads have left that were killed. On S3, a lifecycle rule of the bucket does so.
+    pub(crate) fn delete_partial(&self, folder: &str) -> Result<(), ArchiveError> {
+        let Place::Folder(root) = &self.place else { return Ok(()) };
+        let files = match std::fs::read_dir(root.join(folder)) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+            files => files?,
+        };
+        for file in files {
+            let file = file?;
+            // object_store writes to the name with `#1`, or a higher number, and then renames the file.
+            if file.file_name().to_string_lossy().contains('#') {
+                std::fs::remove_file(file.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes a file.

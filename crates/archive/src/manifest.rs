@@ -9,6 +9,8 @@ use tollgate_pricing::Amount;
 use crate::column::{ColumnType, Table};
 use crate::selection::Selection;
 
+/// The folder of the manifests.
+pub(crate) const MANIFESTS: &str = "manifests";
 /// The version of the columns and of the manifest.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
@@ -139,5 +141,5 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// The path of the manifest of a month.
 pub(crate) fn manifest_path(month: &str) -> String {
-    format!("manifests/{month}.json")
+    format!("{MANIFESTS}/{month}.json")
 }

@@ -11,7 +11,7 @@ use crate::column::{Column, ColumnType, Table, Value};
 use crate::error::ArchiveError;
 use crate::file_writer::FileWriter;
 use crate::manifest::{
-    ArchivedFile, Manifest, RunningSums, SCHEMA_VERSION, Sums, hex, manifest_path,
+    ArchivedFile, MANIFESTS, Manifest, RunningSums, SCHEMA_VERSION, Sums, hex, manifest_path,
 };
 use crate::selection::Selection;
 
@@ -57,7 +57,6 @@ impl Archive {
 
 /// A file that is being written on this machine.
 struct OpenFile {
-    file: tempfile::NamedTempFile,
     writer: FileWriter,
     rows: u64,
     first: [String; 2],
@@ -125,7 +124,7 @@ impl MonthWriter<'_> {
         open: OpenFile,
     ) -> Result<(), ArchiveError> {
         let path = format!("{folder}/{number:05}.parquet");
-        let OpenFile { file, writer, rows, first, last } = open;
+        let OpenFile { writer, rows, first, last } = open;
         let mut written = writer.finish()?;
         written.rewind()?;
         let (mut digest, mut bytes) = (Sha256::new(), 0_u64);
@@ -134,14 +133,16 @@ impl MonthWriter<'_> {
             bytes = bytes.saturating_add(u64::try_from(part.len()).unwrap_or(u64::MAX));
         })?;
         self.archive.0.metadata.forget(&path);
-        self.archive.0.location.upload(&path, file.path())?;
+        written.rewind()?;
+        self.archive.0.location.upload(&path, written)?;
         let table = T::NAME.to_owned();
         let sha256 = hex(&digest.finalize());
         self.manifest.files.push(ArchivedFile { path, table, rows, bytes, sha256, first, last });
         Ok(())
     }
 
-    /// Writes the manifest. The month is sealed when it is there. Files that it does not name are deleted.
+    /// Writes the manifest. The month is sealed when it is there. Files that it does not name are deleted, and those of
+    /// uploads that were killed.
     ///
     /// Returns the manifest, and the SHA-256 of its bytes. `may_write` is asked as by [`MonthWriter::write`].
     ///
@@ -154,10 +155,14 @@ impl MonthWriter<'_> {
         may_write()?;
         let digest = self.archive.write_manifest(&self.manifest)?;
         let manifest = self.manifest;
+        let location = &self.archive.0.location;
+        location.delete_partial(MANIFESTS)?;
         for table in manifest.sums.keys() {
-            for (path, _) in self.archive.0.location.list(&manifest.folder(table))? {
+            let folder = manifest.folder(table);
+            location.delete_partial(&folder)?;
+            for (path, _) in location.list(&folder)? {
                 if manifest.files.iter().all(|file| file.path != path) {
-                    self.archive.0.location.delete(&path)?;
+                    location.delete(&path)?;
                 }
             }
         }
@@ -167,9 +172,9 @@ impl MonthWriter<'_> {
 
 impl OpenFile {
     fn new<T: Table>(first: &[String; 2]) -> Result<Self, ArchiveError> {
-        let file = tempfile::NamedTempFile::new()?;
-        let writer = FileWriter::new::<T>(file.reopen()?)?;
-        Ok(Self { file, writer, rows: 0, first: first.clone(), last: first.clone() })
+        // It has no name, so a process that is killed leaves nothing.
+        let writer = FileWriter::new::<T>(tempfile::tempfile()?)?;
+        Ok(Self { writer, rows: 0, first: first.clone(), last: first.clone() })
     }
 }
 
