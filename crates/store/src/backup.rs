@@ -33,18 +33,20 @@ pub enum BackupError {
     Missing(PathBuf),
     /// There is a file where the backup would be written.
     Exists(PathBuf),
+    /// The database that an earlier restore replaced is still there.
+    ReplacedExists(PathBuf),
     /// The file is damaged, with SQLite's report.
     Damaged(PathBuf, String),
     /// A process serves from the database.
     InUse,
     /// The file is not a database of this program, or has the schema of a newer version.
-    Schema(MigrationError),
+    Schema(PathBuf, MigrationError),
     /// The database cannot be read.
     Store(StoreError),
-    /// SQLite cannot copy it.
-    Copy(rusqlite::Error),
-    /// A file operation failed.
-    Io(io::Error),
+    /// SQLite cannot copy the file.
+    Copy(PathBuf, rusqlite::Error),
+    /// An operation on the file failed.
+    Io(PathBuf, io::Error),
 }
 
 impl fmt::Display for BackupError {
@@ -57,36 +59,37 @@ impl fmt::Display for BackupError {
             Self::Exists(path) => {
                 write!(f, "{} is there already: name another file", path.display())
             }
+            Self::ReplacedExists(path) => write!(
+                f,
+                "{} is there already, from an earlier restore: move it away or delete it",
+                path.display()
+            ),
             Self::Damaged(path, what) => write!(f, "{} is damaged: {what}", path.display()),
             Self::InUse => f.write_str(
                 "a process serves from the database: stop it before a backup is restored",
             ),
-            Self::Schema(cause) => cause.fmt(f),
+            Self::Schema(path, MigrationError::Untouched) => {
+                write!(f, "{} is not a database of tollgate", path.display())
+            }
+            Self::Schema(path, cause) => write!(f, "{}: {cause}", path.display()),
             Self::Store(cause) => cause.fmt(f),
-            Self::Copy(cause) => write!(f, "SQLite cannot copy the database: {cause}"),
-            Self::Io(cause) => cause.fmt(f),
+            Self::Copy(path, cause) => write!(f, "SQLite cannot copy {}: {cause}", path.display()),
+            Self::Io(path, cause) => write!(f, "{}: {cause}", path.display()),
         }
     }
 }
 
 impl std::error::Error for BackupError {}
 
-impl From<io::Error> for BackupError {
-    fn from(cause: io::Error) -> Self {
-        Self::Io(cause)
-    }
-}
-
-impl From<rusqlite::Error> for BackupError {
-    fn from(cause: rusqlite::Error) -> Self {
-        Self::Copy(cause)
-    }
-}
-
 impl From<StoreError> for BackupError {
     fn from(cause: StoreError) -> Self {
         Self::Store(cause)
     }
+}
+
+/// The error of an operation on a file.
+fn at(path: &Path) -> impl Fn(io::Error) -> BackupError {
+    move |cause| BackupError::Io(path.to_owned(), cause)
 }
 
 /// Copies the SQLite file at `url` to a new file, and checks the copy.
@@ -97,14 +100,15 @@ impl From<StoreError> for BackupError {
 /// [`BackupError`]; then there is no new file.
 pub fn back_up(url: &DatabaseUrl, to: &Path) -> Result<u64, BackupError> {
     let from = file_of(url)?;
-    if !from.exists() {
+    if !from.is_file() {
         return Err(BackupError::Missing(from));
     }
     if to.exists() {
         return Err(BackupError::Exists(to.to_owned()));
     }
-    copy_whole(&from, to)?;
-    Ok(to.metadata()?.len())
+    let source = Connection::open_with_flags(&from, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    copy_whole(&from, source, to)?;
+    Ok(to.metadata().map_err(at(to))?.len())
 }
 
 /// Puts a backup in the place of the SQLite file at `url`.
@@ -115,30 +119,33 @@ pub fn back_up(url: &DatabaseUrl, to: &Path) -> Result<u64, BackupError> {
 /// [`BackupError`]; then the database is as it was.
 pub fn restore(url: &DatabaseUrl, backup: &Path) -> Result<Option<PathBuf>, BackupError> {
     let path = file_of(url)?;
-    if !backup.exists() {
+    if !backup.is_file() {
         return Err(BackupError::Missing(backup.to_owned()));
     }
     let _lock = lock_file(&path).map_err(|cause| match cause {
-        OpenError::Io(cause) => BackupError::Io(cause),
+        OpenError::Io(cause) => BackupError::Io(path.clone(), cause),
         _ => BackupError::InUse,
     })?;
+    let replaced = beside(&path, ".replaced");
+    // Only an interrupted restore leaves one without the other.
+    if path.exists() && replaced.exists() {
+        return Err(BackupError::ReplacedExists(replaced));
+    }
     let unfinished = beside(&path, ".restoring");
     // Left by an interrupted restore.
     remove(&unfinished)?;
-    copy_whole(backup, &unfinished)?;
-    let replaced = beside(&path, ".replaced");
-    let was_there = path.exists();
-    remove(&replaced)?;
+    copy_whole(backup, open_backup(backup), &unfinished)?;
     // SQLite's log first: it belongs to the replaced file only.
     for suffix in ["-wal", "-shm", ""] {
-        match fs::rename(beside(&path, suffix), beside(&replaced, suffix)) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause.into()),
+        let from = beside(&path, suffix);
+        match fs::rename(&from, beside(&replaced, suffix)) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at(&from)(cause)),
             _ => {}
         }
     }
-    fs::rename(&unfinished, &path)?;
-    sync_folder_of(&path)?;
-    Ok(was_there.then_some(replaced))
+    fs::rename(&unfinished, &path).map_err(at(&path))?;
+    sync_folder_of(&path).map_err(at(&path))?;
+    Ok(replaced.exists().then_some(replaced))
 }
 
 fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {
@@ -148,29 +155,47 @@ fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {
     }
 }
 
+/// Opens a backup. Without a log beside it, nothing else writes to it, and its folder need not be writable.
+fn open_backup(path: &Path) -> rusqlite::Result<Connection> {
+    let name = path.to_str().filter(|_| !beside(path, "-wal").exists());
+    let Some(name) = name else {
+        return Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    };
+    let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(format!("file:{name}?immutable=1"), flags)
+}
+
 /// Copies a database to a new file, which appears only when it is complete and checked.
-fn copy_whole(from: &Path, to: &Path) -> Result<(), BackupError> {
+fn copy_whole(
+    from: &Path,
+    source: rusqlite::Result<Connection>,
+    to: &Path,
+) -> Result<(), BackupError> {
     let unfinished = beside(to, ".unfinished");
     remove(&unfinished)?;
-    let copied = copy(from, &unfinished).and_then(|()| check(&unfinished));
+    let copied = source
+        .map_err(|cause| BackupError::Copy(from.to_owned(), cause))
+        .and_then(|source| copy(from, &source, &unfinished))
+        .and_then(|()| check(from, &unfinished));
     if copied.is_err() {
         remove(&unfinished)?;
         return copied;
     }
-    File::open(&unfinished)?.sync_all()?;
-    fs::rename(&unfinished, to)?;
-    Ok(sync_folder_of(to)?)
+    File::open(&unfinished).and_then(|file| file.sync_all()).map_err(at(&unfinished))?;
+    fs::rename(&unfinished, to).map_err(at(to))?;
+    sync_folder_of(to).map_err(at(to))
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
-    drop(private().create_new(true).open(to)?);
-    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let mut copy = Connection::open(to)?;
-    let backup = Backup::new(&source, &mut copy)?;
+fn copy(from: &Path, source: &Connection, to: &Path) -> Result<(), BackupError> {
+    let failed = |cause| BackupError::Copy(from.to_owned(), cause);
+    drop(private().create_new(true).open(to).map_err(at(to))?);
+    let mut copy = Connection::open(to).map_err(failed)?;
+    let backup = Backup::new(source, &mut copy).map_err(failed)?;
     let begun = Instant::now();
     loop {
         // All pages at once: page by page, SQLite would begin again at every commit of another connection.
-        match backup.step(-1)? {
+        match backup.step(-1).map_err(failed)? {
             StepResult::Done => return Ok(()),
             _ if begun.elapsed() > PATIENCE => {
                 let why = "another program keeps it locked".to_owned();
@@ -181,23 +206,24 @@ fn copy(from: &Path, to: &Path) -> Result<(), BackupError> {
     }
 }
 
-/// Fails unless a file is sound and this version knows its schema or can migrate it.
-fn check(path: &Path) -> Result<(), BackupError> {
-    let mut conn = ConnManager::sqlite(path).connect()?;
+/// Fails unless the copy of a file is sound and this version knows its schema or can migrate it.
+fn check(from: &Path, copy: &Path) -> Result<(), BackupError> {
+    let mut conn = ConnManager::sqlite(copy).connect()?;
     if let Some(what) = dialect::find_damage(&mut conn).map_err(StoreError::from)? {
-        return Err(BackupError::Damaged(path.to_owned(), what));
+        return Err(BackupError::Damaged(from.to_owned(), what));
     }
     match migrations::check(&mut conn, false) {
         Ok(()) | Err(MigrationError::Pending(_)) => Ok(()),
-        Err(cause) => Err(BackupError::Schema(cause)),
+        Err(cause) => Err(BackupError::Schema(from.to_owned(), cause)),
     }
 }
 
 /// Removes a database and SQLite's files beside it.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove(path: &Path) -> Result<(), BackupError> {
     for suffix in ["-wal", "-shm", "-journal", ""] {
-        match fs::remove_file(beside(path, suffix)) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
+        let file = beside(path, suffix);
+        match fs::remove_file(&file) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at(&file)(cause)),
             _ => {}
         }
     }

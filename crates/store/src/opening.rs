@@ -399,7 +399,9 @@ fn prepare(
     let has_ended = serving::has_ended(&mut conn)?;
     if has_ended != Some(true) {
         if has_ended == Some(false) {
-            log::info!("the process that served last did not end by itself: the file is checked");
+            log::info!(
+                "the process that served last did not end by itself, or this is a backup: the file is checked"
+            );
         }
         if let Some(what) = dialect::find_damage(&mut conn).map_err(StoreError::from)? {
             return Err(OpenError::Damaged(what));
@@ -415,7 +417,7 @@ fn prepare(
     })?;
     if !begun.alone {
         log::warn!(
-            "the lock file is another one than before: lost calls are ended when leases lapse"
+            "the lock file is another one than before, as after a restore: lost calls are ended when leases lapse"
         );
     }
     Ok(Some(begun))

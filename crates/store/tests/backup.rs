@@ -120,12 +120,22 @@ fn a_restored_backup_is_the_database_as_it_was_and_what_was_there_is_kept() {
         assert!(matches!(refused, Err(BackupError::Damaged(..))), "{refused:?}");
         let other = file.with_extension("other");
         std::fs::write(&other, "no database").unwrap();
-        assert!(backup::restore(&store.url, &other).is_err());
+        let refused = backup::restore(&store.url, &other);
+        assert!(matches!(refused, Err(BackupError::Copy(..))), "{refused:?}");
+        let empty = file.with_extension("empty");
+        std::fs::write(&empty, "").unwrap();
+        let refused = backup::restore(&store.url, &empty);
+        assert!(matches!(refused, Err(BackupError::Schema(..))), "{refused:?}");
         let next = Store::open(&store.url, &options(store, false)).unwrap();
         assert_eq!(paid(&next, merchant_id, wallet_id).await, 2);
         next.close().await.unwrap();
 
         let replaced = backup::restore(&store.url, &copy).unwrap().unwrap();
+        // The backup may be in a folder that cannot be written to.
+        let beside = |suffix: &str| file.with_extension(format!("backup{suffix}")).exists();
+        assert!(!beside("-wal") && !beside("-shm"));
+        let refused = backup::restore(&store.url, &copy);
+        assert!(matches!(refused, Err(BackupError::ReplacedExists(_))), "{refused:?}");
         for (path, calls) in [(file, 1), (&*replaced, 2)] {
             let url = DatabaseUrl::Sqlite(path.to_owned());
             let store = Store::open(&url, &options(store, true)).unwrap();
