@@ -16,7 +16,7 @@ const ACCESS: &str = "tollgate::access";
 /// The default filter. It hides actix's error for each answer that breaks off, which is logged already.
 const QUIET: &str = "info,actix_server=warn,actix_http::h1::dispatcher=off";
 
-/// Starts to log to standard error. `RUST_LOG` sets the filter; the default level is information.
+/// Starts the log of a service, on standard error. `RUST_LOG` sets the filter; the default level is information.
 pub(crate) fn start(format: LogFormat) {
     let mut builder = Builder::from_env(Env::default().default_filter_or(QUIET));
     if format == LogFormat::Json {
@@ -41,6 +41,15 @@ pub(crate) fn start(format: LogFormat) {
         });
     }
     // It fails only if a logger is set already. That one is then used.
+    let _ = builder.try_init();
+}
+
+/// Prints the warnings of a command to standard error. `RUST_LOG` sets another filter.
+pub(crate) fn start_for_command() {
+    let mut builder = Builder::from_env(Env::default().default_filter_or("warn"));
+    builder.format(|out, record| {
+        writeln!(out, "{}: {}", record.level().as_str().to_lowercase(), record.args())
+    });
     let _ = builder.try_init();
 }
 

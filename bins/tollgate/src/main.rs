@@ -60,6 +60,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     // An empty variable counts as not set: containers pass on variables without a value.
     let file = cli.config.clone().or_else(|| std::env::var_os("TOLLGATE_CONFIG"));
     let file = file.as_deref().filter(|file| !file.is_empty()).map(Path::new);
+    if !matches!(cli.command, Command::Demo { .. } | Command::Serve) {
+        logging::start_for_command();
+    }
     match cli.command {
         Command::Demo { listen } => demo::run(listen.as_deref(), cli.json).await,
         Command::Route(what) => route::run(what, cli.json),
