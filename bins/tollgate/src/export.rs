@@ -37,7 +37,8 @@ pub(crate) async fn run(config: &TollgateConfig, command: ExportCommand) -> anyh
     };
     let merchants: Vec<Merchant> = store.read::<_, StoreError>(read).await?;
     let mut is_first = true;
-    for merchant in merchants {
+    // The cell to which a merchant has moved prints its rows.
+    for merchant in merchants.into_iter().filter(|merchant| merchant.moved_to.is_none()) {
         let read = move |conn: &mut _| focus_costs(conn, &merchant, month);
         let text = store.read_snapshot(read).await.map_err(with_issues)?;
         print_csv(&text, is_first)?;

@@ -146,7 +146,8 @@ pub(crate) async fn show(
         wallets::list_transactions(conn, archive, id, &page)
     };
     let (mut found, is_whole) = match app.store.read_records(list).await {
-        Err(StoreError::Unavailable(_)) => {
+        Err(StoreError::Archive(cause)) => {
+            log::warn!("{cause}");
             let list = move |conn: &mut Conn| list(conn, &RecordArchive::left_out());
             (app.store.read_snapshot(list).await?, false)
         }

@@ -84,7 +84,7 @@ impl Turns {
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
-        let busy = || StoreError::Unavailable("the archive is busy".to_owned());
+        let busy = || StoreError::Archive("the archive is busy".to_owned());
         state.free = state.free.checked_sub(1).ok_or_else(busy)?;
         Ok(Turn(self))
     }
@@ -101,7 +101,7 @@ impl Drop for Turn<'_> {
 
 impl From<ArchiveError> for StoreError {
     fn from(cause: ArchiveError) -> Self {
-        Self::Unavailable(cause.to_string())
+        Self::Archive(cause.to_string())
     }
 }
 
@@ -126,16 +126,16 @@ impl RecordArchive {
     /// The archive.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if none is configured.
+    /// [`StoreError::Archive`] if none is configured.
     pub(crate) fn files(&self) -> Result<&Archive, StoreError> {
-        let missing = || StoreError::Unavailable(NOT_CONFIGURED.to_owned());
+        let missing = || StoreError::Archive(NOT_CONFIGURED.to_owned());
         self.shared()?.map(|shared| &shared.archive).ok_or_else(missing)
     }
 
     /// The archive, unless it is left out.
     fn shared(&self) -> Result<Option<&SharedArchive>, StoreError> {
         match &self.0 {
-            Access::Missing => Err(StoreError::Unavailable(NOT_CONFIGURED.to_owned())),
+            Access::Missing => Err(StoreError::Archive(NOT_CONFIGURED.to_owned())),
             Access::LeftOut => Ok(None),
             Access::Open(shared) => Ok(Some(shared)),
         }

@@ -9,6 +9,10 @@ use std::fmt;
 pub enum StoreError {
     /// The database cannot be reached, or not in time, or its disk is full or fails.
     Unavailable(String),
+    /// The archive cannot be read or written, with the reason. The database is there.
+    Archive(String),
+    /// The merchant moves to this cell, or has moved there. Nothing is done for it here.
+    Moved(i32),
     /// Other transactions change the same rows again and again. Nothing was done; a later attempt may
     /// succeed.
     Busy(String),
@@ -29,6 +33,10 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable(why) => write!(f, "the store cannot be reached: {why}"),
+            Self::Archive(why) => f.write_str(why),
+            Self::Moved(cell) => {
+                write!(f, "the merchant moves to cell {cell}, or has moved there")
+            }
             Self::Busy(why) => write!(f, "the store is busy: {why}"),
             Self::Interrupted => f.write_str("the store did not say whether it was done"),
             Self::Database(_) => f.write_str("the store refused a statement"),
@@ -41,7 +49,7 @@ impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Database(cause) => Some(cause),
-            Self::Unavailable(_) | Self::Busy(_) | Self::Interrupted | Self::Corrupt { .. } => None,
+            _ => None,
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::rollups::{self, slot};
 use crate::rows::ArchivedMonthRow;
 use crate::schema::{corrections, jobs, open_calls, requests};
 use crate::store::Store;
-use crate::tables::merchants::{cell_of, set_cell};
+use crate::tables::merchants::{cell_of, complete_move, has_moved, set_cell};
 use crate::{archived, cells, dialect, merchants, partitions};
 
 /// The time after which an operation that had begun before the pause has ended.
@@ -67,8 +67,9 @@ impl Store {
     ) -> Result<MoveReport, MoveError> {
         let _lock = self.move_lock(merchant_id).await?;
         let moved = self.move_locked(target, merchant_id, patience).await;
-        if moved.is_err() {
-            self.take_back(target, merchant_id).await?;
+        match &moved {
+            Ok(_) | Err(MoveError::HasMoved(_)) => self.complete_move(merchant_id).await,
+            Err(_) => self.take_back(target, merchant_id).await?,
         }
         moved
     }
@@ -124,12 +125,26 @@ impl Store {
     /// can tell whether it does.
     ///
     /// # Errors
-    /// [`MoveError::NotMoving`] for a merchant that has not begun to move, and those of [`Store::move_merchant`].
+    /// [`MoveError::NotMoving`] for a merchant that has not begun to move, [`MoveError::HasMoved`] for one whose move is
+    /// complete, and those of [`Store::move_merchant`].
     pub async fn take_merchant_back(&self, merchant_id: MerchantId) -> Result<(), MoveError> {
         let _lock = self.move_lock(merchant_id).await?;
-        match self.read(move |conn| cell_of(conn, merchant_id)).await? {
-            Some(_) => Ok(self.set_cell(merchant_id, None).await?),
-            None => Err(MoveError::NotMoving),
+        let state = move |conn: &mut Conn| -> Result<_, StoreError> {
+            Ok((cell_of(conn, merchant_id)?, has_moved(conn, merchant_id)?))
+        };
+        match self.read(state).await? {
+            (None, _) => Err(MoveError::NotMoving),
+            (Some(cell), true) => Err(MoveError::HasMoved(cell)),
+            (Some(_), false) => Ok(self.set_cell(merchant_id, None).await?),
+        }
+    }
+
+    /// Notes that the other database has the merchant.
+    async fn complete_move(&self, merchant_id: MerchantId) {
+        let now = self.0.context.clock.now();
+        let noted = self.write(move |conn| complete_move(conn, merchant_id, now)).await;
+        if let Err(cause) = noted {
+            log::warn!("it is not noted that the move of {merchant_id} is complete: {cause}");
         }
     }
 

@@ -21,12 +21,12 @@ use crate::conn::Conn;
 use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
-use crate::merchants;
 use crate::requests::to_records;
 use crate::rows::{RepricingRow, RequestRow, to_json};
 use crate::schema::requests;
 use crate::store::Store;
 use crate::subscriptions;
+use crate::tables::merchants::{self, require_here};
 use crate::tables::repricings::{RepricingTotals, repricing_totals};
 use crate::write_set::{LedgerWallets, MovementReason, WriteSet, lock_wallets, out_of_range};
 
@@ -107,10 +107,10 @@ impl Store {
     /// Prices the records of `scope` again by `book`, at the prices of their days.
     ///
     /// Each result is passed to `tell`. Unless `only_look` is set, a difference is booked before it is
-    /// passed. Calls in flight are skipped.
+    /// passed. Calls in flight are skipped, and so are merchants that move to another cell or have moved there.
     ///
     /// # Errors
-    /// [`StoreError`] when the database fails. Differences that were passed as booked stay booked; another
+    /// [`StoreError::Moved`] if the scope names such a merchant, and others when the database fails. Differences that were passed as booked stay booked; another
     /// run finds the rest.
     pub async fn reprice(
         &self,
@@ -129,32 +129,53 @@ impl Store {
             );
         }
         let merchants = match scope.merchant_id {
-            Some(merchant_id) => vec![merchant_id],
-            None => self.read(merchants::ids).await?,
+            Some(merchant_id) => {
+                self.read(move |conn| require_here(conn, merchant_id)).await?;
+                vec![merchant_id]
+            }
+            None => self.read(merchants::here).await?,
         };
+        let first = RequestId::least(Timestamp::at_midnight(scope.from).max(closed_until));
         for merchant_id in merchants {
-            let mut after = RequestId::least(Timestamp::at_midnight(scope.from).max(closed_until));
-            loop {
-                let (asked, prices) = (scope.clone(), book.clone());
-                let look =
-                    move |conn: &mut Conn| read_batch(conn, merchant_id, &asked, after, &prices);
-                let step = self.read(look).await?;
-                let (differing, rest): (Vec<_>, Vec<_>) = step.found.into_iter().partition(|one| {
-                    !only_look && matches!(one.outcome, RepricingOutcome::Differs(_))
-                });
-                rest.into_iter().for_each(&mut tell);
-                for together in differing.chunks(WRITTEN) {
-                    let ids = together.iter().map(|one| Id(one.request_id)).collect();
-                    let booked = self.book_repricings(merchant_id, ids, book).await?;
-                    booked.into_iter().for_each(&mut tell);
-                }
-                match step.next {
-                    Some(next) => after = next,
-                    None => break,
-                }
+            match self.reprice_merchant(merchant_id, scope, first, book, only_look, &mut tell).await
+            {
+                // It has begun to move since.
+                Err(StoreError::Moved(_)) if scope.merchant_id.is_none() => {}
+                done => done?,
             }
         }
         Ok(())
+    }
+
+    async fn reprice_merchant(
+        &self,
+        merchant_id: MerchantId,
+        scope: &RepricingScope,
+        first: RequestId,
+        book: &PriceBook,
+        only_look: bool,
+        tell: &mut impl FnMut(Repricing),
+    ) -> Result<(), StoreError> {
+        let mut after = first;
+        loop {
+            let (asked, prices) = (scope.clone(), book.clone());
+            let look = move |conn: &mut Conn| read_batch(conn, merchant_id, &asked, after, &prices);
+            let step = self.read(look).await?;
+            let (differing, rest): (Vec<_>, Vec<_>) = step
+                .found
+                .into_iter()
+                .partition(|one| !only_look && matches!(one.outcome, RepricingOutcome::Differs(_)));
+            rest.into_iter().for_each(&mut *tell);
+            for together in differing.chunks(WRITTEN) {
+                let ids = together.iter().map(|one| Id(one.request_id)).collect();
+                let booked = self.book_repricings(merchant_id, ids, book).await?;
+                booked.into_iter().for_each(&mut *tell);
+            }
+            match step.next {
+                Some(next) => after = next,
+                None => return Ok(()),
+            }
+        }
     }
 
     async fn book_repricings(
@@ -272,6 +293,7 @@ fn book_batch(
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
+    require_here(conn, merchant_id)?;
     // A month that is closed meanwhile has sums already.
     let closed_until = Timestamp::from_unix_micros(dialect::closed_until(conn)?);
     let closed = Id(RequestId::least(closed_until));

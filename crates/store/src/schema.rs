@@ -8,6 +8,7 @@ diesel::table! {
         created_at -> BigInt,
         time_zone -> Text,
         moved_to -> Nullable<Integer>,
+        moved_at -> Nullable<BigInt>,
     }
 }
 

@@ -639,7 +639,7 @@ fn a_sum_of_few_calls_does_not_read_the_archive_of_other_times() {
         let found: Result<i128, _> = sum("a").await;
         assert_eq!(found.unwrap(), 6);
         assert_eq!(sum("c").await.unwrap(), 0);
-        assert!(matches!(sum("b").await, Err(StoreError::Unavailable(_))));
+        assert!(matches!(sum("b").await, Err(StoreError::Archive(_))));
     });
 }
 
@@ -865,7 +865,7 @@ fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
         let folder = store.archive();
         fs::write(&folder, "").unwrap();
         let failed = store.store.archive_months(KEEP).await;
-        assert!(matches!(failed, Err(StoreError::Unavailable(_))), "{failed:?}");
+        assert!(matches!(failed, Err(StoreError::Archive(_))), "{failed:?}");
         assert_eq!(count(&store.store, "requests").await, 2);
         fs::remove_file(&folder).unwrap();
         assert_eq!(store.store.archive_months(KEEP).await.unwrap().sealed.len(), 1);
@@ -882,7 +882,7 @@ fn without_its_archive_an_old_record_is_unavailable_and_nothing_is_deleted() {
         assert!(find().await.unwrap().is_some());
         fs::rename(&folder, &elsewhere).unwrap();
         let found = find().await;
-        assert!(matches!(found, Err(StoreError::Unavailable(_))), "{found:?}");
+        assert!(matches!(found, Err(StoreError::Archive(_))), "{found:?}");
         let filter = ListFilter::default();
         let (merchant_id, page) = (shop.merchant_id, Page { after: None, limit: 10 });
         let list = store.store.read_records(move |conn, archive| {

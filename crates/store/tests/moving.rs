@@ -8,7 +8,9 @@ use std::time::Duration;
 use diesel::connection::SimpleConnection;
 use tollgate_domain::admission::Refusal;
 use tollgate_domain::*;
+use tollgate_pricing::PriceBook;
 use tollgate_store::moving::MoveError;
+use tollgate_store::repricings::RepricingScope;
 use tollgate_store::requests::{self, ListFilter};
 use tollgate_store::{
     Conn, DatabaseUrl, Options, Page, RecordArchive, SettleOutcome, Store, StoreError, merchants,
@@ -155,10 +157,10 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
         assert_eq!(call(&store.store).await, Err(Refusal::KeyInvalid));
         let hash = key.hash();
         let found = store.store.read(move |conn| spend_keys::find_by_hash(conn, &hash)).await;
-        assert!(matches!(found, Err(StoreError::Unavailable(_))), "{found:?}");
+        assert!(matches!(found, Err(StoreError::Moved(_))), "{found:?}");
         let hash = merchant.key.hash();
         let found = store.store.read(move |conn| merchants::find_secret_key(conn, &hash)).await;
-        assert!(matches!(found, Err(StoreError::Unavailable(_))), "{found:?}");
+        assert!(matches!(found, Err(StoreError::Moved(_))), "{found:?}");
         call(target).await.unwrap();
         target.fold().await.unwrap();
         assert_eq!(list(target).await.len(), 21);
@@ -179,6 +181,22 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
         assert!(matches!(nowhere, Err(MoveError::NoCell)), "{nowhere:?}");
         let back = target.move_merchant(&store.store, merchant_id, PATIENCE).await;
         assert!(matches!(back, Err(MoveError::IsThere)), "{back:?}");
+        // Both databases would serve it.
+        let back = store.store.take_merchant_back(merchant_id).await;
+        assert!(matches!(back, Err(MoveError::HasMoved(7))), "{back:?}");
+        let scope = |merchant_id| RepricingScope {
+            from: store.clock.now().date(),
+            to: store.clock.now().date(),
+            provider: None,
+            model: None,
+            merchant_id,
+        };
+        let (one, mut seen) = (scope(Some(merchant_id)), 0);
+        let repriced = store.store.reprice(&one, &PriceBook::default(), true, |_| seen += 1).await;
+        assert!(matches!(repriced, Err(StoreError::Moved(7))), "{repriced:?}");
+        let all = scope(None);
+        store.store.reprice(&all, &PriceBook::default(), true, |_| seen += 1).await.unwrap();
+        assert_eq!(seen, 0);
     });
 }
 

@@ -401,25 +401,25 @@ impl ResponseError for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
-        // Logged here, once; the caller gets only what it can act on. A store that is away logs that itself:
-        // a line for each failed call would bury everything else.
-        match &cause {
-            StoreError::Unavailable(_) | StoreError::Busy(_) | StoreError::Interrupted => {
-                log::debug!("{cause}")
-            }
-            StoreError::Database(_) | StoreError::Corrupt { .. } => {
-                log::error!("{cause}: {cause:?}")
-            }
-        }
+        let unavailable =
+            |message| Self::new(ErrorCode::StoreUnavailable, message).retry_after(1_000_000);
+        // Logged here, once; the caller gets only what it can act on.
         match cause {
+            // A store that is away logs that itself: a line for each failed call would bury everything else.
             StoreError::Unavailable(_) | StoreError::Busy(_) | StoreError::Interrupted => {
-                Self::new(
-                    ErrorCode::StoreUnavailable,
-                    "The service cannot reach its store. Try again shortly.",
-                )
-                .retry_after(1_000_000)
+                log::debug!("{cause}");
+                unavailable("The service cannot reach its store. Try again shortly.")
+            }
+            StoreError::Archive(_) => {
+                log::warn!("{cause}");
+                unavailable("The service cannot read its archive of old records.")
+            }
+            StoreError::Moved(_) => {
+                log::debug!("{cause}");
+                unavailable("The merchant is not served here: it moves, or has moved.")
             }
             StoreError::Database(_) | StoreError::Corrupt { .. } => {
+                log::error!("{cause}: {cause:?}");
                 Self::new(ErrorCode::InternalError, "Something went wrong in the service.")
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use diesel::prelude::*;
-use tollgate_domain::{CellNumber, MerchantId};
+use tollgate_domain::{CellNumber, MerchantId, Timestamp};
 
 use crate::conn::Conn;
 use crate::error::StoreError;
@@ -13,11 +13,11 @@ use crate::schema::merchants;
 /// Fails for a merchant that moves to another cell, or has moved there.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] then. Other errors when the database fails.
+/// [`StoreError::Moved`] then. Other errors when the database fails.
 pub fn require_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
     match cell_of(conn, merchant_id)? {
         None => Ok(()),
-        Some(cell) => Err(StoreError::Unavailable(format!("the merchant moves to cell {cell}"))),
+        Some(cell) => Err(StoreError::Moved(cell)),
     }
 }
 
@@ -43,6 +43,31 @@ pub(crate) fn set_cell(
     let merchant = merchants::table.find(Id(merchant_id));
     diesel::update(merchant).set(merchants::moved_to.eq(cell)).execute(conn)?;
     Ok(())
+}
+
+/// Notes that a move is complete.
+pub(crate) fn complete_move(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let merchant = merchants::table.find(Id(merchant_id)).filter(merchants::moved_at.is_null());
+    diesel::update(merchant).set(merchants::moved_at.eq(now.unix_micros())).execute(conn)?;
+    Ok(())
+}
+
+/// Whether a move is complete.
+pub(crate) fn has_moved(conn: &mut Conn, merchant_id: MerchantId) -> Result<bool, StoreError> {
+    let moved_at = merchants::table.find(Id(merchant_id)).select(merchants::moved_at);
+    let moved_at: Option<Option<i64>> = moved_at.first(conn).optional()?;
+    Ok(moved_at.flatten().is_some())
+}
+
+/// The merchants that are here, and do not move.
+pub(crate) fn here(conn: &mut Conn) -> Result<Vec<MerchantId>, StoreError> {
+    let here = merchants::table.filter(merchants::moved_to.is_null()).order(merchants::merchant_id);
+    let here: Vec<Id<MerchantId>> = here.select(merchants::merchant_id).load(conn)?;
+    Ok(here.into_iter().map(Id::get).collect())
 }
 
 /// The merchants that move or have moved.
