@@ -11,7 +11,7 @@ use tollgate_store::{DatabaseUrl, Store, cells};
 
 use crate::config::TollgateConfig;
 use crate::database::{open, open_at};
-use crate::output::{print, print_lines};
+use crate::output::{print, print_line, print_lines};
 use crate::progress::Progress;
 
 #[derive(Args)]
@@ -25,6 +25,9 @@ pub(crate) struct MoveArgs {
     /// Serve the merchant here again, because a move was interrupted and the other database is lost.
     #[arg(long, conflicts_with = "to")]
     take_back: bool,
+    /// Also after a completed move. The merchant is then as it was before the move.
+    #[arg(long, requires = "take_back")]
+    lost: bool,
     /// The longest wait for calls that are open.
     #[arg(long, default_value_t = 60, value_name = "N")]
     wait_seconds: u64,
@@ -35,9 +38,9 @@ pub(crate) async fn run(
     what: MoveArgs,
     as_json: bool,
 ) -> anyhow::Result<()> {
-    let MoveArgs { merchant, to, wait_seconds, .. } = what;
+    let MoveArgs { merchant, to, lost, wait_seconds, .. } = what;
     let source = open(config)?;
-    let Some(to) = to else { return take_back(&source, merchant, as_json).await };
+    let Some(to) = to else { return take_back(&source, merchant, lost, as_json).await };
     let to: DatabaseUrl = to.parse().map_err(|why| anyhow!("--to: {why}"))?;
     let target = open_at(config, &to)?;
     let mut progress = Progress::new();
@@ -88,9 +91,19 @@ pub(crate) async fn run(
     bail!("the merchant has moved, and an audit finds {} differences", differences.len())
 }
 
-async fn take_back(source: &Store, merchant: MerchantId, as_json: bool) -> anyhow::Result<()> {
-    let taken = source.take_merchant_back(merchant).await;
-    taken.with_context(|| format!("{merchant} is not taken back"))?;
+async fn take_back(
+    source: &Store,
+    merchant: MerchantId,
+    is_lost: bool,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    match source.take_merchant_back(merchant, is_lost).await {
+        Err(MoveError::HasMoved(cell)) => bail!(
+            "{merchant} is not taken back: cell {cell} has it. If its database is lost, `--lost` takes the merchant \
+             back as it was before the move"
+        ),
+        taken => taken.with_context(|| format!("{merchant} is not taken back"))?,
+    }
     let value = json!({"merchant_id": merchant});
     print(as_json, &value, &format!("{merchant} is served here again."))
 }
@@ -109,11 +122,7 @@ pub(crate) async fn print_moved_keys(config: &TollgateConfig, as_json: bool) -> 
         })
         .await?;
     match as_json {
-        true => {
-            let keys: Vec<_> =
-                keys.iter().map(|key| json!({"key": key, "cell": cell.get()})).collect();
-            print(true, &json!(keys), "")
-        }
+        true => keys.iter().try_for_each(|key| print_line(json!({"key": key, "cell": cell.get()}))),
         false => print_lines(&keys.iter().map(|key| format!("{key} {cell}")).collect::<Vec<_>>()),
     }
 }

@@ -310,8 +310,10 @@ fn a_merchant_that_has_moved_keeps_its_keys() {
         assert_eq!((&again["cell"], &again["rows"]), (&json!(7), &Value::Null), "{again}");
         assert_eq!(again["differences"], json!([]));
         assert_eq!(zero.site.json(&["merchant", "list"])["moved_to"], 7);
+        let kept = zero.site.run(&["merchant", "move", merchant_id, "--take-back"]);
+        assert_eq!(kept.status.code(), Some(1));
         // The database of cell 7 counts as lost from here on.
-        let taken = zero.site.json(&["merchant", "move", merchant_id, "--take-back"]);
+        let taken = zero.site.json(&["merchant", "move", merchant_id, "--take-back", "--lost"]);
         assert_eq!(taken, json!({"merchant_id": merchant_id}));
         assert_eq!(zero.site.json(&["merchant", "list"])["moved_to"], Value::Null);
         call(&zero).send().await.expect(200);

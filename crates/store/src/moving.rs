@@ -122,20 +122,25 @@ impl Store {
     }
 
     /// Serves a merchant here again whose move was interrupted. No other database may have it: without that one, nothing
-    /// can tell whether it does.
+    /// can tell whether it does. `is_lost` says that the other database is lost. A merchant whose move was complete is then
+    /// served as it was before the move.
     ///
     /// # Errors
     /// [`MoveError::NotMoving`] for a merchant that has not begun to move, [`MoveError::HasMoved`] for one whose move is
     /// complete, and those of [`Store::move_merchant`].
-    pub async fn take_merchant_back(&self, merchant_id: MerchantId) -> Result<(), MoveError> {
+    pub async fn take_merchant_back(
+        &self,
+        merchant_id: MerchantId,
+        is_lost: bool,
+    ) -> Result<(), MoveError> {
         let _lock = self.move_lock(merchant_id).await?;
         let state = move |conn: &mut Conn| -> Result<_, StoreError> {
             Ok((cell_of(conn, merchant_id)?, has_moved(conn, merchant_id)?))
         };
         match self.read(state).await? {
             (None, _) => Err(MoveError::NotMoving),
-            (Some(cell), true) => Err(MoveError::HasMoved(cell)),
-            (Some(_), false) => Ok(self.set_cell(merchant_id, None).await?),
+            (Some(cell), true) if !is_lost => Err(MoveError::HasMoved(cell)),
+            (Some(_), _) => Ok(self.set_cell(merchant_id, None).await?),
         }
     }
 

@@ -182,7 +182,7 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
         let back = target.move_merchant(&store.store, merchant_id, PATIENCE).await;
         assert!(matches!(back, Err(MoveError::IsThere)), "{back:?}");
         // Both databases would serve it.
-        let back = store.store.take_merchant_back(merchant_id).await;
+        let back = store.store.take_merchant_back(merchant_id, false).await;
         assert!(matches!(back, Err(MoveError::HasMoved(7))), "{back:?}");
         let scope = |merchant_id| RepricingScope {
             from: store.clock.now().date(),
@@ -248,9 +248,9 @@ fn a_merchant_whose_call_does_not_end_stays() {
         let refused = store.store.admit(Box::new(store.call(merchant_id, key))).await.unwrap();
         assert_eq!(refused.map(drop), Err(Refusal::KeyInvalid));
         // Or it is taken back, without the other database.
-        store.store.take_merchant_back(merchant_id).await.unwrap();
+        store.store.take_merchant_back(merchant_id, false).await.unwrap();
         store.forward(store.call(merchant_id, key), 1, "1").await.unwrap();
-        let again = store.store.take_merchant_back(merchant_id).await;
+        let again = store.store.take_merchant_back(merchant_id, false).await;
         assert!(matches!(again, Err(MoveError::NotMoving)), "{again:?}");
         store.store.settle(other_id, answered(1, "1")).await;
         let moved = store.store.move_merchant(target, merchant_id, PATIENCE).await.unwrap();

@@ -91,7 +91,9 @@ impl fmt::Display for MoveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Store(cause) => cause.fmt(f),
-            Self::SameCell(cell) => write!(f, "both databases are of cell {cell}"),
+            Self::SameCell(cell) => {
+                write!(f, "the other database is of cell {cell}, as this one, or it is this one")
+            }
             Self::NotHere => f.write_str("there is no such merchant"),
             Self::NotMoving => f.write_str("there is no such merchant that has begun to move"),
             Self::HasMoved(cell) => write!(f, "the merchant has moved to cell {cell}"),

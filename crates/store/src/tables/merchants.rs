@@ -33,7 +33,7 @@ pub(crate) fn cell_of(conn: &mut Conn, merchant_id: MerchantId) -> Result<Option
     Ok(cell.first(conn).optional()?.flatten())
 }
 
-/// Sets the cell to which a merchant moves, or none.
+/// Sets the cell to which a merchant moves, or none. The move is not complete.
 pub(crate) fn set_cell(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -41,7 +41,8 @@ pub(crate) fn set_cell(
 ) -> Result<(), StoreError> {
     let cell = cell.map(|cell| i32::from(cell.get()));
     let merchant = merchants::table.find(Id(merchant_id));
-    diesel::update(merchant).set(merchants::moved_to.eq(cell)).execute(conn)?;
+    let moves = (merchants::moved_to.eq(cell), merchants::moved_at.eq(None::<i64>));
+    diesel::update(merchant).set(moves).execute(conn)?;
     Ok(())
 }
 
