@@ -100,6 +100,9 @@ pub(crate) async fn run(config: &TollgateConfig, json: bool) -> anyhow::Result<b
         Ok(stored) => check_prices(config, stored, &mut report)?,
         Err(cause) => report.add(Failed, "prices", &cause.to_string())?,
     }
+    if let Some(store) = &store {
+        check_archive(config, store, &mut report).await?;
+    }
     let mut clocks = Vec::new();
     for provider in config.providers.iter().filter(|one| one.takes_managed_calls()) {
         let at = check_provider(provider, &mut report).await?;
@@ -172,6 +175,22 @@ fn check_files(config: &TollgateConfig, report: &mut Report) -> anyhow::Result<(
             report.add(CheckStatus::Note, "files", &more)
         }
         _ => report.add(CheckStatus::Ok, "files", &detail),
+    }
+}
+
+/// Reads the manifests of the months that are in the archive.
+async fn check_archive(
+    config: &TollgateConfig,
+    store: &Store,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    match (store.archived_months().await, &config.archive) {
+        (Err(cause), _) => report.add(CheckStatus::Failed, "archive", &cause.to_string()),
+        (Ok(months), _) if !months.is_empty() => {
+            report.add(CheckStatus::Ok, "archive", &format!("has {} months", months.len()))
+        }
+        (Ok(_), Some(_)) => report.add(CheckStatus::Ok, "archive", "has no month yet"),
+        (Ok(_), None) => Ok(()),
     }
 }
 

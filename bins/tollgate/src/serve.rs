@@ -123,6 +123,13 @@ impl Service {
             .with_context(|| format!("cannot open {:?}", config.database_url))?;
         store.renew_lease().await?;
         recover(&store).await;
+        // S3 may answer late, so the start does not wait for it.
+        let records = store.clone();
+        tokio::spawn(async move {
+            if let Err(cause) = records.archived_months().await {
+                log::warn!("old records cannot be read: {cause}");
+            }
+        });
         let settings = Settings {
             access_log: config.access_log.then(|| logging::access(config.log_format)),
             commit: env!("BUILD_COMMIT"),

@@ -199,7 +199,7 @@ fn a_process_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice()
         let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
         let before = records(site, merchant_id);
         // The header, and two pages of what is read at once.
-        assert_eq!(before.lines().count(), 1 + 10 * MONTHS as usize);
+        assert_eq!(before.lines().count(), 1 + 10 * usize::try_from(MONTHS).unwrap());
         let (used, audited) = (
             site.json(&["usage", "--merchant", &merchant_id.to_string()]),
             assert_audit_clean(site),
@@ -304,7 +304,7 @@ fn a_service_archives_by_itself_and_answers_from_the_archive() {
         let found = service.call("GET", &path, key).send().await.expect(200);
         assert_eq!(found, *oldest);
 
-        // A month that is being written would make the folder anew.
+        // A month that is being written would make the folder again.
         while site.json(&["archive", "run"])["waits"] != Value::Null {
             assert!(Instant::now() < deadline, "the service archives for a minute");
             std::thread::sleep(Duration::from_millis(200));
@@ -321,8 +321,17 @@ fn a_service_archives_by_itself_and_answers_from_the_archive() {
         service.call("GET", "/v1/usage", key).send().await.expect(200);
         let output = site.run(&["archive", "verify"]);
         assert_eq!(output.status.code(), Some(1));
+        assert_eq!(archive_check(site)["status"], "failed");
         std::fs::rename(folder.with_extension("away"), &folder).unwrap();
+        assert_eq!(archive_check(site)["status"], "ok");
         drop(service);
         assert_audit_clean(site);
     });
+}
+
+/// The check of the archive by `tollgate doctor`.
+fn archive_check(site: &Site) -> Value {
+    let output = String::from_utf8(site.run(&["doctor", "--json"]).stdout).unwrap();
+    let mut checks = output.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    checks.find(|check| check["check"] == "archive").unwrap()
 }

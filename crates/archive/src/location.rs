@@ -110,6 +110,9 @@ impl Location {
     /// Creates the folder, for the first month. Records are for the user of the process alone, as in the database.
     pub(crate) fn create(&self) -> Result<(), ArchiveError> {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
+        if folder.exists() && !folder.is_dir() {
+            return Err(self.unreachable(&"it is not a folder"));
+        }
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         created.map_err(|cause| self.unreachable(&cause))
     }
