@@ -6,6 +6,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 use tollgate_api::ApiError;
+use tollgate_domain::Issue;
 
 /// Prints a line.
 pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
@@ -111,9 +112,16 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// An error with each of its issues on its own line.
 pub(crate) fn with_issues(error: impl Into<ApiError>) -> anyhow::Error {
+    with_named_issues(error, str::to_owned)
+}
+
+/// As [`with_issues`], with other names of the fields.
+pub(crate) fn with_named_issues(
+    error: impl Into<ApiError>,
+    name: impl Fn(&str) -> String,
+) -> anyhow::Error {
     let error = error.into();
-    let issues = error.issues().iter();
-    let lines: Vec<_> =
-        issues.map(|issue| format!("\n  {}: {}", issue.path.join("."), issue.message)).collect();
+    let line = |issue: &Issue| format!("\n  {}: {}", name(&issue.path.join(".")), issue.message);
+    let lines: Vec<_> = error.issues().iter().map(line).collect();
     anyhow!("{error}{}", lines.concat())
 }

@@ -19,6 +19,7 @@ use crate::config::TollgateConfig;
 use crate::database::store_of;
 use crate::output::{
     print_bytes, print_csv, print_line, print_lines, printable, table, with_issues,
+    with_named_issues,
 };
 
 /// The number of items that are read at once.
@@ -48,18 +49,30 @@ pub(crate) struct ReportArgs {
     /// Only calls of this spend key.
     #[arg(long, value_name = "SPEND_KEY_ID")]
     spend_key: Option<String>,
-    /// Only calls that count against this budget.
-    #[arg(long, value_name = "BUDGET_ID")]
-    budget: Option<String>,
-    /// Only calls of this provider.
-    #[arg(long)]
-    provider: Option<String>,
     /// Only calls of this model.
     #[arg(long)]
     model: Option<String>,
     /// Print CSV.
     #[arg(long)]
     csv: bool,
+}
+
+/// More choices among the calls of a report. Refused calls have none of them.
+#[derive(Args)]
+struct SentCallArgs {
+    /// Only calls that count against this budget.
+    #[arg(long, value_name = "BUDGET_ID")]
+    budget: Option<String>,
+    /// Only calls of this provider.
+    #[arg(long)]
+    provider: Option<String>,
+}
+
+impl SentCallArgs {
+    fn pairs(self) -> impl Iterator<Item = (String, String)> {
+        let pairs = [("budget_id", self.budget), ("provider", self.provider)];
+        pairs.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    }
 }
 
 fn zone_of(name: Option<&str>) -> anyhow::Result<TimeZone> {
@@ -87,8 +100,6 @@ impl ReportArgs {
             ("end", end),
             ("connection_id", self.connection.clone()),
             ("spend_key_id", self.spend_key.clone()),
-            ("budget_id", self.budget.clone()),
-            ("provider", self.provider.clone()),
             ("model", self.model.clone()),
         ];
         let given = pairs.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
@@ -101,6 +112,8 @@ impl ReportArgs {
 pub(crate) struct UsageArgs {
     #[command(flatten)]
     report: ReportArgs,
+    #[command(flatten)]
+    sent: SentCallArgs,
     /// Up to two dimensions: connection, spend_key, budget, meter, provider, model, status, metadata.KEY.
     #[arg(long, value_name = "DIMENSIONS")]
     by: Option<String>,
@@ -114,6 +127,8 @@ pub(crate) struct UsageArgs {
 pub(crate) struct RequestsArgs {
     #[command(flatten)]
     report: ReportArgs,
+    #[command(flatten)]
+    sent: SentCallArgs,
     /// Only records with this status: pending, completed or error.
     #[arg(long)]
     status: Option<String>,
@@ -155,6 +170,17 @@ pub(crate) struct StatementArgs {
     csv: bool,
 }
 
+/// An error with its issues, whose parameters of the API are named as options.
+fn with_options(error: impl Into<ApiError>) -> anyhow::Error {
+    with_named_issues(error, |parameter| match parameter {
+        "connection_id" => "--connection".to_owned(),
+        "spend_key_id" => "--spend-key".to_owned(),
+        "budget_id" => "--budget".to_owned(),
+        "group_by" => "--by".to_owned(),
+        other => format!("--{}", other.replace('_', "-")),
+    })
+}
+
 /// Prints sums.
 pub(crate) async fn usage(
     config: &TollgateConfig,
@@ -162,6 +188,11 @@ pub(crate) async fn usage(
     json: bool,
 ) -> anyhow::Result<()> {
     let mut pairs = args.report.query()?;
+    pairs.extend(args.sent.pairs());
+    let (date, title) = match args.interval.as_str() {
+        "hour" => ("start", "START"),
+        _ => ("date", "DATE"),
+    };
     let more = [
         ("interval", Some(args.interval)),
         ("group_by", args.by),
@@ -175,7 +206,7 @@ pub(crate) async fn usage(
     let read = move |conn: &mut Conn, archive: &RecordArchive| {
         UsageReport::read(conn, archive, merchant, &query, now)
     };
-    let report = store.read_records(read).await.map_err(with_issues)?;
+    let report = store.read_records(read).await.map_err(with_options)?;
     if args.report.csv {
         return print_bytes(&report.to_csv().map_err(with_issues)?);
     }
@@ -195,7 +226,7 @@ pub(crate) async fn usage(
         ("revenue", "REVENUE"),
         ("margin", "MARGIN"),
     ];
-    let header = std::iter::once("DATE".to_owned())
+    let header = std::iter::once(title.to_owned())
         .chain(groups.iter().map(|name| name.to_uppercase()))
         .chain(sums.map(|(_, title)| title.to_owned()));
     let mut rows = vec![header.collect::<Vec<_>>()];
@@ -205,7 +236,7 @@ pub(crate) async fn usage(
         rows.push(std::iter::once(date).chain(members).chain(figures).collect());
     };
     for item in &items {
-        row(shown(item.get("date")), item.get("group").unwrap_or(&Value::Null), item);
+        row(shown(item.get(date)), item.get("group").unwrap_or(&Value::Null), item);
     }
     row("total".to_owned(), &Value::Null, value.get("totals").unwrap_or(&Value::Null));
     print_lines(&table(&rows, 1 + groups.len()))
@@ -235,7 +266,7 @@ impl<View: Serialize> ListForm<View> {
         let (mut after, mut left, mut is_first) = (None, self.limit, true);
         loop {
             let limit = if self.csv { PAGE } else { left.min(PAGE) };
-            let (items, next) = read(Page { after, limit }).await.map_err(with_issues)?;
+            let (items, next) = read(Page { after, limit }).await.map_err(with_options)?;
             if self.csv {
                 print_csv(&(self.to_csv)(&items).map_err(with_issues)?, is_first)?;
                 is_first = false;
@@ -267,6 +298,7 @@ pub(crate) async fn requests(
     json: bool,
 ) -> anyhow::Result<()> {
     let mut pairs = args.report.query()?;
+    pairs.extend(args.sent.pairs());
     pairs.extend(args.status.map(|status| ("status".to_owned(), status)));
     let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
     let form = ListForm {
@@ -303,9 +335,6 @@ pub(crate) async fn refusals(
     json: bool,
 ) -> anyhow::Result<()> {
     let mut pairs = args.report.query()?;
-    if args.report.provider.is_some() || args.report.budget.is_some() {
-        bail!("refused calls cannot be chosen by provider or budget");
-    }
     pairs.extend(args.code.map(|code| ("code".to_owned(), code)));
     let (store, merchant) = (store_of(config, args.report.merchant).await?, args.report.merchant);
     let form = ListForm {

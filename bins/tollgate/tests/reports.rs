@@ -68,7 +68,10 @@ fn reports_of_the_command_line_are_those_of_the_interface() {
         assert_eq!(records.lines().count(), 4, "{records}");
         let wrong = site.command(&["refusals", "--merchant", merchant, "--code", "nonsense"]);
         let wrong = { wrong }.output().unwrap();
-        assert!(String::from_utf8_lossy(&wrong.stderr).contains("code"), "{wrong:?}");
+        assert!(String::from_utf8_lossy(&wrong.stderr).contains("--code: "), "{wrong:?}");
+        let wrong = site.command(&["usage", "--merchant", merchant, "--by", "nonsense"]);
+        let wrong = { wrong }.output().unwrap();
+        assert!(String::from_utf8_lossy(&wrong.stderr).contains("--by: "), "{wrong:?}");
         let unknown = "con_01M7XPE600126G16EDVKESBWE6";
         let wrong =
             ["statement", "--merchant", merchant, "--connection", unknown, "--month", month];
