@@ -140,6 +140,9 @@ pub(crate) async fn audit(
     with_archive: bool,
     json: bool,
 ) -> anyhow::Result<()> {
+    if with_archive && config.archive.is_none() {
+        bail!("there is no archive: name it by `archive_url` in the configuration");
+    }
     let mut progress = Progress::new();
     progress.update("recomputing everything from the ledger …");
     let store = open_newer(config)?;

@@ -47,7 +47,7 @@ impl fmt::Display for MigrationError {
                 write!(f, "{count} migrations are missing: run `tollgate migrate`")
             }
             Self::Untouched => f.write_str(
-                "it has none of tollgate's tables: look at `database_url`; `tollgate migrate` makes them",
+                "it has none of tollgate's tables: is its URL the right one? `tollgate migrate` makes them",
             ),
         }
     }

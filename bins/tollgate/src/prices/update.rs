@@ -60,6 +60,12 @@ pub(super) async fn run(
             "{place} says that it was released on {released}, which is to come: nothing is changed"
         );
     }
+    if options.from < now.date() {
+        log::warn!(
+            "prices change from {} on: settled calls keep their cost until `tollgate reprice`",
+            options.from
+        );
+    }
     let store = open(config)?;
     let before = store.read(|conn| price_lists::latest(conn, None)).await?;
     let catalog = match &before {
@@ -68,7 +74,7 @@ pub(super) async fn run(
     };
     if catalog.released.is_some_and(|day| day > released) {
         bail!(
-            "{place} was released on {released}, and the list that is used later: nothing is changed"
+            "{place} was released on {released}, before the list that is used: nothing is changed"
         );
     }
     let imported =

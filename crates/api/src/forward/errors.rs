@@ -67,7 +67,7 @@ impl From<CallError> for ApiError {
             CallError::ModelNotServed => Self::with_issues(
                 ErrorCode::ModelPriceUnknown,
                 "No configured provider serves this model at a known price.",
-                vec![Issue::at(["model"], "GET /v1/models lists what is served")],
+                vec![Issue::at(["model"], "is not one that GET /v1/models lists")],
             ),
             CallError::PriceUnknown(issue) => Self::with_issues(
                 ErrorCode::ModelPriceUnknown,

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 
 use super::connect::{self, ConnectionClass, client};
-use super::error::send_error;
+use super::error::{NotSentReason, SendError, send_error};
 use super::resolver::Resolver;
 use crate::address::pool_uri;
 
@@ -55,6 +55,17 @@ pub async fn fetch(url: &str, most: usize) -> Result<Vec<u8>, FetchError> {
     timeout(READ_WITHIN, read(url, most)).await.map_err(|_| FetchError::TimedOut)?
 }
 
+/// The reason that a server sent no file.
+fn reason(failure: SendError) -> String {
+    let reason = match failure {
+        SendError::NotSent(NotSentReason::Dns) => "the name of its server cannot be resolved",
+        SendError::NotSent(NotSentReason::Tls) => "its server has no valid certificate",
+        SendError::NotSent(_) => "its server cannot be reached",
+        SendError::NoAnswer { .. } => "its server closed without an answer",
+    };
+    reason.to_owned()
+}
+
 async fn read(url: &str, most: usize) -> Result<Vec<u8>, FetchError> {
     let uri: Uri = url.parse().map_err(|_| FetchError::Url)?;
     let tls = match uri.scheme_str() {
@@ -69,7 +80,7 @@ async fn read(url: &str, most: usize) -> Result<Vec<u8>, FetchError> {
     let client = client(lane, &connect::tls_config(), &Resolver::System, READ_WITHIN);
     let request = client.get(target).no_decompress().force_close();
     let sent = request.insert_header((header::HOST, host)).send().await;
-    let mut response = sent.map_err(|cause| FetchError::Failed(send_error(&cause).to_string()))?;
+    let mut response = sent.map_err(|cause| FetchError::Failed(reason(send_error(&cause))))?;
     if !response.status().is_success() {
         return Err(FetchError::Status(response.status().as_u16()));
     }
