@@ -20,6 +20,8 @@ use crate::files::{beside, canonical, private, sync_folder_of};
 use crate::migrations::{self, MigrationError};
 use crate::opening::{OpenError, lock_file};
 
+/// The ends of the names of a database and of SQLite's files beside it.
+const SUFFIXES: [&str; 4] = ["-wal", "-shm", "-journal", ""];
 /// The longest wait for the lock of another program that writes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,8 +35,6 @@ pub enum BackupError {
     Missing(PathBuf),
     /// There is a file where the backup would be written.
     Exists(PathBuf),
-    /// The database that an earlier restore replaced is still there.
-    ReplacedExists(PathBuf),
     /// The file is damaged, with SQLite's report.
     Damaged(PathBuf, String),
     /// A process serves from the database.
@@ -59,11 +59,6 @@ impl fmt::Display for BackupError {
             Self::Exists(path) => {
                 write!(f, "{} is there already: name another file", path.display())
             }
-            Self::ReplacedExists(path) => write!(
-                f,
-                "{} is there already, from an earlier restore: move it away or delete it",
-                path.display()
-            ),
             Self::Damaged(path, what) => write!(f, "{} is damaged: {what}", path.display()),
             Self::InUse => f.write_str(
                 "a process serves from the database: stop it before a backup is restored",
@@ -113,39 +108,70 @@ pub fn back_up(url: &DatabaseUrl, to: &Path) -> Result<u64, BackupError> {
 
 /// Puts a backup in the place of the SQLite file at `url`.
 ///
-/// The replaced file is kept beside it as `PATH.replaced`. Returns its path.
+/// The replaced file is kept beside it as `PATH.replaced`, or with a number behind that name if there is one. Returns its path.
+/// At each instant one of the two databases is at `url`.
 ///
 /// # Errors
 /// [`BackupError`]; then the database is as it was.
 pub fn restore(url: &DatabaseUrl, backup: &Path) -> Result<Option<PathBuf>, BackupError> {
-    let path = file_of(url)?;
+    let (path, backup) = (file_of(url)?, canonical(backup));
     if !backup.is_file() {
-        return Err(BackupError::Missing(backup.to_owned()));
+        return Err(BackupError::Missing(backup));
     }
     let _lock = lock_file(&path).map_err(|cause| match cause {
         OpenError::Io(cause) => BackupError::Io(path.clone(), cause),
         _ => BackupError::InUse,
     })?;
-    let replaced = beside(&path, ".replaced");
-    // Only an interrupted restore leaves one without the other.
-    if path.exists() && replaced.exists() {
-        return Err(BackupError::ReplacedExists(replaced));
-    }
-    let unfinished = beside(&path, ".restoring");
+    let restored = beside(&path, ".restoring");
     // Left by an interrupted restore.
-    remove(&unfinished)?;
-    copy_whole(backup, open_backup(backup), &unfinished)?;
-    // SQLite's log first: it belongs to the replaced file only.
-    for suffix in ["-wal", "-shm", ""] {
-        let from = beside(&path, suffix);
-        match fs::rename(&from, beside(&replaced, suffix)) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at(&from)(cause)),
-            _ => {}
-        }
+    remove(&restored)?;
+    copy_whole(&backup, open_backup(&backup), &restored)?;
+    let replaced = path.exists().then(|| unused_name(&path));
+    if let Some(replaced) = &replaced {
+        keep(&path, replaced)?;
     }
-    fs::rename(&unfinished, &path).map_err(at(&path))?;
+    fs::rename(&restored, &path).map_err(at(&path))?;
     sync_folder_of(&path).map_err(at(&path))?;
-    Ok(replaced.exists().then_some(replaced))
+    Ok(replaced)
+}
+
+/// The first name for a replaced database of which neither the file nor one of SQLite's files beside it is there.
+fn unused_name(path: &Path) -> PathBuf {
+    let mut name = beside(path, ".replaced");
+    let mut number = 1;
+    while SUFFIXES.iter().any(|suffix| beside(&name, suffix).exists()) {
+        number += 1;
+        name = beside(path, &format!(".replaced-{number}"));
+    }
+    name
+}
+
+/// Gives a database that nothing serves a second name.
+fn keep(path: &Path, replaced: &Path) -> Result<(), BackupError> {
+    // SQLite's log goes into the file, and is deleted. That of a damaged file may stay.
+    drop(
+        Connection::open(path)
+            .and_then(|conn| conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")),
+    );
+    let mut moved = Vec::new();
+    let mut keep_all = || {
+        for suffix in ["-wal", "-shm"] {
+            let (from, to) = (beside(path, suffix), beside(replaced, suffix));
+            if from.exists() {
+                fs::rename(&from, &to)?;
+                moved.push((from, to));
+            }
+        }
+        // Not every file system has links.
+        fs::hard_link(path, replaced).or_else(|_| fs::copy(path, replaced).map(drop))
+    };
+    keep_all().map_err(|cause| {
+        for (from, to) in &moved {
+            // It was there a moment ago.
+            let _ = fs::rename(to, from);
+        }
+        BackupError::Io(replaced.to_owned(), cause)
+    })
 }
 
 fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {
@@ -155,10 +181,10 @@ fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {
     }
 }
 
-/// Opens a backup. Without a log beside it, nothing else writes to it, and its folder need not be writable.
+/// Opens a backup. Without a log or a journal beside it, its folder need not be writable.
 fn open_backup(path: &Path) -> rusqlite::Result<Connection> {
-    let name = path.to_str().filter(|_| !beside(path, "-wal").exists());
-    let Some(name) = name else {
+    let is_alone = ["-wal", "-journal"].iter().all(|suffix| !beside(path, suffix).exists());
+    let Some(name) = path.to_str().filter(|_| is_alone) else {
         return Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
     };
     let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -220,7 +246,7 @@ fn check(from: &Path, copy: &Path) -> Result<(), BackupError> {
 
 /// Removes a database and SQLite's files beside it.
 fn remove(path: &Path) -> Result<(), BackupError> {
-    for suffix in ["-wal", "-shm", "-journal", ""] {
+    for suffix in SUFFIXES {
         let file = beside(path, suffix);
         match fs::remove_file(&file) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(at(&file)(cause)),

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use tollgate_domain::{MerchantId, WalletId};
@@ -35,6 +35,27 @@ async fn one_call(store: &TestStore, merchant_id: MerchantId, key: tollgate_doma
 async fn paid(store: &Store, merchant_id: MerchantId, wallet_id: WalletId) -> i64 {
     let found = store.read(move |conn| wallets::find(conn, merchant_id, wallet_id)).await;
     -found.unwrap().unwrap().balance.units() / amount("1").units()
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// The database at a path has this number of calls.
+async fn assert_paid(
+    store: &TestStore,
+    path: &Path,
+    merchant_id: MerchantId,
+    wallet_id: WalletId,
+    calls: i64,
+) {
+    let url = DatabaseUrl::Sqlite(path.to_owned());
+    let store = Store::open(&url, &options(store, true)).unwrap();
+    assert_eq!(paid(&store, merchant_id, wallet_id).await, calls, "{}", path.display());
+    assert_eq!(store.audit().await.unwrap().differences, []);
+    store.close().await.unwrap();
 }
 
 #[test]
@@ -131,17 +152,51 @@ fn a_restored_backup_is_the_database_as_it_was_and_what_was_there_is_kept() {
         next.close().await.unwrap();
 
         let replaced = backup::restore(&store.url, &copy).unwrap().unwrap();
-        // The backup may be in a folder that cannot be written to.
-        let beside = |suffix: &str| file.with_extension(format!("backup{suffix}")).exists();
-        assert!(!beside("-wal") && !beside("-shm"));
-        let refused = backup::restore(&store.url, &copy);
-        assert!(matches!(refused, Err(BackupError::ReplacedExists(_))), "{refused:?}");
+        assert_eq!(replaced, beside(file, ".replaced"));
+        for suffix in ["-wal", "-shm"] {
+            assert!(!beside(&copy, suffix).exists(), "{suffix}");
+        }
         for (path, calls) in [(file, 1), (&*replaced, 2)] {
-            let url = DatabaseUrl::Sqlite(path.to_owned());
-            let store = Store::open(&url, &options(store, true)).unwrap();
-            assert_eq!(paid(&store, merchant_id, wallet_id).await, calls);
-            assert_eq!(store.audit().await.unwrap().differences, []);
-            store.close().await.unwrap();
+            assert_paid(store, path, merchant_id, wallet_id, calls).await;
+        }
+        // The first one is undone.
+        let again = backup::restore(&store.url, &replaced).unwrap().unwrap();
+        assert_eq!(again, beside(file, ".replaced-2"));
+        for (path, calls) in [(file, 2), (&*replaced, 2), (&*again, 1)] {
+            assert_paid(store, path, merchant_id, wallet_id, calls).await;
+        }
+    });
+}
+
+#[test]
+fn sqlites_log_of_a_process_that_was_killed_stays_with_its_database() {
+    each_store(async |store| {
+        let Some(file) = file(store) else { return };
+        let merchant = store.merchant().await;
+        let key = store.secret_key_id(&merchant).await;
+        let (merchant_id, wallet_id) = (merchant.merchant.merchant_id, merchant.merchant.wallet_id);
+        one_call(store, merchant_id, key).await;
+        let copy = file.with_extension("backup");
+        backup::back_up(&store.url, &copy).unwrap();
+        one_call(store, merchant_id, key).await;
+        // As a snapshot of the file system, and as the files after a kill.
+        let (killed, link) = (file.with_extension("killed"), file.with_extension("link"));
+        for suffix in ["", "-wal"] {
+            std::fs::copy(beside(file, suffix), beside(&killed, suffix)).unwrap();
+        }
+        std::os::unix::fs::symlink(&killed, &link).unwrap();
+        store.store.close().await.unwrap();
+
+        let old_log = beside(file, ".replaced-wal");
+        std::fs::write(&old_log, "of another file").unwrap();
+        let replaced = backup::restore(&store.url, &link).unwrap().unwrap();
+        assert_eq!(replaced, beside(file, ".replaced-2"));
+        assert_paid(store, file, merchant_id, wallet_id, 2).await;
+
+        let url = DatabaseUrl::Sqlite(killed.clone());
+        let replaced = backup::restore(&url, &copy).unwrap().unwrap();
+        for (path, calls) in [(&killed, 1), (&replaced, 2)] {
+            assert_paid(store, path, merchant_id, wallet_id, calls).await;
         }
     });
 }
