@@ -77,7 +77,7 @@ pub fn set_time_zone(
 /// Fails for a key of a merchant that moves to another cell, or has moved there.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] then. Other errors when the database fails.
+/// [`StoreError::Moved`] then. Other errors when the database fails.
 pub fn require_key_here(conn: &mut Conn, key: CallKey) -> Result<(), StoreError> {
     let owner: Option<Id<MerchantId>> = match key {
         CallKey::Secret(id) => {
@@ -113,7 +113,7 @@ pub fn list(conn: &mut Conn, page: &Page<MerchantId>) -> Result<Vec<Merchant>, S
 /// The valid secret key with this hash.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] for a merchant that moves to another cell, or another error when the database fails.
+/// [`StoreError::Moved`] for a merchant that moves to another cell, or another error when the database fails.
 pub fn find_secret_key(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SecretKey>, StoreError> {
     let row = secret_keys::table
         .filter(secret_keys::key_hash.eq(hash.as_slice()))

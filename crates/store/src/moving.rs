@@ -54,11 +54,12 @@ pub struct MoveReport {
 
 impl Store {
     /// Moves a merchant to the database of another cell, or completes a move that was interrupted. Its calls and operations
-    /// are refused with [`StoreError::Unavailable`] until open calls have ended, but at most for `patience`, and the rest is
+    /// are refused with [`StoreError::Moved`] until open calls have ended, but at most for `patience`, and the rest is
     /// copied.
     ///
     /// # Errors
-    /// [`MoveError`]. The merchant then stays, unless the other database could not say that it has committed.
+    /// [`MoveError`]. The merchant then stays, unless it has moved before or the other database could not say that it has
+    /// committed.
     pub async fn move_merchant(
         &self,
         target: &Self,
@@ -149,7 +150,9 @@ impl Store {
         let now = self.0.context.clock.now();
         let noted = self.write(move |conn| complete_move(conn, merchant_id, now)).await;
         if let Err(cause) = noted {
-            log::warn!("it is not noted that the move of {merchant_id} is complete: {cause}");
+            log::warn!(
+                "{merchant_id} has moved, and this database does not know it yet: run the same command again: {cause}"
+            );
         }
     }
 
@@ -164,7 +167,7 @@ impl Store {
     async fn take_back(&self, target: &Self, merchant_id: MerchantId) -> Result<(), MoveError> {
         let is_back = self.with_both(target, move |from, to| {
             let cell = i32::from(cells::number(to)?.get());
-            let moves = cell_of(from, merchant_id)? == Some(cell);
+            let moves = cell_of(from, merchant_id)? == Some(cell) && !has_moved(from, merchant_id)?;
             Ok(moves && merchants::find(to, merchant_id)?.is_none())
         });
         if is_back.await? {
@@ -305,6 +308,8 @@ fn check(
     match cell_of(from, merchant_id)? {
         Some(cell) if cell != i32::from(there.get()) => return Err(MoveError::MovesTo(cell)),
         Some(cell) if is_there => return Err(MoveError::HasMoved(cell)),
+        // The database that has it goes on.
+        Some(cell) if has_moved(from, merchant_id)? => return Err(MoveError::NotThere(cell)),
         None if is_there => return Err(MoveError::IsThere),
         Some(_) | None => {}
     }

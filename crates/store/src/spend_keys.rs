@@ -152,7 +152,7 @@ pub fn find(
 /// The valid spend key with this hash.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] for a merchant that moves to another cell, or another error when the database fails.
+/// [`StoreError::Moved`] for a merchant that moves to another cell, or another error when the database fails.
 pub fn find_by_hash(conn: &mut Conn, hash: &KeyHash) -> Result<Option<SpendKey>, StoreError> {
     let row: Option<KeyWithCounters> =
         present!().filter(spend_keys::key_hash.eq(hash.as_slice())).first(conn).optional()?;

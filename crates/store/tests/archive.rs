@@ -1272,7 +1272,7 @@ fn a_merchant_with_archived_months_moves_with_all_records() {
         assert!(interrupted.is_err(), "{interrupted:?}");
         assert!(count(target, "requests").await > rows + 60);
         assert_eq!(target.audit_with_archive().await.unwrap().differences, []);
-        store.store.take_merchant_back(shop.merchant_id, true).await.unwrap();
+        store.store.take_merchant_back(shop.merchant_id, false).await.unwrap();
         store.store.settle(open, answered(1, "0.5")).await;
         move_one(&shop).await;
     });

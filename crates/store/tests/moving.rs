@@ -181,6 +181,15 @@ fn a_merchant_moves_with_everything_and_its_keys_work_there_alone() {
         assert!(matches!(nowhere, Err(MoveError::NoCell)), "{nowhere:?}");
         let back = target.move_merchant(&store.store, merchant_id, PATIENCE).await;
         assert!(matches!(back, Err(MoveError::IsThere)), "{back:?}");
+        // Another database of cell 7, such as an old copy.
+        let other = tempfile::tempdir().unwrap();
+        let other = DatabaseUrl::Sqlite(other.path().join("other.db"));
+        let of_seven = Options { cell: Some(seven()), ..Options::default() };
+        let other = Store::open(&other, &of_seven).unwrap();
+        let copied = store.store.move_merchant(&other, merchant_id, PATIENCE).await;
+        assert!(matches!(copied, Err(MoveError::NotThere(7))), "{copied:?}");
+        other.close().await.unwrap();
+        assert_eq!(store.store.read(read).await.unwrap().unwrap().moved_to, Some(seven()));
         // Both databases would serve it.
         let back = store.store.take_merchant_back(merchant_id, false).await;
         assert!(matches!(back, Err(MoveError::HasMoved(7))), "{back:?}");

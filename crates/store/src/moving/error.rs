@@ -21,6 +21,8 @@ pub enum MoveError {
     NotMoving,
     /// The merchant has moved to this cell.
     HasMoved(i32),
+    /// The merchant has moved to this cell, and the other database, which is of that cell, does not have it.
+    NotThere(i32),
     /// The merchant has moved to this cell, which is another one, or a move there was interrupted.
     MovesTo(i32),
     /// Another command moves the merchant.
@@ -97,6 +99,10 @@ impl fmt::Display for MoveError {
             Self::NotHere => f.write_str("there is no such merchant"),
             Self::NotMoving => f.write_str("there is no such merchant that has begun to move"),
             Self::HasMoved(cell) => write!(f, "the merchant has moved to cell {cell}"),
+            Self::NotThere(cell) => write!(
+                f,
+                "the merchant has moved to cell {cell}, and the other database, of cell {cell}, does not have it"
+            ),
             Self::MovesTo(cell) => write!(f, "the merchant has moved, or moves, to cell {cell}"),
             Self::Busy => {
                 f.write_str("another command moves the merchant, or one of the same file")
