@@ -252,15 +252,21 @@ impl Location {
     /// Deletes what uploads have left that were killed. On S3, a lifecycle rule of the bucket does so.
     pub(crate) fn delete_partial(&self, folder: &str) -> Result<(), ArchiveError> {
         let Place::Folder(root) = &self.place else { return Ok(()) };
+        let failed = |cause| self.unreachable(&format!("{folder}: {cause}"));
         let files = match std::fs::read_dir(root.join(folder)) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
-            files => files?,
+            files => files.map_err(failed)?,
         };
         for file in files {
-            let file = file?;
+            let file = file.map_err(failed)?;
+            let name = file.file_name();
             // object_store writes to the name with `#1`, or a higher number, and then renames the file.
-            if file.file_name().to_string_lossy().contains('#') {
-                std::fs::remove_file(file.path())?;
+            let number = name.to_str().and_then(|name| name.rsplit_once('#'));
+            if number.is_some_and(|(_, number)| number.parse::<u32>().is_ok()) {
+                match std::fs::remove_file(file.path()) {
+                    Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(failed(cause)),
+                    _ => {}
+                }
             }
         }
         Ok(())

@@ -146,8 +146,7 @@ pub(crate) async fn show(
         wallets::list_transactions(conn, archive, id, &page)
     };
     let (mut found, is_whole) = match app.store.read_records(list).await {
-        Err(StoreError::Archive(cause)) => {
-            log::warn!("{cause}");
+        Err(StoreError::Archive(_) | StoreError::Busy(_)) => {
             let list = move |conn: &mut Conn| list(conn, &RecordArchive::left_out());
             (app.store.read_snapshot(list).await?, false)
         }

@@ -84,7 +84,7 @@ impl Turns {
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
-        let busy = || StoreError::Archive("the archive is busy".to_owned());
+        let busy = || StoreError::Busy("others read the archive".to_owned());
         state.free = state.free.checked_sub(1).ok_or_else(busy)?;
         Ok(Turn(self))
     }

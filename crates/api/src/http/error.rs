@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue, RETRY_AFTER};
@@ -399,6 +401,18 @@ impl ResponseError for ApiError {
     }
 }
 
+/// Whether no failed read of the archive was logged in the last seconds.
+fn is_first_for_a_while() -> bool {
+    const WHILE: Duration = Duration::from_secs(10);
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = last.is_none_or(|at| at.elapsed() >= WHILE);
+    if is_first {
+        *last = Some(Instant::now());
+    }
+    is_first
+}
+
 impl From<StoreError> for ApiError {
     fn from(cause: StoreError) -> Self {
         let unavailable =
@@ -411,8 +425,12 @@ impl From<StoreError> for ApiError {
                 unavailable("The service cannot reach its store. Try again shortly.")
             }
             StoreError::Archive(_) => {
-                log::warn!("{cause}");
-                unavailable("The service cannot read its archive of old records.")
+                let level = match is_first_for_a_while() {
+                    true => log::Level::Warn,
+                    false => log::Level::Debug,
+                };
+                log::log!(level, "{cause}");
+                unavailable("The service cannot read its archive of old records. Try again later.")
             }
             StoreError::Moved(_) => {
                 log::debug!("{cause}");

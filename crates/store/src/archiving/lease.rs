@@ -41,14 +41,14 @@ pub(crate) fn take(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<b
 /// Extends the lease. Every transaction of the work does so first.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] if another process has it.
+/// [`StoreError::Archive`] if another process has it.
 pub(super) fn extend(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<(), StoreError> {
     let own = archive_state::table.filter(archive_state::holder.eq(Some(Id(node_id))));
     let extended = diesel::update(own)
         .set(archive_state::lease_until.eq(now.plus_millis(LEASE_MS).unix_micros()))
         .execute(conn)?;
     match extended {
-        0 => Err(StoreError::Unavailable("another process works on the archive".to_owned())),
+        0 => Err(StoreError::Archive("another process works on the archive".to_owned())),
         _ => Ok(()),
     }
 }
@@ -56,7 +56,7 @@ pub(super) fn extend(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result
 /// Fails unless this process has the lease, and has it for a while.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] if it has not.
+/// [`StoreError::Archive`] if it has not.
 pub(super) fn check(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<(), StoreError> {
     let held: Option<i64> = archive_state::table
         .filter(archive_state::holder.eq(Some(Id(node_id))))
@@ -65,7 +65,7 @@ pub(super) fn check(conn: &mut Conn, node_id: NodeId, now: Timestamp) -> Result<
         .first(conn)
         .optional()?;
     held.map(drop)
-        .ok_or_else(|| StoreError::Unavailable("the lease of the archive has lapsed".to_owned()))
+        .ok_or_else(|| StoreError::Archive("the lease of the archive has lapsed".to_owned()))
 }
 
 /// Gives the lease back.

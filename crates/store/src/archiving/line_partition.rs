@@ -147,7 +147,7 @@ fn put_in_place(
     let sums = diesel::select(sql::<BigInt>(&format!("(SELECT count(*) FROM {SUMS})")));
     // A node whose clock is wrong may have written lines, and a failover may have lost rows.
     if (RowCounts { lines, staying, sums: sums.get_result(conn)? }) != *written {
-        return Err(StoreError::Unavailable("rows were written or lost meanwhile".to_owned()));
+        return Err(StoreError::Archive("rows were written or lost meanwhile".to_owned()));
     }
     conn.batch_execute(&format!(
         "INSERT INTO archived_transactions SELECT * FROM {SUMS}; DROP TABLE {SUMS}"
