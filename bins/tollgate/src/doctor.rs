@@ -186,11 +186,15 @@ async fn check_archive(
 ) -> anyhow::Result<()> {
     match (store.archived_months().await, &config.archive) {
         (Err(cause), _) => report.add(CheckStatus::Failed, "archive", &cause.to_string()),
-        (Ok(months), _) if !months.is_empty() => {
-            report.add(CheckStatus::Ok, "archive", &format!("has {} months", months.len()))
-        }
-        (Ok(_), Some(_)) => report.add(CheckStatus::Ok, "archive", "has no month yet"),
-        (Ok(_), None) => Ok(()),
+        (Ok(months), place) => match (months.last(), place) {
+            (Some(last), _) => {
+                report.add(CheckStatus::Ok, "archive", &format!("has months until {}", last.month))
+            }
+            (None, Some(_)) => {
+                report.add(CheckStatus::Note, "archive", "has no month yet, and was not tried")
+            }
+            (None, None) => Ok(()),
+        },
     }
 }
 

@@ -37,8 +37,14 @@ pub(crate) async fn run(config: &TollgateConfig, command: ExportCommand) -> anyh
     };
     let merchants: Vec<Merchant> = store.read::<_, StoreError>(read).await?;
     let mut is_first = true;
-    // The cell to which a merchant has moved prints its rows.
-    for merchant in merchants.into_iter().filter(|merchant| merchant.moved_to.is_none()) {
+    for merchant in merchants {
+        if let Some(cell) = merchant.moved_to {
+            let id = merchant.merchant_id;
+            log::warn!(
+                "{id} moves to cell {cell}, or has moved there: its costs are exported there"
+            );
+            continue;
+        }
         let read = move |conn: &mut _| focus_costs(conn, &merchant, month);
         let text = store.read_snapshot(read).await.map_err(with_issues)?;
         print_csv(&text, is_first)?;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use env_logger::{Builder, Env};
-use log::log_enabled;
+use log::{Level, log_enabled};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tollgate_api::{AccessLine, AccessLog};
@@ -44,11 +44,13 @@ pub(crate) fn start(format: LogFormat) {
     let _ = builder.try_init();
 }
 
-/// Prints the warnings of a command to standard error. `RUST_LOG` sets another filter.
+/// Prints the warnings of a command to standard error, and the causes of errors of the API. `RUST_LOG` sets another filter.
 pub(crate) fn start_for_command() {
-    let mut builder = Builder::from_env(Env::default().default_filter_or("warn"));
+    let filter = "warn,tollgate_api::http::error=debug";
+    let mut builder = Builder::from_env(Env::default().default_filter_or(filter));
     builder.format(|out, record| {
-        writeln!(out, "{}: {}", record.level().as_str().to_lowercase(), record.args())
+        let word = if record.level() <= Level::Warn { "warning" } else { "note" };
+        writeln!(out, "{word}: {}", record.args())
     });
     let _ = builder.try_init();
 }
@@ -58,7 +60,7 @@ pub(crate) fn access(format: LogFormat) -> AccessLog {
     match format {
         LogFormat::Text => |line: &AccessLine| log::info!(target: ACCESS, "{line}"),
         LogFormat::Json => |line: &AccessLine| {
-            if log_enabled!(target: ACCESS, log::Level::Info)
+            if log_enabled!(target: ACCESS, Level::Info)
                 && let Ok(line) = serde_json::to_string(line)
             {
                 log::info!(target: ACCESS, "{line}");

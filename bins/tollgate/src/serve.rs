@@ -16,7 +16,7 @@ use tollgate_api::{App, BoundServer, Pages, ServedRoutes, Settings, WebhookDispa
 use tollgate_domain::Clock;
 use tollgate_gateway::{Gateway, poll_jobs, watch_socket_keys};
 use tollgate_provider::ProviderClient;
-use tollgate_store::{Store, upkeep};
+use tollgate_store::{Store, StoreError, upkeep};
 
 use crate::config::TollgateConfig;
 use crate::logging;
@@ -126,7 +126,7 @@ impl Service {
         // S3 may answer late, so the start does not wait for it.
         let records = store.clone();
         tokio::spawn(async move {
-            if let Err(cause) = records.archived_months().await {
+            if let Err(StoreError::Archive(cause)) = records.archived_months().await {
                 log::warn!("old records cannot be read: {cause}");
             }
         });

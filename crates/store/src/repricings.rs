@@ -139,8 +139,9 @@ impl Store {
         for merchant_id in merchants {
             match self.reprice_merchant(merchant_id, scope, first, book, only_look, &mut tell).await
             {
-                // It has begun to move since.
-                Err(StoreError::Moved(_)) if scope.merchant_id.is_none() => {}
+                Err(cause @ StoreError::Moved(_)) if scope.merchant_id.is_none() => {
+                    log::warn!("other records of {merchant_id} are not priced again: {cause}");
+                }
                 done => done?,
             }
         }
@@ -293,6 +294,8 @@ fn book_batch(
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
+    // A move that begins waits for the lock.
+    dialect::lock_merchant(conn, merchant_id)?;
     require_here(conn, merchant_id)?;
     // A month that is closed meanwhile has sums already.
     let closed_until = Timestamp::from_unix_micros(dialect::closed_until(conn)?);

@@ -60,12 +60,6 @@ pub(super) async fn run(
             "{place} says that it was released on {released}, which is to come: nothing is changed"
         );
     }
-    if options.from < now.date() {
-        log::warn!(
-            "prices change from {} on: settled calls keep their cost until `tollgate reprice`",
-            options.from
-        );
-    }
     let store = open(config)?;
     let before = store.read(|conn| price_lists::latest(conn, None)).await?;
     let catalog = match &before {
@@ -104,6 +98,9 @@ pub(super) async fn run(
         .await?;
     store.close().await?;
     let number = added.context("another list was accepted meanwhile: run the command again")?;
+    if options.from < now.date() {
+        log::warn!("calls since {} keep their cost until `tollgate reprice`", options.from);
+    }
     print(
         mode.json,
         &json!({"number": number, "released": released.to_string(), "source": place}),

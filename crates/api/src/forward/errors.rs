@@ -67,7 +67,7 @@ impl From<CallError> for ApiError {
             CallError::ModelNotServed => Self::with_issues(
                 ErrorCode::ModelPriceUnknown,
                 "No configured provider serves this model at a known price.",
-                vec![Issue::at(["model"], "is not one that GET /v1/models lists")],
+                vec![Issue::at(["model"], "is not in the list of GET /v1/models")],
             ),
             CallError::PriceUnknown(issue) => Self::with_issues(
                 ErrorCode::ModelPriceUnknown,
