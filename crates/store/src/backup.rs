@@ -6,12 +6,13 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use r2d2::ManageConnection;
 use rusqlite::backup::{Backup, StepResult};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::conn::{ConnManager, DatabaseUrl};
 use crate::dialect;
@@ -37,7 +38,7 @@ pub enum BackupError {
     Exists(PathBuf),
     /// The file is damaged, with SQLite's report.
     Damaged(PathBuf, String),
-    /// A process serves from the database.
+    /// A process serves from the database, or another program has it open.
     InUse,
     /// The file is not a database of this program, or has the schema of a newer version.
     Schema(PathBuf, MigrationError),
@@ -61,7 +62,7 @@ impl fmt::Display for BackupError {
             }
             Self::Damaged(path, what) => write!(f, "{} is damaged: {what}", path.display()),
             Self::InUse => f.write_str(
-                "a process serves from the database: stop it before a backup is restored",
+                "a process serves from the database, or has it open: stop it before a backup is restored",
             ),
             Self::Schema(path, MigrationError::Untouched) => {
                 write!(f, "{} is not a database of tollgate", path.display())
@@ -109,7 +110,7 @@ pub fn back_up(url: &DatabaseUrl, to: &Path) -> Result<u64, BackupError> {
 /// Puts a backup in the place of the SQLite file at `url`.
 ///
 /// The replaced file is kept beside it as `PATH.replaced`, or with a number behind that name if there is one. Returns its path.
-/// At each instant one of the two databases is at `url`.
+/// At each instant one of the two databases is at `url`, unless the old one is damaged.
 ///
 /// # Errors
 /// [`BackupError`]; then the database is as it was.
@@ -126,13 +127,71 @@ pub fn restore(url: &DatabaseUrl, backup: &Path) -> Result<Option<PathBuf>, Back
     // Left by an interrupted restore.
     remove(&restored)?;
     copy_whole(&backup, open_backup(&backup), &restored)?;
-    let replaced = path.exists().then(|| unused_name(&path));
-    if let Some(replaced) = &replaced {
-        keep(&path, replaced)?;
+    let replaced = replace(&path, &restored);
+    if replaced.is_err() {
+        remove(&restored)?;
     }
-    fs::rename(&restored, &path).map_err(at(&path))?;
-    sync_folder_of(&path).map_err(at(&path))?;
-    Ok(replaced)
+    replaced
+}
+
+/// Puts a file in the place of a database that nothing serves. Returns the new name of what was there.
+fn replace(path: &Path, restored: &Path) -> Result<Option<PathBuf>, BackupError> {
+    if SUFFIXES.iter().all(|suffix| !beside(path, suffix).exists()) {
+        fs::rename(restored, path).map_err(at(path))?;
+        sync_folder_of(path).map_err(at(path))?;
+        return Ok(None);
+    }
+    if let Ok(metadata) = path.metadata() {
+        empty_log(path)?;
+        // A service may run as another user than this command.
+        if restored.metadata().map_err(at(restored))?.uid() != metadata.uid() {
+            chown(restored, Some(metadata.uid()), Some(metadata.gid())).map_err(at(restored))?;
+        }
+    }
+    let replaced = unused_name(path);
+    let mut moved = Vec::new();
+    let mut put = || {
+        // Those of a damaged file, or of one that is gone. They belong to no other file.
+        for suffix in ["-wal", "-shm", "-journal"] {
+            let (from, to) = (beside(path, suffix), beside(&replaced, suffix));
+            if from.exists() {
+                fs::rename(&from, &to)?;
+                moved.push((from, to));
+            }
+        }
+        if path.exists() {
+            // Not every file system has links.
+            fs::hard_link(path, &replaced).or_else(|_| {
+                fs::copy(path, &replaced)?;
+                File::open(&replaced)?.sync_all()
+            })?;
+        }
+        fs::rename(restored, path)
+    };
+    if let Err(cause) = put() {
+        let _ = fs::remove_file(&replaced);
+        for (from, to) in &moved {
+            let _ = fs::rename(to, from);
+        }
+        return Err(at(path)(cause));
+    }
+    sync_folder_of(path).map_err(at(path))?;
+    Ok(Some(replaced))
+}
+
+/// Moves SQLite's log into the file, and deletes it. That of a damaged file stays.
+fn empty_log(path: &Path) -> Result<(), BackupError> {
+    let emptied = Connection::open(path).and_then(|conn| {
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0))
+    });
+    match emptied {
+        Ok(is_busy) if is_busy || beside(path, "-wal").exists() => Err(BackupError::InUse),
+        Ok(_) => Ok(()),
+        Err(cause) => match cause.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Ok(()),
+            _ => Err(BackupError::Copy(path.to_owned(), cause)),
+        },
+    }
 }
 
 /// The first name for a replaced database of which neither the file nor one of SQLite's files beside it is there.
@@ -144,34 +203,6 @@ fn unused_name(path: &Path) -> PathBuf {
         name = beside(path, &format!(".replaced-{number}"));
     }
     name
-}
-
-/// Gives a database that nothing serves a second name.
-fn keep(path: &Path, replaced: &Path) -> Result<(), BackupError> {
-    // SQLite's log goes into the file, and is deleted. That of a damaged file may stay.
-    drop(
-        Connection::open(path)
-            .and_then(|conn| conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")),
-    );
-    let mut moved = Vec::new();
-    let mut keep_all = || {
-        for suffix in ["-wal", "-shm"] {
-            let (from, to) = (beside(path, suffix), beside(replaced, suffix));
-            if from.exists() {
-                fs::rename(&from, &to)?;
-                moved.push((from, to));
-            }
-        }
-        // Not every file system has links.
-        fs::hard_link(path, replaced).or_else(|_| fs::copy(path, replaced).map(drop))
-    };
-    keep_all().map_err(|cause| {
-        for (from, to) in &moved {
-            // It was there a moment ago.
-            let _ = fs::rename(to, from);
-        }
-        BackupError::Io(replaced.to_owned(), cause)
-    })
 }
 
 fn file_of(url: &DatabaseUrl) -> Result<PathBuf, BackupError> {

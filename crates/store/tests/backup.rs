@@ -43,6 +43,15 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Copies a database with its log, as a snapshot of the file system does.
+fn copied(file: &Path, extension: &str) -> (PathBuf, DatabaseUrl) {
+    let copy = file.with_extension(extension);
+    for suffix in ["", "-wal"] {
+        std::fs::copy(beside(file, suffix), beside(&copy, suffix)).unwrap();
+    }
+    (copy.clone(), DatabaseUrl::Sqlite(copy))
+}
+
 /// The database at a path has this number of calls.
 async fn assert_paid(
     store: &TestStore,
@@ -130,39 +139,38 @@ fn a_restored_backup_is_the_database_as_it_was_and_what_was_there_is_kept() {
 
         let refused = backup::restore(&store.url, &copy);
         assert!(matches!(refused, Err(BackupError::InUse)), "{refused:?}");
-        store.store.close().await.unwrap();
+        // This process has the file itself open.
+        let (file, url) = &copied(file, "home");
         // A damaged backup, and a file that is no database, change nothing.
         let mut bytes = std::fs::read(&copy).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle - 4_096..middle].fill(0xff);
         let damaged = file.with_extension("damaged");
         std::fs::write(&damaged, bytes).unwrap();
-        let refused = backup::restore(&store.url, &damaged);
+        let refused = backup::restore(url, &damaged);
         assert!(matches!(refused, Err(BackupError::Damaged(..))), "{refused:?}");
         let other = file.with_extension("other");
         std::fs::write(&other, "no database").unwrap();
-        let refused = backup::restore(&store.url, &other);
+        let refused = backup::restore(url, &other);
         assert!(matches!(refused, Err(BackupError::Copy(..))), "{refused:?}");
         let empty = file.with_extension("empty");
         std::fs::write(&empty, "").unwrap();
-        let refused = backup::restore(&store.url, &empty);
+        let refused = backup::restore(url, &empty);
         assert!(matches!(refused, Err(BackupError::Schema(..))), "{refused:?}");
-        let next = Store::open(&store.url, &options(store, false)).unwrap();
-        assert_eq!(paid(&next, merchant_id, wallet_id).await, 2);
-        next.close().await.unwrap();
+        assert_paid(store, file, merchant_id, wallet_id, 2).await;
 
-        let replaced = backup::restore(&store.url, &copy).unwrap().unwrap();
+        let replaced = backup::restore(url, &copy).unwrap().unwrap();
         assert_eq!(replaced, beside(file, ".replaced"));
         for suffix in ["-wal", "-shm"] {
             assert!(!beside(&copy, suffix).exists(), "{suffix}");
         }
-        for (path, calls) in [(file, 1), (&*replaced, 2)] {
+        for (path, calls) in [(file, 1), (&replaced, 2)] {
             assert_paid(store, path, merchant_id, wallet_id, calls).await;
         }
         // The first one is undone.
-        let again = backup::restore(&store.url, &replaced).unwrap().unwrap();
+        let again = backup::restore(url, &replaced).unwrap().unwrap();
         assert_eq!(again, beside(file, ".replaced-2"));
-        for (path, calls) in [(file, 2), (&*replaced, 2), (&*again, 1)] {
+        for (path, calls) in [(file, 2), (&replaced, 2), (&again, 1)] {
             assert_paid(store, path, merchant_id, wallet_id, calls).await;
         }
     });
@@ -179,25 +187,42 @@ fn sqlites_log_of_a_process_that_was_killed_stays_with_its_database() {
         let copy = file.with_extension("backup");
         backup::back_up(&store.url, &copy).unwrap();
         one_call(store, merchant_id, key).await;
-        // As a snapshot of the file system, and as the files after a kill.
-        let (killed, link) = (file.with_extension("killed"), file.with_extension("link"));
-        for suffix in ["", "-wal"] {
-            std::fs::copy(beside(file, suffix), beside(&killed, suffix)).unwrap();
-        }
+        // As the files after a kill.
+        let log = std::fs::read(beside(file, "-wal")).unwrap();
+        let (killed, url) = copied(file, "killed");
+        let (home, home_url) = copied(file, "home");
+        let link = file.with_extension("link");
         std::os::unix::fs::symlink(&killed, &link).unwrap();
-        store.store.close().await.unwrap();
 
-        let old_log = beside(file, ".replaced-wal");
-        std::fs::write(&old_log, "of another file").unwrap();
-        let replaced = backup::restore(&store.url, &link).unwrap().unwrap();
-        assert_eq!(replaced, beside(file, ".replaced-2"));
-        assert_paid(store, file, merchant_id, wallet_id, 2).await;
+        std::fs::write(beside(&home, ".replaced-wal"), "of another file").unwrap();
+        let replaced = backup::restore(&home_url, &link).unwrap().unwrap();
+        assert_eq!(replaced, beside(&home, ".replaced-2"));
+        assert_paid(store, &home, merchant_id, wallet_id, 2).await;
 
-        let url = DatabaseUrl::Sqlite(killed.clone());
         let replaced = backup::restore(&url, &copy).unwrap().unwrap();
         for (path, calls) in [(&killed, 1), (&replaced, 2)] {
             assert_paid(store, path, merchant_id, wallet_id, calls).await;
         }
+
+        // A database that is damaged, and one that is gone, have a log.
+        for content in [Some(vec![0xff; 8_192]), None] {
+            std::fs::remove_file(&killed).unwrap();
+            std::fs::write(beside(&killed, "-wal"), &log).unwrap();
+            if let Some(content) = &content {
+                std::fs::write(&killed, content).unwrap();
+            }
+            let replaced = backup::restore(&url, &copy).unwrap().unwrap();
+            assert_eq!(std::fs::read(&replaced).ok(), content);
+            assert_eq!(std::fs::read(beside(&replaced, "-wal")).unwrap(), log);
+            assert_paid(store, &killed, merchant_id, wallet_id, 1).await;
+        }
+        // Another program has it open.
+        let reader = rusqlite::Connection::open(&killed).unwrap();
+        let read = "SELECT count(*) FROM requests";
+        reader.query_row(read, [], |row| row.get::<_, i64>(0)).unwrap();
+        let refused = backup::restore(&url, &copy);
+        assert!(matches!(refused, Err(BackupError::InUse)), "{refused:?}");
+        assert_paid(store, &killed, merchant_id, wallet_id, 1).await;
     });
 }
 
