@@ -1,6 +1,6 @@
 //! `tollgate export`: the costs of a month in forms that other programs read.
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use tollgate_api::operations::focus_costs;
 use tollgate_domain::{Merchant, MerchantId, Month};
@@ -41,7 +41,7 @@ pub(crate) async fn run(config: &TollgateConfig, command: ExportCommand) -> anyh
         if let Some(cell) = merchant.moved_to {
             let id = merchant.merchant_id;
             log::warn!(
-                "{id} moves to cell {cell}, or has moved there: its costs are exported there"
+                "{id} moves to cell {cell}, or has moved there: its costs are not exported here"
             );
             continue;
         }
@@ -49,6 +49,9 @@ pub(crate) async fn run(config: &TollgateConfig, command: ExportCommand) -> anyh
         let text = store.read_snapshot(read).await.map_err(with_issues)?;
         print_csv(&text, is_first)?;
         is_first = false;
+    }
+    if is_first {
+        bail!("there is no merchant here whose costs could be exported");
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use tollgate_domain::{
 use tollgate_litellm_import::{BudgetSource, Import, ImportedBudget, ImportedKey, Tables, import};
 use tollgate_pricing::Amount;
 use tollgate_store::imports::{self, ImportSource};
-use tollgate_store::{Conn, Store, StoreError, budgets, spend_keys};
+use tollgate_store::{Conn, Store, StoreError, budgets, merchants, spend_keys};
 
 use crate::config::TollgateConfig;
 use crate::database::store_of;
@@ -90,16 +90,22 @@ impl ImportState {
             false => RowState::New,
         };
         let budgets = import.budgets.iter().map(state).collect();
-        let keys = import.keys.iter().map(|key| {
-            Ok(match imports::owner_of_key(conn, &key.hash)? {
-                None => RowState::New,
-                Some(owner) if owner == merchant_id => RowState::Known,
-                Some(_) => RowState::Taken,
-            })
-        });
-        let keys = keys.collect::<Result<_, StoreError>>()?;
+        let keys = import.keys.iter().map(|key| state_of_key(conn, merchant_id, key));
+        let keys = keys.collect::<Result<_, _>>()?;
         Ok(Self { ids, budgets, keys })
     }
+}
+
+fn state_of_key(
+    conn: &mut Conn,
+    merchant_id: MerchantId,
+    key: &ImportedKey,
+) -> Result<RowState, StoreError> {
+    Ok(match imports::owner_of_key(conn, &key.hash)? {
+        None => RowState::New,
+        Some(owner) if owner == merchant_id => RowState::Known,
+        Some(_) => RowState::Taken,
+    })
 }
 
 /// Makes the budgets and keys that are new. An import that was interrupted is continued by the next one.
@@ -114,11 +120,17 @@ async fn book(
         let import = Arc::clone(import);
         state = store
             .write(move |conn| {
-                for (one, row) in import.budgets.iter().zip(&state.budgets).skip(begin).take(BATCH)
-                {
-                    if *row == RowState::New {
+                merchants::lock_here(conn, merchant_id)?;
+                // Another import may have made some meanwhile.
+                state.ids.extend(imports::budgets(conn, merchant_id)?);
+                let rows = import.budgets.iter().zip(&mut state.budgets).skip(begin).take(BATCH);
+                for (one, row) in rows.filter(|(_, row)| **row == RowState::New) {
+                    let source = one.source.to_string();
+                    if state.ids.contains_key(&source) {
+                        *row = RowState::Known;
+                    } else {
                         let id = book_budget(conn, merchant_id, one, &state.ids, now)?;
-                        state.ids.insert(one.source.to_string(), id);
+                        state.ids.insert(source, id);
                     }
                 }
                 anyhow::Ok(state)
@@ -129,7 +141,10 @@ async fn book(
         let import = Arc::clone(import);
         state = store
             .write(move |conn| {
-                for (key, row) in import.keys.iter().zip(&state.keys).skip(begin).take(BATCH) {
+                merchants::lock_here(conn, merchant_id)?;
+                let rows = import.keys.iter().zip(&mut state.keys).skip(begin).take(BATCH);
+                for (key, row) in rows.filter(|(_, row)| **row == RowState::New) {
+                    *row = state_of_key(conn, merchant_id, key)?;
                     if *row == RowState::New {
                         book_key(conn, merchant_id, key, &state.ids, now)?;
                     }
@@ -178,10 +193,6 @@ fn book_key(
     ids: &HashMap<String, BudgetId>,
     now: Timestamp,
 ) -> anyhow::Result<()> {
-    // Another import may have made it meanwhile.
-    if imports::owner_of_key(conn, &key.hash)?.is_some() {
-        return Ok(());
-    }
     let new = NewSpendKey {
         name: key.name.clone(),
         wallet_id: None,

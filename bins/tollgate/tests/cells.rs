@@ -306,6 +306,11 @@ fn a_merchant_that_has_moved_keeps_its_keys() {
         assert_eq!(credit.status.code(), Some(1), "{}", String::from_utf8_lossy(&credit.stdout));
         let key_made = zero.site.run(&["key", "create", "--merchant", merchant_id]);
         assert_eq!(key_made.status.code(), Some(1));
+        let keys = zero.site.json(&["key", "list", "--merchant", merchant_id]);
+        let key_id = keys["secret_key_id"].as_str().unwrap();
+        let revoked = zero.site.run(&["key", "revoke", "--merchant", merchant_id, key_id]);
+        assert_eq!(revoked.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&revoked.stderr).contains("cell 7"), "{revoked:?}");
         let again = zero.site.json(&["merchant", "move", merchant_id, "--to", &to]);
         assert_eq!((&again["cell"], &again["rows"]), (&json!(7), &Value::Null), "{again}");
         assert_eq!(again["differences"], json!([]));

@@ -183,10 +183,19 @@ pub enum SecretKeyDeletion {
     Last,
 }
 
+/// Locks the row of a merchant until the transaction ends. A move that begins waits for it.
+///
+/// # Errors
+/// [`StoreError::Moved`] for a merchant that moves to another cell or has moved there, and others when the database fails.
+pub fn lock_here(conn: &mut Conn, merchant_id: MerchantId) -> Result<(), StoreError> {
+    crate::dialect::lock_merchant(conn, merchant_id)?;
+    require_here(conn, merchant_id)
+}
+
 /// Deletes a secret key, unless it is a merchant's last. Call it in a write transaction.
 ///
 /// # Errors
-/// [`StoreError`] when the database fails.
+/// [`StoreError::Moved`] for a merchant that is not here, and others when the database fails.
 pub fn delete_secret_key(
     conn: &mut Conn,
     merchant_id: MerchantId,
@@ -194,7 +203,7 @@ pub fn delete_secret_key(
     now: Timestamp,
 ) -> Result<SecretKeyDeletion, StoreError> {
     // Two deletions of the last two keys must not both see the other key: the merchant is locked.
-    crate::dialect::lock_merchant(conn, merchant_id)?;
+    lock_here(conn, merchant_id)?;
     let valid: Vec<Id<SecretKeyId>> = secret_keys::table
         .filter(secret_keys::merchant_id.eq(Id(merchant_id)))
         .filter(secret_keys::deleted_at.is_null())

@@ -21,12 +21,13 @@ use crate::conn::Conn;
 use crate::dialect::{self, RowLock};
 use crate::error::StoreError;
 use crate::ids::Id;
+use crate::merchants::lock_here;
 use crate::requests::to_records;
 use crate::rows::{RepricingRow, RequestRow, to_json};
 use crate::schema::requests;
 use crate::store::Store;
 use crate::subscriptions;
-use crate::tables::merchants::{self, require_here};
+use crate::tables::merchants::{here, require_here};
 use crate::tables::repricings::{RepricingTotals, repricing_totals};
 use crate::write_set::{LedgerWallets, MovementReason, WriteSet, lock_wallets, out_of_range};
 
@@ -133,7 +134,7 @@ impl Store {
                 self.read(move |conn| require_here(conn, merchant_id)).await?;
                 vec![merchant_id]
             }
-            None => self.read(merchants::here).await?,
+            None => self.read(here).await?,
         };
         let first = RequestId::least(Timestamp::at_midnight(scope.from).max(closed_until));
         for merchant_id in merchants {
@@ -294,9 +295,7 @@ fn book_batch(
     book: &PriceBook,
     now: Timestamp,
 ) -> Result<Vec<Repricing>, StoreError> {
-    // A move that begins waits for the lock.
-    dialect::lock_merchant(conn, merchant_id)?;
-    require_here(conn, merchant_id)?;
+    lock_here(conn, merchant_id)?;
     // A month that is closed meanwhile has sums already.
     let closed_until = Timestamp::from_unix_micros(dialect::closed_until(conn)?);
     let closed = Id(RequestId::least(closed_until));

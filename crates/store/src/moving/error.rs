@@ -7,7 +7,7 @@ use tollgate_domain::CellNumber;
 
 use crate::error::StoreError;
 
-/// The reason that a merchant is not moved. It stays where it is, and its calls go on.
+/// The reason that a merchant is not moved. It stays where it is.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MoveError {
@@ -101,7 +101,8 @@ impl fmt::Display for MoveError {
             Self::HasMoved(cell) => write!(f, "the merchant has moved to cell {cell}"),
             Self::NotThere(cell) => write!(
                 f,
-                "the merchant has moved to cell {cell}, and the other database, of cell {cell}, does not have it"
+                "the merchant has moved to cell {cell}, and the other database, of cell {cell}, does not have it: name \
+                 the database that has it"
             ),
             Self::MovesTo(cell) => write!(f, "the merchant has moved, or moves, to cell {cell}"),
             Self::Busy => {
