@@ -30,11 +30,28 @@ impl CurrentPrices {
         Self { configured: config.prices.clone(), accepts_lists, number: None }
     }
 
-    /// The prices with the list of the database, if that is another one than before.
+    /// As [`Self::changed`]. A list that cannot be read is logged and not used.
     ///
     /// # Errors
     /// [`StoreError`] when the database fails.
-    pub(crate) async fn changed(&mut self, store: &Store) -> Result<Option<PriceBook>, StoreError> {
+    pub(crate) async fn changed_if_readable(
+        &mut self,
+        store: &Store,
+    ) -> Result<Option<PriceBook>, StoreError> {
+        match self.changed(store).await {
+            Err(cause @ StoreError::Corrupt { .. }) => {
+                log::error!("a price list is not used: {cause}");
+                Ok(None)
+            }
+            changed => changed,
+        }
+    }
+
+    /// The prices with the list of the database, if that is another one than before.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for a list that this version cannot read, and others when the database fails.
+    async fn changed(&mut self, store: &Store) -> Result<Option<PriceBook>, StoreError> {
         if !self.accepts_lists {
             return Ok(None);
         }
@@ -54,8 +71,8 @@ impl CurrentPrices {
                 Ok(Some(self.configured.clone().with_catalog(catalog)))
             }
             Err(cause) => {
-                log::error!("price list {number} is not used, because it cannot be read: {cause}");
-                Ok(None)
+                let value = format!("number {number}: {cause}");
+                Err(StoreError::Corrupt { what: "price list", value })
             }
         }
     }
@@ -64,7 +81,7 @@ impl CurrentPrices {
     pub(crate) async fn watch(mut self, gateway: Arc<Gateway>) {
         while self.accepts_lists {
             tokio::time::sleep(LOOK_EVERY).await;
-            match self.changed(&gateway.store).await {
+            match self.changed_if_readable(&gateway.store).await {
                 Ok(Some(prices)) => gateway.set_prices(prices),
                 Ok(None) => {}
                 Err(cause) => log::debug!("price lists are not read: {cause}"),
@@ -85,6 +102,9 @@ pub(crate) async fn configured_prices(config: &TollgateConfig) -> anyhow::Result
 }
 
 /// As [`configured_prices`], with an open store.
+///
+/// # Errors
+/// Those of [`CurrentPrices::changed`]: a command must not use other prices than services of the version of the list do.
 pub(crate) async fn prices_of(
     config: &TollgateConfig,
     store: &Store,

@@ -137,7 +137,8 @@ impl Service {
         };
         warn_of_unused(config, &store).await?;
         let mut prices = CurrentPrices::new(config);
-        let current = prices.changed(&store).await?.unwrap_or_else(|| config.prices.clone());
+        let current = prices.changed_if_readable(&store).await?;
+        let current = current.unwrap_or_else(|| config.prices.clone());
         let gateway = Arc::new(Gateway::new(
             store.clone(),
             settings.calls.clone(),

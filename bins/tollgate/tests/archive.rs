@@ -87,16 +87,7 @@ fn records(site: &Site, merchant_id: MerchantId) -> String {
 
 /// Lets a minute pass for the lease of a process that was killed.
 fn lapse_lease(site: &Site) {
-    let sql = "UPDATE archive_state SET lease_until = 0";
-    match &site.database {
-        Some(database) => database.execute(sql),
-        None => {
-            let file = site.path().join("tollgate.db");
-            let conn = rusqlite::Connection::open(file).unwrap();
-            conn.busy_timeout(Duration::from_secs(10)).unwrap();
-            conn.execute_batch(sql).unwrap();
-        }
-    }
+    site.execute("UPDATE archive_state SET lease_until = 0");
 }
 
 fn sealed_months(site: &Site) -> usize {

@@ -26,10 +26,15 @@ fn new_key() -> Ed25519KeyPair {
 
 /// Writes a list with one price, and its signature.
 fn release(folder: &Path, key: &Ed25519KeyPair, day: &str, output: &str) {
+    release_with(folder, key, day, output, "{}");
+}
+
+/// As [`release`], with the fallbacks of providers.
+fn release_with(folder: &Path, key: &Ed25519KeyPair, day: &str, output: &str, fallbacks: &str) {
     let row = format!(
         r#"{{"provider": "house", "models": ["m"], "prices": {{"input": "1", "output": "{output}"}}}}"#
     );
-    let list = format!(r#"{{"released": "{day}", "rows": [{row}]}}"#);
+    let list = format!(r#"{{"released": "{day}", "fallbacks": {fallbacks}, "rows": [{row}]}}"#);
     let signature = STANDARD.encode(key.sign(list.as_bytes()));
     std::fs::write(folder.join("list.json"), list).unwrap();
     std::fs::write(folder.join("list.json.sig"), signature + "\n").unwrap();
@@ -160,8 +165,25 @@ fn nodes_take_a_signed_list_over_and_no_other() {
         assert_eq!(listed(&tomorrow.to_string()), "3");
         let checks = String::from_utf8(site.run(&["doctor"]).stdout).unwrap();
         assert!(checks.contains("price list 2 of the database"), "{checks}");
+        for (other, number) in [("openai", 3), ("xai", 4)] {
+            let fallbacks = format!(r#"{{"house": ["{other}"]}}"#);
+            release_with(site.path(), &own, "2026-11-21", "3", &fallbacks);
+            let (code, said) = update(site, &[]);
+            assert_eq!(code, 1, "{said}");
+            assert!(said.contains("fallbacks"), "{said}");
+            let (code, said) = update(site, &["--accept"]);
+            assert_eq!(code, 0, "{said}");
+            assert!(said.contains(&format!("Price list {number}, ")), "{said}");
+        }
         drop(services);
         assert_eq!(output_price(&site.serve(), &key).await.as_deref(), Some("3"));
+        // A list of a newer version. Services go on, and nothing is priced again by other prices.
+        site.execute("UPDATE price_lists SET list = '{\"form\": 2}'");
+        for command in [&["prices", "list"][..], &days] {
+            let output = site.run(command);
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+        }
+        assert_eq!(site.serve().call("GET", "/readyz", "").send().await.status, 200);
         assert_audit_clean(site);
     });
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails by panicking")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -110,6 +112,14 @@ fn a_new_catalogue_file_begins_as_a_copy_of_the_built_in_one() {
     assert_eq!(code, 0, "{text}");
     let (code, text) = run(folder.path(), &["prices", "check", "embedded", "new.json"]);
     assert_eq!((code, text.as_str()), (0, ""));
+    // A service that runs as another user reads it.
+    let file = folder.path().join("new.json");
+    let mode = || file.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o644);
+    std::fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    let again = [arguments.as_slice(), &["--into", "new.json", "--from", "2026-11-02"]].concat();
+    let (code, text) = run(folder.path(), &again);
+    assert_eq!((code, mode()), (0, 0o640), "{text}");
 }
 
 #[test]

@@ -98,7 +98,11 @@ pub fn import_into(
         let mut rows = single(&file.rows);
         let new = single(&list.rows);
         for (provider, others) in list.fallbacks {
-            file.fallbacks.entry(provider).or_insert(others);
+            match format {
+                // Those of the file stay.
+                Some(_) => _ = file.fallbacks.entry(provider).or_insert(others),
+                None => _ = file.fallbacks.insert(provider, others),
+            }
         }
         for ((provider, model), new) in new {
             let own = rows.entry((provider, model)).or_default();

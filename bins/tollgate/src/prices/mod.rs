@@ -4,6 +4,9 @@ mod changes;
 mod update;
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -143,9 +146,7 @@ pub(crate) async fn run(
             let list = read_list(format, &file)?;
             if notes {
                 let others = list.notes.iter().filter(|note| !note.left_out);
-                output::print_lines(
-                    &others.map(|note| format!("note: {note}")).collect::<Vec<_>>(),
-                )?;
+                others.for_each(|note| eprintln!("note: {note}"));
             }
             let into = into.or_else(|| config.catalog.clone());
             let catalog = match into.as_deref() {
@@ -193,13 +194,28 @@ fn read_file(path: &Path) -> anyhow::Result<CatalogFile> {
     read_catalog(path).map_err(|errors| anyhow::anyhow!("{}", errors.join("\n")))
 }
 
-/// Replaces the file by a rename, so that a service never reads a part of it.
+/// Replaces the file by a rename, so that a service never reads a part of it. It keeps its mode, and its owner
+/// if root writes it. Prices are no secret, so every user may read a new one.
 fn write(path: &Path, file: &CatalogFile) -> anyhow::Result<()> {
-    let name = path.file_name().context("the catalogue file needs a name")?;
-    let beside = path.with_file_name(format!(".{}.new", name.display()));
-    std::fs::write(&beside, to_text(file))
-        .and_then(|()| std::fs::rename(&beside, path))
-        .with_context(|| format!("cannot write {}", path.display()))
+    replace(path, &to_text(file)).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // A link stays.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut written = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    written.write_all(text.as_bytes())?;
+    let mut mode = Permissions::from_mode(0o644);
+    if let Ok(before) = path.metadata() {
+        mode = before.permissions();
+        // Only root may.
+        let _ = chown(written.path(), Some(before.uid()), Some(before.gid()));
+    }
+    written.as_file().set_permissions(mode)?;
+    written.as_file().sync_all()?;
+    written.persist(&path)?;
+    Ok(())
 }
 
 fn list(

@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -43,6 +44,19 @@ pub fn each_site(test: impl AsyncFn(&Site)) {
 }
 
 impl Site {
+    /// Changes the database behind the program's back.
+    pub fn execute(&self, sql: &str) {
+        match &self.database {
+            Some(database) => database.execute(sql),
+            None => {
+                let file = self.path().join("tollgate.db");
+                let conn = rusqlite::Connection::open(file).unwrap();
+                conn.busy_timeout(Duration::from_secs(10)).unwrap();
+                conn.execute_batch(sql).unwrap();
+            }
+        }
+    }
+
     pub fn new(database_url: &str, database: Option<TestDatabase>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let simulator = Simulator::start("127.0.0.1:0", Behavior::default()).unwrap();
