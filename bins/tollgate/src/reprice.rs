@@ -11,7 +11,7 @@ use tollgate_pricing::{Amount, ModelPattern};
 use tollgate_store::repricings::{Repricing, RepricingChange, RepricingOutcome, RepricingScope};
 
 use crate::config::{DateArgument, TollgateConfig};
-use crate::database::open;
+use crate::database::{open, store_of};
 use crate::output;
 use crate::price_lists::prices_of;
 use crate::progress::Progress;
@@ -162,7 +162,10 @@ pub(crate) async fn run(
     let end = end.min(Clock::system().now().unix_micros());
     let mut first = None;
     let (mut report, mut progress) = (RepricingReport::default(), Progress::new());
-    let store = open(config)?;
+    let store = match scope.merchant_id {
+        Some(merchant_id) => store_of(config, merchant_id).await?,
+        None => open(config)?,
+    };
     let prices = prices_of(config, &store).await?;
     // A closed standard output must not stop the booking, so its error is kept until the end.
     let mut written = Ok(());
@@ -193,10 +196,11 @@ pub(crate) async fn run(
     written
 }
 
-/// A record that differs, or whose new cost could not be booked, as JSON.
+/// A record that differs, has no price, or whose new cost could not be booked, as JSON.
 fn repricing_json(one: &Repricing, dry_run: bool) -> Option<Value> {
     let (change, outcome) = match &one.outcome {
-        RepricingOutcome::Same | RepricingOutcome::NoPrice => return None,
+        RepricingOutcome::Same => return None,
+        RepricingOutcome::NoPrice => (None, "no_price"),
         RepricingOutcome::TooMuch => (None, "too_much"),
         RepricingOutcome::OutOfRange(change) => (Some(change), "balance_out_of_range"),
         RepricingOutcome::Differs(change) if dry_run => (Some(change), "differs"),
