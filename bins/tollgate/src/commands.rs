@@ -1,6 +1,6 @@
 //! The commands that work on the store directly, and the simulated provider.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,9 @@ use tollgate_simulator::{Behavior, Simulator};
 use tollgate_store::backup;
 use tollgate_store::merchants::{self, SecretKeyDeletion};
 use tollgate_store::wallets::{self, MovementOutcome, WalletMovement};
-use tollgate_store::{DatabaseUrl, MigrationSteps, Options, Page, Store, StoreError};
+use tollgate_store::{
+    DatabaseUrl, MigrationError, MigrationSteps, OpenError, Options, Page, Store, StoreError,
+};
 
 use crate::cli::{KeyCommand, MerchantCommand, WalletCommand};
 use crate::config::TollgateConfig;
@@ -89,7 +91,17 @@ pub(crate) async fn back_up(
     let bytes = backup::back_up(&config.database_url, file)?;
     let copy = DatabaseUrl::Sqlite(file.to_owned());
     let options = Options { migrate: false, ..config.store_options(false) };
-    let copy = Store::open(&copy, &options)?;
+    let copy = match Store::open(&copy, &options) {
+        // A newer program makes a copy before it migrates. Only the version before could audit it.
+        Err(OpenError::Migration(MigrationError::Pending(_))) => {
+            progress.clear();
+            let path = file.display().to_string();
+            let value = json!({"file": path, "bytes": bytes, "audited": false});
+            let text = format!("{path}: {bytes} bytes, not audited before its migrations.");
+            return print(json, &value, &text);
+        }
+        opened => opened?,
+    };
     let audit = copy.audit().await?;
     copy.close().await?;
     progress.clear();
@@ -97,6 +109,7 @@ pub(crate) async fn back_up(
     let value = json!({
         "file": path,
         "bytes": bytes,
+        "audited": true,
         "requests": audit.requests,
         "pending": audit.pending,
         "differences": differences,
@@ -122,15 +135,18 @@ pub(crate) fn restore(config: &TollgateConfig, file: &Path, json: bool) -> anyho
     print(json, &json!({"database": database, "replaced": replaced}), &text)
 }
 
-/// The files of settlements in this node's journal that are not booked.
-fn unbooked_settlements(config: &TollgateConfig) -> Vec<PathBuf> {
+/// The files of settlements in this node's journal that are not booked. No node has run here if there is no journal.
+fn unbooked_settlements(config: &TollgateConfig) -> anyhow::Result<Vec<PathBuf>> {
     // A node books what it can within a second.
     const BOOKED_WITHIN: Duration = Duration::from_secs(60);
-    let Some(folder) = &config.journal_dir else { return Vec::new() };
-    tollgate_store::unbooked_settlements(folder, BOOKED_WITHIN).unwrap_or_else(|cause| {
-        eprintln!("note: the journal {} is not looked at: {cause}", folder.display());
-        Vec::new()
-    })
+    let Some(folder) = &config.journal_dir else { return Ok(Vec::new()) };
+    match tollgate_store::unbooked_settlements(folder, BOOKED_WITHIN) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => {
+            eprintln!("note: there is no journal {}", folder.display());
+            Ok(Vec::new())
+        }
+        found => found.with_context(|| format!("the journal {} cannot be read", folder.display())),
+    }
 }
 
 /// Recomputes everything from the ledger; fails on a difference, and on a settlement in this node's journal that is not
@@ -152,7 +168,7 @@ pub(crate) async fn audit(
     };
     progress.clear();
     let unbooked: Vec<_> =
-        unbooked_settlements(config).iter().map(|file| file.display().to_string()).collect();
+        unbooked_settlements(config)?.iter().map(|file| file.display().to_string()).collect();
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
     let value = json!({
         "wallets": audit.wallets,
