@@ -46,6 +46,8 @@ pub enum BackupError {
     Store(StoreError),
     /// SQLite cannot copy the file.
     Copy(PathBuf, rusqlite::Error),
+    /// SQLite cannot move the log of the database into its file.
+    Log(PathBuf, rusqlite::Error),
     /// An operation on the file failed.
     Io(PathBuf, io::Error),
 }
@@ -70,6 +72,9 @@ impl fmt::Display for BackupError {
             Self::Schema(path, cause) => write!(f, "{}: {cause}", path.display()),
             Self::Store(cause) => cause.fmt(f),
             Self::Copy(path, cause) => write!(f, "SQLite cannot copy {}: {cause}", path.display()),
+            Self::Log(path, cause) => {
+                write!(f, "the log of {} cannot be emptied: {cause}", path.display())
+            }
             Self::Io(path, cause) => write!(f, "{}: {cause}", path.display()),
         }
     }
@@ -134,7 +139,7 @@ pub fn restore(url: &DatabaseUrl, backup: &Path) -> Result<Option<PathBuf>, Back
     replaced
 }
 
-/// Puts a file in the place of a database that nothing serves. Returns the new name of what was there.
+/// Puts a file in the place of a database that nothing serves. Returns the new name of the database that was there.
 fn replace(path: &Path, restored: &Path) -> Result<Option<PathBuf>, BackupError> {
     if SUFFIXES.iter().all(|suffix| !beside(path, suffix).exists()) {
         fs::rename(restored, path).map_err(at(path))?;
@@ -145,7 +150,9 @@ fn replace(path: &Path, restored: &Path) -> Result<Option<PathBuf>, BackupError>
         empty_log(path)?;
         // A service may run as another user than this command.
         if restored.metadata().map_err(at(restored))?.uid() != metadata.uid() {
-            chown(restored, Some(metadata.uid()), Some(metadata.gid())).map_err(at(restored))?;
+            for file in [restored, &beside(path, ".lock")] {
+                chown(file, Some(metadata.uid()), Some(metadata.gid())).map_err(at(file))?;
+            }
         }
     }
     let replaced = unused_name(path);
@@ -176,7 +183,7 @@ fn replace(path: &Path, restored: &Path) -> Result<Option<PathBuf>, BackupError>
         return Err(at(path)(cause));
     }
     sync_folder_of(path).map_err(at(path))?;
-    Ok(Some(replaced))
+    Ok(replaced.exists().then_some(replaced))
 }
 
 /// Moves SQLite's log into the file, and deletes it. That of a damaged file stays.
@@ -188,8 +195,11 @@ fn empty_log(path: &Path) -> Result<(), BackupError> {
         Ok(is_busy) if is_busy || beside(path, "-wal").exists() => Err(BackupError::InUse),
         Ok(_) => Ok(()),
         Err(cause) => match cause.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Ok(()),
-            _ => Err(BackupError::Copy(path.to_owned(), cause)),
+            Some(
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SystemIoFailure,
+            ) => Ok(()),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Err(BackupError::InUse),
+            _ => Err(BackupError::Log(path.to_owned(), cause)),
         },
     }
 }
