@@ -12,6 +12,7 @@ use serde_json::json;
 use time::format_description::well_known::Rfc2822;
 use time::{Date, OffsetDateTime};
 use tollgate_domain::{Clock, MerchantId, Timestamp};
+use tollgate_pricing::Catalog;
 use tollgate_provider::{
     Provider, ProviderClient, ProviderKey, RequestBody, Timeouts, UpstreamRequest, WebhookClient,
     request_headers,
@@ -204,6 +205,12 @@ fn check_prices(
     stored: Option<StoredPriceList>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    if let Some(list) = &stored
+        && let Err(cause) = Catalog::from_json(&list.list)
+    {
+        let detail = format!("price list {} of the database cannot be read: {cause}", list.number);
+        return report.add(CheckStatus::Failed, "prices", &detail);
+    }
     let is_stored = stored.is_some();
     let (name, day) = match (stored, &config.catalog) {
         (Some(StoredPriceList { number, released, .. }), _) => {

@@ -179,9 +179,11 @@ fn nodes_take_a_signed_list_over_and_no_other() {
         assert_eq!(output_price(&site.serve(), &key).await.as_deref(), Some("3"));
         // A list of a newer version. Services go on, and nothing is priced again by other prices.
         site.execute("UPDATE price_lists SET list = '{\"form\": 2}'");
-        for command in [&["prices", "list"][..], &days] {
+        for command in [&["prices", "list"][..], &days, &["doctor"]] {
             let output = site.run(command);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(said.contains("price list"), "{said}");
         }
         assert_eq!(site.serve().call("GET", "/readyz", "").send().await.status, 200);
         assert_audit_clean(site);

@@ -209,8 +209,10 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut mode = Permissions::from_mode(0o644);
     if let Ok(before) = path.metadata() {
         mode = before.permissions();
-        // Only root may.
-        let _ = chown(written.path(), Some(before.uid()), Some(before.gid()));
+        // Only root may. The users of another owner's file must read it.
+        if chown(written.path(), Some(before.uid()), Some(before.gid())).is_err() {
+            mode.set_mode(mode.mode() | 0o044);
+        }
     }
     written.as_file().set_permissions(mode)?;
     written.as_file().sync_all()?;

@@ -1,5 +1,6 @@
 //! `tollgate prices update`: a signed price list for all nodes, while they run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
@@ -77,7 +78,12 @@ pub(super) async fn run(
     mark_unclear(&mut changes, &catalog.clone().into(), options);
     report(&changes, mode.json)?;
     if updated.fallbacks != catalog.fallbacks && !mode.accept {
-        bail!("the fallbacks of providers change: nothing is written without --accept");
+        let text = |fallbacks: &BTreeMap<String, Vec<String>>| json!(fallbacks).to_string();
+        bail!(
+            "the fallbacks of providers change from {} to {}: nothing is written without --accept",
+            text(&catalog.fallbacks),
+            text(&updated.fallbacks)
+        );
     }
     refuse_unreviewed(&changes, options.max_factor, mode.accept);
     if (&updated.rows, &updated.fallbacks) == (&catalog.rows, &catalog.fallbacks) {
