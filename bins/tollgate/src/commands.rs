@@ -167,8 +167,12 @@ pub(crate) async fn audit(
         false => store.audit().await?,
     };
     progress.clear();
-    let unbooked: Vec<_> =
-        unbooked_settlements(config)?.iter().map(|file| file.display().to_string()).collect();
+    // The figures are printed also if the journal cannot be read.
+    let journal = unbooked_settlements(config);
+    let unbooked: Option<Vec<_>> = journal
+        .as_ref()
+        .ok()
+        .map(|files| files.iter().map(|file| file.display().to_string()).collect());
     let differences: Vec<_> = audit.differences.iter().map(ToString::to_string).collect();
     let value = json!({
         "wallets": audit.wallets,
@@ -187,8 +191,9 @@ pub(crate) async fn audit(
         differences.len()
     );
     print(json, &value, &text)?;
+    let unbooked = unbooked.unwrap_or_default();
     if differences.is_empty() && unbooked.is_empty() {
-        return Ok(());
+        return journal.map(drop);
     }
     if !json {
         for difference in &differences {
