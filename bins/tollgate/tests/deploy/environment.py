@@ -24,9 +24,12 @@ def containers(document):
     return {container["name"]: container for container in pod.get("containers", [])}
 
 
-found = [containers(document)[name] for document in yaml.safe_load_all(Path(file).read_text())
+found = [(document, containers(document)[name]) for document in yaml.safe_load_all(Path(file).read_text())
          if document and name in containers(document)]
-[container] = found
+[(document, container)] = found
+if "services" not in document and document["spec"]["template"]["spec"].get("enableServiceLinks", True):
+    # Kubernetes sets these and others for a Service with the name of the container.
+    variables[f"{name.upper()}_SERVICE_HOST"] = "10.0.0.1"
 own = container.get("environment") or {one["name"]: one.get("value", "") for one in container.get("env", [])}
 for variable, value in (variables | own).items():
     print(f"{variable}={value}")
