@@ -1,8 +1,8 @@
 //! `tollgate export`: the costs of a month in forms that other programs read.
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use clap::Subcommand;
-use tollgate_api::operations::focus_costs;
+use tollgate_api::operations::{focus_costs, focus_header};
 use tollgate_domain::{Merchant, MerchantId, Month};
 use tollgate_store::{Page, StoreError, merchants};
 
@@ -51,7 +51,8 @@ pub(crate) async fn run(config: &TollgateConfig, command: ExportCommand) -> anyh
         is_first = false;
     }
     if is_first {
-        bail!("there is no merchant here whose costs could be exported");
+        log::warn!("there is no merchant here whose costs could be exported");
+        print_csv(&focus_header().map_err(with_issues)?, true)?;
     }
     Ok(())
 }

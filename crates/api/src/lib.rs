@@ -63,7 +63,7 @@ pub mod operations {
         remove as delete_budget, to_json as budget_to_json,
     };
     pub use crate::resources::connections::not_found as connection_not_found;
-    pub use crate::resources::focus::costs_of_month as focus_costs;
+    pub use crate::resources::focus::{costs_of_month as focus_costs, header as focus_header};
     pub use crate::resources::meters::not_found as meter_not_found;
     pub use crate::resources::quote::{QuotedUsage, quote_usage};
     pub use crate::resources::refusals::{

@@ -114,8 +114,20 @@ pub fn costs_of_month(
         }
         day = next;
     }
+    to_csv(&rows)
+}
+
+/// The header of the CSV alone.
+///
+/// # Errors
+/// [`ApiError`] if it cannot be written.
+pub fn header() -> Result<Bytes, ApiError> {
+    to_csv(&[])
+}
+
+fn to_csv(rows: &[FocusRow]) -> Result<Bytes, ApiError> {
     let columns: Vec<String> = COLUMNS.iter().map(|name| (*name).to_owned()).collect();
-    csv::text(&columns, &rows)
+    csv::text(&columns, rows)
 }
 
 /// The sums of a day by customer and model, for each provider.
