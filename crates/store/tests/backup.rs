@@ -43,6 +43,18 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// A merchant with two calls, and a backup that was made between them.
+async fn backed_up(store: &TestStore, file: &Path) -> (MerchantId, WalletId, PathBuf) {
+    let merchant = store.merchant().await;
+    let key = store.secret_key_id(&merchant).await;
+    let (merchant_id, wallet_id) = (merchant.merchant.merchant_id, merchant.merchant.wallet_id);
+    one_call(store, merchant_id, key).await;
+    let copy = file.with_extension("backup");
+    backup::back_up(&store.url, &copy).unwrap();
+    one_call(store, merchant_id, key).await;
+    (merchant_id, wallet_id, copy)
+}
+
 /// Copies a database with its log, as a snapshot of the file system does.
 fn copied(file: &Path, extension: &str) -> (PathBuf, DatabaseUrl) {
     let copy = file.with_extension(extension);
@@ -129,13 +141,7 @@ fn a_backup_is_written_to_a_new_file_and_of_a_file() {
 fn a_restored_backup_is_the_database_as_it_was_and_what_was_there_is_kept() {
     each_store(async |store| {
         let Some(file) = file(store) else { return };
-        let merchant = store.merchant().await;
-        let key = store.secret_key_id(&merchant).await;
-        let (merchant_id, wallet_id) = (merchant.merchant.merchant_id, merchant.merchant.wallet_id);
-        one_call(store, merchant_id, key).await;
-        let copy = file.with_extension("backup");
-        backup::back_up(&store.url, &copy).unwrap();
-        one_call(store, merchant_id, key).await;
+        let (merchant_id, wallet_id, copy) = backed_up(store, file).await;
 
         let refused = backup::restore(&store.url, &copy);
         assert!(matches!(refused, Err(BackupError::InUse)), "{refused:?}");
@@ -180,13 +186,7 @@ fn a_restored_backup_is_the_database_as_it_was_and_what_was_there_is_kept() {
 fn sqlites_log_of_a_process_that_was_killed_stays_with_its_database() {
     each_store(async |store| {
         let Some(file) = file(store) else { return };
-        let merchant = store.merchant().await;
-        let key = store.secret_key_id(&merchant).await;
-        let (merchant_id, wallet_id) = (merchant.merchant.merchant_id, merchant.merchant.wallet_id);
-        one_call(store, merchant_id, key).await;
-        let copy = file.with_extension("backup");
-        backup::back_up(&store.url, &copy).unwrap();
-        one_call(store, merchant_id, key).await;
+        let (merchant_id, wallet_id, copy) = backed_up(store, file).await;
         // As the files after a kill.
         let log = std::fs::read(beside(file, "-wal")).unwrap();
         let (killed, url) = copied(file, "killed");
