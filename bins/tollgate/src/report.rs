@@ -9,11 +9,9 @@ use tollgate_api::operations::{
     StatementDocument, UsageReport, list_refusals, list_requests, refusals_to_csv, requests_to_csv,
 };
 use tollgate_api::{ApiError, Query};
-use tollgate_domain::{
-    Clock, ConnectionId, MerchantId, Month, RefusalId, RequestId, TimeSpan, TimeZone,
-};
+use tollgate_domain::{Clock, ConnectionId, MerchantId, Month, TimeSpan, TimeZone};
 use tollgate_store::subscriptions::RenewalScope;
-use tollgate_store::{Conn, Page, RecordArchive};
+use tollgate_store::{Conn, Page, RecordArchive, Store};
 
 use crate::config::TollgateConfig;
 use crate::database::store_of;
@@ -243,7 +241,7 @@ pub(crate) async fn usage(
 }
 
 /// The form in which a list is printed, newest first.
-struct ListForm<View> {
+struct ListForm<View, Id> {
     csv: bool,
     json: bool,
     /// The most items that are printed; CSV has all of them.
@@ -253,20 +251,35 @@ struct ListForm<View> {
     /// The number of columns before those with figures.
     texts: usize,
     to_csv: fn(&[View]) -> Result<Bytes, ApiError>,
+    read: ReadPage<View, Id>,
 }
 
-impl<View: Serialize> ListForm<View> {
-    /// Prints a list. `read` returns a page, and the id after which the list continues.
-    async fn print<Id>(
+/// Reads a page of a merchant's list, and the id after which the list continues.
+type ReadPage<View, Id> = fn(
+    &mut Conn,
+    &RecordArchive,
+    MerchantId,
+    &Query,
+    &Page<Id>,
+) -> Result<(Vec<View>, Option<Id>), ApiError>;
+
+impl<View: Serialize + Send + 'static, Id: Send + 'static> ListForm<View, Id> {
+    async fn print(
         &self,
-        read: impl AsyncFn(Page<Id>) -> Result<(Vec<View>, Option<Id>), ApiError>,
+        store: &Store,
+        merchant: MerchantId,
+        query: &Query,
     ) -> anyhow::Result<()> {
         let titles = self.columns.iter().map(|(title, _)| (*title).to_owned());
         let mut rows = vec![titles.collect::<Vec<_>>()];
         let (mut after, mut left, mut is_first) = (None, self.limit, true);
         loop {
             let limit = if self.csv { PAGE } else { left.min(PAGE) };
-            let (items, next) = read(Page { after, limit }).await.map_err(with_options)?;
+            let (page, query, read) = (Page { after, limit }, query.clone(), self.read);
+            let read = move |conn: &mut Conn, archive: &RecordArchive| {
+                read(conn, archive, merchant, &query, &page)
+            };
+            let (items, next) = store.read_records(read).await.map_err(with_options)?;
             if self.csv {
                 print_csv(&(self.to_csv)(&items).map_err(with_issues)?, is_first)?;
                 is_first = false;
@@ -316,16 +329,9 @@ pub(crate) async fn requests(
         ],
         texts: 5,
         to_csv: requests_to_csv,
+        read: list_requests,
     };
-    let query = Query::new(pairs);
-    let read = async |page: Page<RequestId>| {
-        let query = query.clone();
-        let read = move |conn: &mut Conn, archive: &RecordArchive| {
-            list_requests(conn, archive, merchant, &query, &page)
-        };
-        store.read_records(read).await
-    };
-    form.print(read).await
+    form.print(&store, merchant, &Query::new(pairs)).await
 }
 
 /// Prints refused calls, newest first.
@@ -351,16 +357,9 @@ pub(crate) async fn refusals(
         ],
         texts: 6,
         to_csv: refusals_to_csv,
+        read: list_refusals,
     };
-    let query = Query::new(pairs);
-    let read = async |page: Page<RefusalId>| {
-        let query = query.clone();
-        let read = move |conn: &mut Conn, archive: &RecordArchive| {
-            list_refusals(conn, archive, merchant, &query, &page)
-        };
-        store.read_records(read).await
-    };
-    form.print(read).await
+    form.print(&store, merchant, &Query::new(pairs)).await
 }
 
 /// Prints the statement of a customer for a month.
