@@ -111,8 +111,8 @@ impl Store {
     /// passed. Calls in flight are skipped, and so are merchants that move to another cell or have moved there.
     ///
     /// # Errors
-    /// [`StoreError::Moved`] if the scope names such a merchant, and others when the database fails. Differences that were passed as booked stay booked; another
-    /// run finds the rest.
+    /// [`StoreError::Moved`] if the scope names such a merchant, and others when the database fails. Differences that were passed
+    /// as booked stay booked; another run finds the rest.
     pub async fn reprice(
         &self,
         scope: &RepricingScope,
