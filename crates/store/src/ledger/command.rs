@@ -63,12 +63,17 @@ pub(super) type AdmissionResult = Result<Result<Box<PendingRecord>, Refusal>, St
 pub(super) type BeginResult = Result<Option<Box<PendingRecord>>, StoreError>;
 
 pub(super) enum Job {
+    Call(CallJob),
+    Write(WriteWork),
+}
+
+/// A job that is booked together with others.
+pub(super) enum CallJob {
     Admit(Box<Call>, oneshot::Sender<AdmissionResult>),
     Settle(Box<Settlement>, oneshot::Sender<Result<SettleOutcome, StoreError>>),
     Begin(Box<Beginning>, oneshot::Sender<BeginResult>),
     /// A settlement without a caller that waits for its outcome.
     SettleDetached(Box<JournalEntry>),
-    Write(WriteWork),
 }
 
 /// Work that runs on a writer's connection.

@@ -4,8 +4,8 @@
 //! them under the same locks and commits once.
 //!
 //! A durable commit costs far more than the statements in it, so calls share one. No call waits for
-//! a group to fill. Other writes go through the same queue, each in its own transaction. On SQLite
-//! this makes one writer per store, which never meets "database is locked".
+//! a group to fill. Other writes go through the same queue, each in its own transaction, few between
+//! two groups. On SQLite this makes one writer per store, which never meets "database is locked".
 
 mod checkpoints;
 mod command;
@@ -35,7 +35,9 @@ use crate::conn::{Conn, ConnManager};
 use crate::error::StoreError;
 use crate::journal::JournalEntry;
 use crate::missing_prices;
-use command::{AdmissionResult, BeginResult, Beginning, Job, Settlement, WriteWork, not_sent};
+use command::{
+    AdmissionResult, BeginResult, Beginning, CallJob, Job, Settlement, WriteWork, not_sent,
+};
 pub use command::{SettleOutcome, SettledRecord};
 pub(crate) use context::LedgerContext;
 use context::{ledger_unavailable, overtaken_error};
@@ -52,6 +54,7 @@ const QUEUE_LENGTH: usize = 8_192;
 #[derive(Clone)]
 pub(crate) struct Ledger {
     jobs: mpsc::Sender<Job>,
+    queue: Arc<JobQueue>,
     context: Arc<LedgerContext>,
 }
 
@@ -89,7 +92,8 @@ impl Ledger {
                 .spawn(move || writer.serve())
         });
         let context = Arc::clone(context);
-        Ok((Self { jobs, context }, threads.collect::<Result<_, _>>()?))
+        let threads = threads.collect::<Result<_, _>>()?;
+        Ok((Self { jobs, queue, context }, threads))
     }
 
     pub(crate) async fn admit(&self, call: Box<Call>) -> AdmissionResult {
@@ -98,7 +102,7 @@ impl Ledger {
         }
         let begun = Instant::now();
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Admit(call, reply))?;
+        self.send(Job::Call(CallJob::Admit(call, reply)))?;
         let mut waiting = AdmissionWaiter { ledger: self, answer };
         let decision = (&mut waiting.answer).await.map_err(|_| ledger_unavailable())?;
         self.context.metrics.admissions.observe(begun.elapsed().as_secs_f64());
@@ -115,7 +119,8 @@ impl Ledger {
         let (reply, answer) = oneshot::channel();
         let settlement = Box::new(Settlement { request_id, report, call });
         // A settlement waits for its place: it must not be lost because the queue is full.
-        self.jobs.send(Job::Settle(settlement, reply)).await.map_err(|_| ledger_unavailable())?;
+        let job = Job::Call(CallJob::Settle(settlement, reply));
+        self.jobs.send(job).await.map_err(|_| ledger_unavailable())?;
         let outcome = answer.await.map_err(|_| ledger_unavailable())?;
         self.context.metrics.settlements.observe(begun.elapsed().as_secs_f64());
         outcome
@@ -126,20 +131,21 @@ impl Ledger {
         let (reply, answer) = oneshot::channel();
         let ahead = Settlement { request_id: ahead, report: None, call: None };
         let request_id = RequestId::generate(self.context.clock.now());
-        self.send(Job::Begin(Box::new(Beginning { ahead, request_id }), reply))?;
+        let beginning = Box::new(Beginning { ahead, request_id });
+        self.send(Job::Call(CallJob::Begin(beginning, reply)))?;
         answer.await.map_err(|_| ledger_unavailable())?
     }
 
     /// The number of jobs that wait for a writer.
     pub(crate) fn queue_length(&self) -> usize {
-        QUEUE_LENGTH.saturating_sub(self.jobs.capacity())
+        QUEUE_LENGTH.saturating_sub(self.jobs.capacity()) + self.queue.waiting_works()
     }
 
     /// Settles a call without waiting for the outcome.
     pub(crate) fn settle_detached(&self, entry: JournalEntry) {
-        let job = Job::SettleDetached(Box::new(entry));
+        let job = Job::Call(CallJob::SettleDetached(Box::new(entry)));
         if let Err(TrySendError::Full(job) | TrySendError::Closed(job)) = self.jobs.try_send(job)
-            && let Job::SettleDetached(entry) = job
+            && let Job::Call(CallJob::SettleDetached(entry)) = job
         {
             self.context.keep(*entry);
         }
@@ -203,7 +209,7 @@ impl Ledger {
     /// Writes the event of a missing price, once a day, while the queue is less than half full.
     pub(crate) fn report_missing_price(&self, merchant_id: MerchantId, missing: MissingPrice) {
         let (context, now) = (Arc::clone(&self.context), self.context.clock.now());
-        let is_busy = self.jobs.capacity() < QUEUE_LENGTH / 2;
+        let is_busy = self.queue_length() > QUEUE_LENGTH / 2;
         if is_busy || !context.reported_prices.is_first(merchant_id, &missing, now) {
             return;
         }
@@ -219,10 +225,11 @@ impl Ledger {
     }
 
     fn send(&self, job: Job) -> Result<(), StoreError> {
-        self.jobs.try_send(job).map_err(|_| {
-            StoreError::Unavailable(
-                "too many calls wait for the ledger, or it has stopped".to_owned(),
-            )
-        })
+        let is_full = self.queue_length() >= QUEUE_LENGTH;
+        if is_full || self.jobs.try_send(job).is_err() {
+            let why = "too many calls wait for the ledger, or it has stopped";
+            return Err(StoreError::Unavailable(why.to_owned()));
+        }
+        Ok(())
     }
 }

@@ -12,8 +12,8 @@ use tollgate_domain::PendingRecord;
 use tollgate_domain::settlement::CallReport;
 
 use super::command::{
-    AdmissionResult, BeginResult, CommandOutcome, Job, LedgerCommand, SettleOutcome, Settlement,
-    WriteWork, not_sent,
+    AdmissionResult, BeginResult, CallJob, CommandOutcome, LedgerCommand, SettleOutcome,
+    Settlement, WriteWork, not_sent,
 };
 use super::context::{LedgerContext, ledger_unavailable};
 use super::queue::JobQueue;
@@ -31,6 +31,9 @@ const REBOOKED_AT_ONCE: usize = 128;
 const DECIDE_ATTEMPTS: usize = 5;
 /// The time after which there is no further attempt. PostgreSQL finds a deadlock after a second.
 const DECIDE_AGAIN_FOR: Duration = Duration::from_secs(3);
+
+/// The time in which other writes are begun between two groups, after the first one. Calls wait for them on SQLite.
+const SHORT_WORKS: Duration = Duration::from_millis(1);
 
 pub(super) struct Writer {
     queue: Arc<JobQueue>,
@@ -84,44 +87,53 @@ impl Writer {
         let queue = Arc::clone(&self.queue);
         let context = Arc::clone(&self.context);
         while let Some(mut group) = queue.next_group(context.nodes.load(Ordering::Relaxed)) {
-            let jobs = mem::take(&mut group.jobs);
+            let calls = mem::take(&mut group.calls);
             // After a panic, the calls of one group get an error and the writer goes on.
-            if catch_unwind(AssertUnwindSafe(|| self.process(jobs))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| self.process(calls))).is_err() {
                 log::error!("the ledger failed on a group; its connection is opened again");
                 self.disconnect();
             }
         }
     }
 
-    fn process(&mut self, jobs: Vec<Job>) {
+    fn process(&mut self, calls: Vec<CallJob>) {
         self.unreachable = None;
-        let mut commands = Vec::with_capacity(jobs.len());
-        let mut replies = Vec::with_capacity(jobs.len());
-        let mut works = Vec::new();
-        for job in jobs {
-            match job {
-                Job::Admit(call, reply) => {
+        let mut commands = Vec::with_capacity(calls.len());
+        let mut replies = Vec::with_capacity(calls.len());
+        for call in calls {
+            match call {
+                CallJob::Admit(call, reply) => {
                     commands.push(LedgerCommand::Admit(call));
                     replies.push(JobReply::Admit(reply));
                 }
-                Job::Settle(settlement, reply) => {
+                CallJob::Settle(settlement, reply) => {
                     commands.push(LedgerCommand::Settle(settlement));
                     replies.push(JobReply::Settle(reply));
                 }
-                Job::Begin(beginning, reply) => {
+                CallJob::Begin(beginning, reply) => {
                     commands.push(LedgerCommand::Begin(beginning));
                     replies.push(JobReply::Begin(reply));
                 }
-                Job::SettleDetached(entry) => {
+                CallJob::SettleDetached(entry) => {
                     commands.push(LedgerCommand::Settle(Box::new(Settlement::from(&*entry))));
                     replies.push(JobReply::Detached(entry));
                 }
-                Job::Write(work) => works.push(work),
             }
         }
-        works.into_iter().for_each(|work| self.run(work));
         self.commit(&commands, replies);
+        self.run_works();
         self.rebook();
+    }
+
+    /// Runs other writes that wait: one, and more while they are short. While the database is away, all of them fail at once.
+    fn run_works(&mut self) {
+        let begun = Instant::now();
+        while let Some(work) = self.queue.next_work() {
+            self.run(work);
+            if self.unreachable.is_none() && begun.elapsed() > SHORT_WORKS {
+                return;
+            }
+        }
     }
 
     /// Settles calls once more, for a database that may not know them as settled.
@@ -163,7 +175,7 @@ impl Writer {
         }
         let Self { conn: Some(conn), database, .. } = self else { return };
         let WriteWork { run, concerns_calls } = work;
-        // A panic here must not affect the calls of the batch.
+        // A panic here must not affect other work.
         let done = catch_unwind(AssertUnwindSafe(|| {
             run(conn);
             is_broken(conn)
