@@ -29,9 +29,10 @@ mod writing;
 use deleting::LeavingRecords;
 use line_partition::LinePartition;
 use month::MonthIds;
-use pace::DeletionPace;
+use pace::pause_after;
 
 use crate::archived::{self, ArchivedRow, ArchivedUntil};
+use crate::batch_size::BatchSize;
 use crate::conn::{Conn, each_database};
 use crate::error::StoreError;
 use crate::ids::Id;
@@ -43,6 +44,8 @@ use crate::{dialect, merchants};
 
 /// The interval at which the lease is extended while files are written.
 const EXTEND_EVERY: Duration = Duration::from_secs(15);
+/// The most rows that are deleted in one transaction.
+const MOST_ROWS: usize = 2_000;
 /// The most pages that are given back in one transaction. Its commit writes each of them.
 const MOST_PAGES: usize = 500;
 /// The number of sums that are written in one transaction.
@@ -233,8 +236,7 @@ impl Store {
             let drop = move |conn: &mut Conn| deleting::drop_records(conn, node_id, ids, &clock);
             self.read(drop).await?;
         }
-        let mut paces = [const { DeletionPace::new() }; 3];
-        let [of_entries, of_records, of_refusals] = &mut paces;
+        let [of_entries, of_records, of_refusals] = [(); 3].map(|()| deletion_size(MOST_ROWS));
         for merchant_id in self.read(merchants::ids).await? {
             let mut after = None;
             loop {
@@ -242,11 +244,11 @@ impl Store {
                     move |conn: &mut Conn| deleting::next_records(conn, merchant_id, ids, after);
                 let LeavingRecords { ids: records, entries, last } = self.read(read).await?;
                 // Entries first. A process that dies leaves none without its record.
-                self.delete_all(node_id, of_entries, entries, |conn, some| {
+                self.delete_all(node_id, &of_entries, entries, |conn, some| {
                     Ok(dialect::fold::delete_index_rows(conn, some)?)
                 })
                 .await?;
-                self.delete_all(node_id, of_records, records, move |conn, some| {
+                self.delete_all(node_id, &of_records, records, move |conn, some| {
                     Ok(deleting::delete_records(conn, merchant_id, some)?)
                 })
                 .await?;
@@ -257,10 +259,10 @@ impl Store {
             }
             let mut is_more = true;
             while is_more {
-                let most = of_refusals.most();
+                let rows = of_refusals.rows();
                 let delete =
-                    move |conn: &mut Conn| deleting::delete_refusals(conn, merchant_id, ids, most);
-                is_more = self.delete_some(node_id, of_refusals, delete).await?;
+                    move |conn: &mut Conn| deleting::delete_refusals(conn, merchant_id, ids, rows);
+                is_more = self.delete_some(node_id, &of_refusals, delete).await? > 0;
             }
         }
         self.end_deletion(node_id, move |conn, now| {
@@ -275,36 +277,41 @@ impl Store {
     async fn delete_all<T: Send + 'static>(
         &self,
         node_id: NodeId,
-        pace: &mut DeletionPace,
+        size: &BatchSize,
         rows: Vec<T>,
         delete: impl Fn(&mut Conn, &[T]) -> Result<(), StoreError> + Copy + Send + 'static,
     ) -> Result<(), StoreError> {
         let mut rows = rows.into_iter();
         while rows.len() > 0 {
-            let some = Vec::from_iter(rows.by_ref().take(pace.most()));
-            self.delete_some(node_id, pace, move |conn| delete(conn, &some)).await?;
+            let some = Vec::from_iter(rows.by_ref().take(size.rows()));
+            let delete = move |conn: &mut Conn| {
+                delete(conn, &some)?;
+                Ok(some.len())
+            };
+            self.delete_some(node_id, size, delete).await?;
         }
         Ok(())
     }
 
-    /// Deletes a few rows or pages in a transaction of its own, and pauses.
-    async fn delete_some<T: Send + 'static>(
+    /// Deletes a few rows or pages in a transaction of its own, and pauses. Returns their number.
+    async fn delete_some(
         &self,
         node_id: NodeId,
-        pace: &mut DeletionPace,
-        delete: impl FnOnce(&mut Conn) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        size: &BatchSize,
+        delete: impl FnOnce(&mut Conn) -> Result<usize, StoreError> + Send + 'static,
+    ) -> Result<usize, StoreError> {
         let (begun, now) = (Instant::now(), self.0.context.clock.now());
-        let (done, took) = self
+        let (rows, took) = self
             .write_repeatable(move |conn| {
                 lease::extend(conn, node_id, now)?;
                 let begun = Instant::now();
-                let done = delete(conn)?;
-                Ok::<_, StoreError>((done, begun.elapsed()))
+                let rows = delete(conn)?;
+                Ok::<_, StoreError>((rows, begun.elapsed()))
             })
             .await?;
-        tokio::time::sleep(pace.adapt(took, begun.elapsed())).await;
-        Ok(done)
+        size.adapt(rows, took);
+        tokio::time::sleep(pause_after(begun.elapsed())).await;
+        Ok(rows)
     }
 
     /// Notes the time of a deletion, and gives the pages of the rows back to the file system.
@@ -320,12 +327,14 @@ impl Store {
             Ok::<_, StoreError>(())
         })
         .await?;
-        let mut pace = DeletionPace::new();
+        let size = deletion_size(MOST_PAGES);
         let mut is_more = true;
         while is_more {
-            let most = pace.most().min(MOST_PAGES);
-            let give_back = move |conn: &mut Conn| Ok(dialect::give_back_pages(conn, most)?);
-            is_more = self.delete_some(node_id, &mut pace, give_back).await?;
+            let pages = size.rows();
+            let give_back = move |conn: &mut Conn| {
+                Ok(if dialect::give_back_pages(conn, pages)? { pages } else { 0 })
+            };
+            is_more = self.delete_some(node_id, &size, give_back).await? > 0;
         }
         Ok(())
     }
@@ -363,7 +372,7 @@ impl Store {
                 LinePartition::Missing => {}
             }
         }
-        let (mut pace, mut after) = (DeletionPace::new(), transactions::before_all());
+        let (size, mut after) = (deletion_size(MOST_ROWS), transactions::before_all());
         loop {
             let next = move |conn: &mut Conn| transactions::lines_after(conn, ids, after);
             let lines = self.read(next).await?;
@@ -371,7 +380,7 @@ impl Store {
             after = (last.wallet_id, last.number);
             let leaving = lines.into_iter().filter(|(_, leaves)| *leaves);
             let leaving = leaving.map(|(line, _)| line).collect();
-            self.delete_all(node_id, &mut pace, leaving, move |conn, some| {
+            self.delete_all(node_id, &size, leaving, move |conn, some| {
                 transactions::replace(conn, ids, some)
             })
             .await?;
@@ -443,6 +452,11 @@ pub(crate) fn is_archiving(conn: &mut Conn) -> Result<bool, StoreError> {
 /// Whether rows of a month are being deleted. Ledger lines are, if they `may_leave`.
 const fn is_leaving(month: &ArchivedMonthRow, may_leave: bool) -> bool {
     month.deleted_at.is_none() || may_leave && month.transactions_deleted_at.is_none()
+}
+
+/// The number of rows or pages that are deleted in one transaction.
+const fn deletion_size(most: usize) -> BatchSize {
+    BatchSize::new(50, 10, most)
 }
 
 fn sealed_month(row: &ArchivedMonthRow, manifest: &Manifest) -> SealedMonth {

@@ -17,6 +17,7 @@ pub mod archiving;
 pub mod audit;
 mod backlog;
 pub mod backup;
+mod batch_size;
 pub mod budgets;
 pub mod cells;
 mod codes;

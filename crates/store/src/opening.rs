@@ -23,7 +23,7 @@ use crate::migrations::{self, MigrationError, MigrationSteps};
 use crate::missing_prices::ReportedPrices;
 use crate::readers::Readers;
 use crate::refusal_queue::RefusalQueue;
-use crate::rollups::KnownSeries;
+use crate::rollups::FoldMemory;
 use crate::serving::ServingStart;
 use crate::store::{LeaseRenewals, Store, StoreInner};
 use crate::{cells, deliveries, dialect, nodes, partitions, pooler, serving};
@@ -216,7 +216,7 @@ impl Store {
             nodes: AtomicU32::new(1),
             service_charge_rate: options.service_charge_rate,
             clock: options.clock.clone(),
-            known_series: KnownSeries::default(),
+            folds: FoldMemory::default(),
             refusals: RefusalQueue::default(),
             refusals_in_turn: tokio::sync::Mutex::default(),
             refusals_keep_days: options.refusals_keep_days,

@@ -17,11 +17,13 @@ mod series;
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use diesel::prelude::*;
 use tollgate_domain::{MerchantId, Timestamp};
 
 use crate::archived;
+use crate::batch_size::BatchSize;
 use crate::conn::Conn;
 use crate::dialect::{self, SeriesPlace};
 use crate::error::StoreError;
@@ -49,18 +51,21 @@ pub(crate) use sums::{RollupKey, slot, slot_of};
 /// The number of entries of the index that are inserted at once.
 const ENTRIES_AT_ONCE: usize = 3_000;
 
-/// The most that is folded in one transaction.
-struct FoldLimits {
-    groups: i64,
-    /// The number of calls, apart from those of the last group.
-    calls: usize,
+/// The number of calls that are folded in one transaction on PostgreSQL, where no call waits, and the most on SQLite. A sum that
+/// many calls share is written once for all of them.
+const CALLS_AT_ONCE: usize = 1_024;
+
+/// The memory that the folds of a process share.
+pub(crate) struct FoldMemory {
+    pub(crate) known: KnownSeries,
+    /// The number of calls that are folded in one transaction on SQLite, if the queue is short.
+    size: BatchSize,
 }
 
-impl FoldLimits {
-    /// On SQLite calls wait for the transaction.
-    const SQLITE: Self = Self { groups: 64, calls: 128 };
-    /// On PostgreSQL no call waits, and a sum that many calls share is written once for all of them.
-    const POSTGRES: Self = Self { groups: 256, calls: 1_024 };
+impl Default for FoldMemory {
+    fn default() -> Self {
+        Self { known: KnownSeries::default(), size: BatchSize::new(16, 4, 128) }
+    }
 }
 
 /// The result of folding in one transaction.
@@ -74,9 +79,9 @@ pub(crate) struct FoldResult {
 
 impl FoldResult {
     /// Remembers the series of a committed transaction, which need not be written again.
-    pub(crate) fn committed(self, known: &KnownSeries) {
+    pub(crate) fn committed(self, memory: &FoldMemory) {
         let ids = self.rollups.series_ids().chain(self.by_metadata.set_ids());
-        known.learn(&self.place, ids);
+        memory.known.learn(&self.place, ids);
     }
 }
 
@@ -87,23 +92,28 @@ impl FoldResult {
 /// [`StoreError`] when the database fails.
 pub(crate) fn fold(
     conn: &mut Conn,
-    known: &KnownSeries,
+    memory: &FoldMemory,
     now: Timestamp,
 ) -> Result<FoldResult, StoreError> {
-    let most = match dialect::has_row_locks(conn) {
-        true => FoldLimits::POSTGRES,
-        false => FoldLimits::SQLITE,
+    let begun = Instant::now();
+    // An eighth of the queue at least. So it does not grow while groups are committed faster than folds.
+    let (enough_calls, enough_groups, groups_at_once) = match dialect::has_row_locks(conn) {
+        true => (CALLS_AT_ONCE, 0, 256),
+        false => (memory.size.rows(), queue::length(conn)? / 8, 4),
+    };
+    let is_enough = |calls: usize, groups: usize| {
+        calls >= CALLS_AT_ONCE || calls >= enough_calls && groups >= enough_groups
     };
     let (mut numbers, mut calls, mut last) = (Vec::new(), Vec::new(), None);
-    // A group that cannot be read stays in the queue and does not delay the others.
-    while numbers.is_empty() {
-        let groups = dialect::fold::lock_queued_calls(conn, last, most.groups)?;
+    while !is_enough(calls.len(), numbers.len()) {
+        let groups = dialect::fold::lock_queued_calls(conn, last, groups_at_once)?;
         let Some((number, _)) = groups.last() else { break };
         last = Some(*number);
         for (number, group) in groups {
-            if calls.len() >= most.calls {
+            if is_enough(calls.len(), numbers.len()) {
                 break;
             }
+            // A group that cannot be read stays in the queue and does not delay the others.
             if let Some(group) = queue::read(number, &group) {
                 numbers.push(number);
                 calls.extend(group);
@@ -113,7 +123,7 @@ pub(crate) fn fold(
     if numbers.is_empty() {
         return Ok(FoldResult::default());
     }
-    let known = known.only_at(dialect::series_place(conn)?);
+    let known = memory.known.only_at(dialect::series_place(conn)?);
     let mut rollups = Rollups::default();
     calls.iter().for_each(|call| rollups.add(call));
     rollups.write(conn, &known)?;
@@ -133,6 +143,7 @@ pub(crate) fn fold(
     missing_prices::report(conn, missing, now)?;
     let folded = rollup_queue::table.filter(rollup_queue::number.eq_any(numbers));
     diesel::delete(folded).execute(conn)?;
+    memory.size.adapt(calls.len(), begun.elapsed());
     Ok(FoldResult { calls: calls.len(), place: known.place, rollups, by_metadata })
 }
 
@@ -142,11 +153,11 @@ pub(crate) fn fold(
 /// As [`fold`].
 pub(crate) fn fold_in_turn(
     conn: &mut Conn,
-    known: &KnownSeries,
+    memory: &FoldMemory,
     now: Timestamp,
 ) -> Result<FoldResult, StoreError> {
     match dialect::fold::try_lock_rollup_queue(conn)? {
-        true => fold(conn, known, now),
+        true => fold(conn, memory, now),
         false => Ok(FoldResult::default()),
     }
 }
@@ -264,7 +275,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         let why = "the roll-ups of archived records cannot be computed again".to_owned();
         return Err(StoreError::Unavailable(why));
     }
-    while fold(conn, &KnownSeries::default(), now)?.calls > 0 {}
+    while fold(conn, &FoldMemory::default(), now)?.calls > 0 {}
     diesel::delete(usage_rollups::table).execute(conn)?;
     diesel::delete(usage_series::table).execute(conn)?;
     diesel::delete(metadata_rollups::table).execute(conn)?;
@@ -292,7 +303,7 @@ pub fn rebuild(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
         }
         rollups.write(conn, &known)?;
         // As many as are folded at once: a key with many values is left out before there are many times too many sets.
-        for calls in calls.chunks(FoldLimits::POSTGRES.calls) {
+        for calls in calls.chunks(CALLS_AT_ONCE) {
             let by_metadata = add_by_metadata(conn, calls, &known)?;
             written.learn(&known.place, by_metadata.set_ids());
         }

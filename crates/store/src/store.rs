@@ -24,7 +24,7 @@ use crate::ledger::{self, Ledger, LedgerContext, ReportOutcome, ReportedUsage, S
 use crate::ledger_metrics::LedgerMetrics;
 use crate::readers::Readers;
 use crate::refusal_queue::{RefusalBatch, RefusalCause};
-use crate::rollups::{FoldResult, KnownSeries};
+use crate::rollups::{FoldMemory, FoldResult};
 use crate::subscriptions::{self, RenewalScope};
 use crate::tables::merchants::cell_of;
 use crate::{audit, nodes, partitions, refusals, rollups, serving};
@@ -568,19 +568,18 @@ impl Store {
 
     async fn fold_all(
         &self,
-        fold_some: fn(&mut Conn, &KnownSeries, Timestamp) -> Result<FoldResult, StoreError>,
+        fold_some: fn(&mut Conn, &FoldMemory, Timestamp) -> Result<FoldResult, StoreError>,
     ) -> Result<usize, StoreError> {
         let mut calls = 0;
         loop {
             let context = Arc::clone(&self.0.context);
-            let fold =
-                move |conn: &mut Conn| fold_some(conn, &context.known_series, context.clock.now());
+            let fold = move |conn: &mut Conn| fold_some(conn, &context.folds, context.clock.now());
             let folded = self.write_repeatable(fold).await?;
             if folded.calls == 0 {
                 return Ok(calls);
             }
             calls += folded.calls;
-            folded.committed(&self.0.context.known_series);
+            folded.committed(&self.0.context.folds);
         }
     }
 

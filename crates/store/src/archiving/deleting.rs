@@ -72,13 +72,13 @@ pub(super) fn delete_records(
     diesel::delete(of_merchant.filter(requests::request_id.eq_any(ids))).execute(conn).map(drop)
 }
 
-/// Deletes some refusals of a merchant. Returns whether there were any.
+/// Deletes some refusals of a merchant. Returns their number.
 pub(super) fn delete_refusals(
     conn: &mut Conn,
     merchant_id: MerchantId,
     ids: MonthIds,
     most: usize,
-) -> Result<bool, StoreError> {
+) -> Result<usize, StoreError> {
     let range = ids.refusals();
     let some: Vec<Id<RefusalId>> = refusals::table
         .filter(refusals::merchant_id.eq(Id(merchant_id)))
@@ -90,7 +90,7 @@ pub(super) fn delete_refusals(
         .load(conn)?;
     let of_merchant = refusals::table.filter(refusals::merchant_id.eq(Id(merchant_id)));
     let deleted = diesel::delete(of_merchant.filter(refusals::refusal_id.eq_any(some)));
-    Ok(deleted.execute(conn)? > 0)
+    Ok(deleted.execute(conn)?)
 }
 
 /// Drops the partitions of the records of a month on PostgreSQL, except for the records that stay. If they are in use, or if

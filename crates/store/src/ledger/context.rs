@@ -18,7 +18,7 @@ use crate::journal::{Journal, JournalEntry};
 use crate::ledger_metrics::LedgerMetrics;
 use crate::missing_prices::ReportedPrices;
 use crate::refusal_queue::RefusalQueue;
-use crate::rollups::KnownSeries;
+use crate::rollups::FoldMemory;
 use crate::write_set::WriteSet;
 
 /// The settings and the memory that all writers of a process share.
@@ -28,7 +28,7 @@ pub(crate) struct LedgerContext {
     pub(crate) nodes: AtomicU32,
     pub(crate) service_charge_rate: Rate,
     pub(crate) clock: Clock,
-    pub(crate) known_series: KnownSeries,
+    pub(crate) folds: FoldMemory,
     /// Refused calls that are not written yet.
     pub(crate) refusals: RefusalQueue,
     /// Held while refused calls are being written.

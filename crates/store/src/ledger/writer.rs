@@ -326,7 +326,7 @@ impl Writer {
             }
             self.conn = Some(conn);
             self.clear_memory();
-            self.context.known_series.forget();
+            self.context.folds.known.forget();
             self.context.reported_prices.forget();
         }
         let Self { conn: Some(conn), database, context, manager, .. } = self else {

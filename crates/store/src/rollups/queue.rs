@@ -222,6 +222,15 @@ pub(crate) fn queued(conn: &mut Conn) -> Result<Vec<QueuedCall>, StoreError> {
     Ok(groups.iter().filter_map(|(number, calls)| read(*number, calls)).flatten().collect())
 }
 
+/// The number of groups in the queue, by their numbers. On SQLite these have no gaps.
+pub(super) fn length(conn: &mut Conn) -> QueryResult<usize> {
+    let number = rollup_queue::table.select(rollup_queue::number);
+    let oldest: Option<i64> = number.order(rollup_queue::number).first(conn).optional()?;
+    let newest: Option<i64> = number.order(rollup_queue::number.desc()).first(conn).optional()?;
+    let length = oldest.zip(newest).map_or(0, |(oldest, newest)| newest - oldest + 1);
+    Ok(usize::try_from(length).unwrap_or_default())
+}
+
 /// Parses the calls of a group. A group that cannot be read is logged, and the audit reports its calls as missing.
 pub(super) fn read(number: i64, calls: &str) -> Option<Vec<QueuedCall>> {
     let calls = from_json("rollup_queue.calls", calls);
