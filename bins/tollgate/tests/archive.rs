@@ -20,7 +20,8 @@ use tollgate_domain::admission::CallKey;
 use tollgate_domain::{Clock, MerchantId, NewConnection, TransactionKind};
 use tollgate_store::wallets::{self, WalletMovement};
 use tollgate_store::{Conn, Options, Page, Store, StoreError, connections, merchants};
-use tollgate_testkit::store::{a_call, amount, answered};
+use tollgate_testkit::postgres;
+use tollgate_testkit::store::{a_call, amount, answered, block_on};
 use tollgate_testkit::tools;
 
 use crate::site::{Site, assert_audit_clean, each_site};
@@ -178,62 +179,65 @@ fn partial_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_process_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice() {
+fn a_process_on_sqlite_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice() {
+    block_on(kill_at_steps(&Site::new("sqlite:DIR/tollgate.db", None), SQLITE_STEPS));
+}
+
+#[test]
+fn a_process_on_postgres_that_is_killed_at_any_step_loses_nothing_and_counts_nothing_twice() {
+    let Some(database) = postgres::database() else { return };
+    let url = database.url().to_owned();
+    block_on(kill_at_steps(&Site::new(&url, Some(database)), POSTGRES_STEPS));
+}
+
+async fn kill_at_steps(site: &Site, of_database: Steps) {
     const MONTHS: u32 = 60;
     let probe = FILE_STEPS.tracer(Path::new("/dev/null")).arg("true").status();
     let probe = probe.ok().filter(ExitStatus::success);
     if tools::require_tool("strace", probe).is_none() {
         return;
     }
-    each_site(async |site| {
-        set_archive(site, 20);
-        let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
-        let before = records(site, merchant_id);
-        // The header, and two pages of what is read at once.
-        assert_eq!(before.lines().count(), 1 + 10 * usize::try_from(MONTHS).unwrap());
-        let (used, audited) = (
-            site.json(&["usage", "--merchant", &merchant_id.to_string()]),
-            assert_audit_clean(site),
-        );
-        // The span of the first sums: time goes on.
-        let [start, end] = ["start", "end"].map(|key| used[key].as_str().unwrap());
-        let usage = || {
-            let merchant_id = merchant_id.to_string();
-            site.json(&["usage", "--merchant", &merchant_id, "--start", start, "--end", end])
-        };
-        let of_database = match &site.database {
-            None => SQLITE_STEPS,
-            Some(_) => POSTGRES_STEPS,
-        };
-        let mut kills = 0;
-        for steps in [FILE_STEPS, of_database] {
-            for number in steps.numbers.clone().step_by(steps.stride) {
-                if let Some(last) = kill_after(site, &steps, number) {
-                    println!("{number}: {last}");
-                    kills += 1;
-                    assert_audit_clean(site);
-                }
-                lapse_lease(site);
+    set_archive(site, 20);
+    let merchant_id = make_calls(site, 31 * i64::from(MONTHS), 10 * i64::from(MONTHS)).await;
+    let before = records(site, merchant_id);
+    // The header, and two pages of what is read at once.
+    assert_eq!(before.lines().count(), 1 + 10 * usize::try_from(MONTHS).unwrap());
+    let (used, audited) =
+        (site.json(&["usage", "--merchant", &merchant_id.to_string()]), assert_audit_clean(site));
+    // The span of the first sums: time goes on.
+    let [start, end] = ["start", "end"].map(|key| used[key].as_str().unwrap());
+    let usage = || {
+        let merchant_id = merchant_id.to_string();
+        site.json(&["usage", "--merchant", &merchant_id, "--start", start, "--end", end])
+    };
+    let mut kills = 0;
+    for steps in [FILE_STEPS, of_database] {
+        for number in steps.numbers.clone().step_by(steps.stride) {
+            if let Some(last) = kill_after(site, &steps, number) {
+                println!("{number}: {last}");
+                kills += 1;
+                assert_audit_clean(site);
             }
-            assert_eq!(records(site, merchant_id), before, "after {}", steps.calls);
+            lapse_lease(site);
         }
-        let sealed = sealed_months(site);
-        println!("{kills} kills, {sealed} months sealed meanwhile");
-        assert!(kills >= 30, "{kills} kills");
-        assert!(sealed > 0);
-        let run = site.json(&["archive", "run"]);
-        assert_eq!(run["waits"], Value::Null);
-        assert_eq!(records(site, merchant_id), before);
-        assert_eq!(usage(), used);
-        assert!(site.run(&["archive", "verify"]).status.success());
-        let audit = site.json(&["audit", "--archive"]);
-        assert_eq!(audit["differences"], json!([]));
-        assert_eq!(audit["requests"], audited["requests"]);
-        let here = assert_audit_clean(site)["requests"].as_i64().unwrap();
-        assert!(here * 8 < audited["requests"].as_i64().unwrap(), "{here} records are left");
-        assert_eq!(site.json(&["archive", "run"])["sealed"], json!([]));
-        assert_eq!(partial_files(&site.path().join("archive")), Vec::<PathBuf>::new());
-    });
+        assert_eq!(records(site, merchant_id), before, "after {}", steps.calls);
+    }
+    let sealed = sealed_months(site);
+    println!("{kills} kills, {sealed} months sealed meanwhile");
+    assert!(kills >= 30, "{kills} kills");
+    assert!(sealed > 0);
+    let run = site.json(&["archive", "run"]);
+    assert_eq!(run["waits"], Value::Null);
+    assert_eq!(records(site, merchant_id), before);
+    assert_eq!(usage(), used);
+    assert!(site.run(&["archive", "verify"]).status.success());
+    let audit = site.json(&["audit", "--archive"]);
+    assert_eq!(audit["differences"], json!([]));
+    assert_eq!(audit["requests"], audited["requests"]);
+    let here = assert_audit_clean(site)["requests"].as_i64().unwrap();
+    assert!(here * 8 < audited["requests"].as_i64().unwrap(), "{here} records are left");
+    assert_eq!(site.json(&["archive", "run"])["sealed"], json!([]));
+    assert_eq!(partial_files(&site.path().join("archive")), Vec::<PathBuf>::new());
 }
 
 #[test]
