@@ -477,6 +477,7 @@ fn the_demo_signs_in_and_has_a_business_to_look_at() {
         assert!(all > 100 && (1..10).contains(&found), "{found} of {all}");
         let buttons = browser.run("return document.querySelectorAll('.copy').length").await;
         assert!(buttons.as_u64().unwrap() > 50, "{buttons}");
+        browser.client.clone().close().await.unwrap();
         let _ = demo.kill();
         let _ = demo.wait();
     });
